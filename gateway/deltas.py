@@ -46,7 +46,7 @@ class _Text(list[str]):
 
 
 def join_delta(whole: dict[str, Json], delta: Mapping[str, Json]) -> None:
-    """Add a delta to what was said before: texts and lists grow, tool calls are matched by index, the rest is replaced.
+    """Add a delta to those before it: texts and lists grow, tool calls are matched by index, the rest is replaced.
 
     ``joined`` makes of it what can be written.
     """

@@ -1,4 +1,4 @@
-"""What the bundled engine tells of its load: backends ask for it, admission decides by it."""
+"""The bundled engine's load: backends poll it, admission decides by it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What the bundled engine tells of itself. Speeds are tokens/s over all its requests, 0 where not yet known."""
+    """Speeds are tokens/s over all its requests, 0 where not yet known."""
 
     running: int = 0
     waiting: int = 0
-    places: int = 0
-    """Requests that it runs at once; 0 where it does not say."""
+    slots: int = 0
+    """Requests that it runs at once; 0 where unknown."""
     kv_usage: float = 0.0
     """The share of the KV cache's blocks that running requests hold."""
     prefill: float = 0.0
@@ -20,5 +20,5 @@ class EngineLoad:
 
     @property
     def saturation(self) -> float:
-        seats = (self.running + self.waiting) / self.places if self.places else float(self.waiting > 0)
-        return min(1.0, max(seats, self.kv_usage))
+        used = (self.running + self.waiting) / self.slots if self.slots else float(self.waiting > 0)
+        return min(1.0, max(used, self.kv_usage))

@@ -1,15 +1,15 @@
 """Every way a request can fail, as one tree. Each error knows its HTTP status, its code, and whether to try again.
 
     GatewayError
-    ├── BadRequest             400  the caller's words are wrong; names the field
+    ├── BadRequest             400  the request is wrong; names the field
     │   ├── NotFound           404  no such path or request
     │   │   └── UnknownModel   404  no such model, or not for this key
     │   ├── MethodNotAllowed   405
     │   ├── BodyTooLarge       413
     │   ├── UnsupportedCoding  415  a body compressed in a way that is not known here
     │   ├── Blocked            400  a guard of ours refused the content
-    │   ├── TooManyAnswers     400  it asks for more answers at once than the backend has places
-    │   └── Rejected           4xx  the model's server refused the request; its words are passed on, scrubbed
+    │   ├── TooManyAnswers     400  it asks for more answers at once than the backend has slots
+    │   └── Rejected           4xx  the model's server refused the request; its message is passed on, scrubbed
     │       ├── ContentPolicy       it refused the content
     │       └── ContextTooLong      the prompt does not fit its model
     ├── Unauthenticated        401
@@ -64,11 +64,11 @@ class GatewayError(Exception):
         self.headers = dict(headers or {})
         """Sent with the error."""
         self.upstream_status: int | None = None
-        """The HTTP status with which the model's server said so, where it did by one."""
+        """The status of the model server's own response, where there was one."""
         self.unread: Sequence[Any] = ()
         """What had come of the answer (``gateway.types.Chunk``) and was given to nobody: it is paid for."""
         self.logged = False
-        """The log has told of it."""
+        """It has been logged."""
         if code is not None:
             self.code = code
 
@@ -91,7 +91,7 @@ class UnknownModel(NotFound):
 
     @classmethod
     def named(cls, name: str) -> UnknownModel:
-        """In OpenAI's words, by which clients know it; alike for what is not there and what is not allowed."""
+        """OpenAI's message, which clients recognise; the same for unknown models and forbidden ones."""
         return cls(
             f"The model `{name}` does not exist or you do not have access to it. GET /v1/models lists yours.",
             param="model",
@@ -119,13 +119,13 @@ class UnsupportedCoding(BadRequest):
 
 
 class Blocked(BadRequest):
-    """Names the guard and what it found, never the words themselves."""
+    """Names the guard and the kind of finding, never the text."""
 
     code = "content_policy_violation"
 
 
 class TooManyAnswers(BadRequest):
-    """Of ``n``, ``best_of`` and prompts together; a backend with more places may take them."""
+    """Of ``n``, ``best_of`` and prompts together; a backend with more slots may take them."""
 
     code = "too_many_answers"
 
@@ -153,13 +153,13 @@ class Unauthenticated(GatewayError):
     status = 401
     type = "invalid_request_error"
     code = "invalid_api_key"
-    told: str | None = None
-    """What the caller reads in place of ``message`` where it shows some of what he sent, which no log should hold."""
+    public_message: str | None = None
+    """Sent to the caller in place of ``message``, where it quotes what he sent and must not be logged."""
 
     def body(self) -> dict[str, Any]:
         body = super().body()
-        if self.told is not None:
-            body["error"]["message"] = self.told
+        if self.public_message is not None:
+            body["error"]["message"] = self.public_message
         return body
 
 
@@ -170,7 +170,7 @@ class Forbidden(GatewayError):
 
 
 class AuthUnavailable(GatewayError):
-    """Nobody can tell now whether the key or token is good, so it does not count; another try later may do."""
+    """The key or token cannot be verified now; a later try may succeed."""
 
     status = 503
     code = "auth_unavailable"
@@ -183,7 +183,7 @@ class RateLimited(GatewayError):
     code = "rate_limit_exceeded"
     retryable = True
     limit: str | None = None
-    """The caller's own, here at the gateway, that stands in the way; None where a model's server said so."""
+    """The caller's limit at the gateway that was reached; None where a model's server refused."""
 
 
 class BudgetSpent(RateLimited):
@@ -247,7 +247,7 @@ TOO_LATE = "The gateway is shutting down and could not finish this request."
 
 
 class ShuttingDown(GatewayError):
-    """The drain timeout passed with the request still under way; another replica, or a restart, can take it."""
+    """The drain timeout passed with the request in flight; another replica, or a restart, can take it."""
 
     status = 503
     code = "shutting_down"

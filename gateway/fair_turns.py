@@ -1,7 +1,7 @@
-"""What takes long takes turns: one piece in each round of the event loop, and callers one after the other.
+"""Long computations take turns: one piece per iteration of the event loop, round robin over callers.
 
-Scans of texts and vectors of embeddings are computed in the loop that everybody needs. Were each to go on after every
-piece as soon as it likes, sixty of one caller would put sixty pieces before anybody else's next step.
+Scans of texts and vectors of embeddings are computed in the loop that everybody needs. Without turns, sixty
+computations of one caller would put sixty pieces before anybody else's next step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class FairTurns:
 
     def __init__(self) -> None:
         self._taken = False
-        """Somebody computes in this round, or has just been told to."""
+        """A piece is computed in this iteration, or was just allowed to."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         """By caller; whose turn comes next is first."""
 
@@ -33,10 +33,10 @@ class FairTurns:
     def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
             owner = next(iter(self._waiting))
-            line = self._waiting.pop(owner)
-            following = line.popleft()
-            if line:
-                self._waiting[owner] = line  # at the end
+            queue = self._waiting.pop(owner)
+            following = queue.popleft()
+            if queue:
+                self._waiting[owner] = queue  # at the end
             if not following.done():
                 following.set_result(None)
                 loop.call_soon(self._pass_on, loop)

@@ -1,4 +1,4 @@
-"""Whose prompts' beginnings are whose: what tenants may notice of each other by how fast an answer begins."""
+"""Which prompt prefixes tenants share, and so what they may learn of each other by the time to the first token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SYSTEM = ("system", "developer")
 
 
 def sharing(policy: Policy, model: str, request: ChatRequest) -> Sharing:
-    """What of ``request``'s prompt every tenant may find computed already, when ``model`` is asked.
+    """The part of ``request``'s prompt whose KV cache every tenant may reuse, at ``model``.
 
     A ``system`` prompt is everybody's only if it is one that the policy names: any other may hold a secret.
     """
@@ -24,5 +24,5 @@ def sharing(policy: Policy, model: str, request: ChatRequest) -> Sharing:
 
 
 def alias(tenant: str) -> str:
-    """A tenant's name for servers that only need to tell one from another."""
+    """A pseudonym of a tenant, for servers that only need to distinguish tenants."""
     return blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -41,8 +41,8 @@ HOUSE = "tollgate"
 class Native:
     """A request as its caller wrote it, for backends that speak the caller's own dialect.
 
-    They send ``body`` rather than the canonical form, which cannot say all that ``body`` says. All others go by the
-    canonical form. Whoever changes what is said changes it in both: here, and by ``read`` there.
+    They send ``body``, which may hold more than the canonical form. All others send the canonical form. Whoever changes
+    the content changes both: ``body``, and by ``read`` the canonical form.
     """
 
     dialect: str
@@ -50,7 +50,7 @@ class Native:
     read: Callable[[Mapping[str, Json]], ChatRequest]
     """The canonical form of a body of this kind. Raises ``BadRequest``."""
     beyond: tuple[str, str] | None = None
-    """The first thing that the canonical form cannot say and that the answer depends on: its place, and what it is."""
+    """The first thing the answer depends on that the canonical form cannot express: its path, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ChatRequest:
     embeds: bool = False
     """The prompts' embeddings are wanted. The answer has one chunk a prompt: ``{"embedding": …}`` as its delta."""
     native: Native | None = field(default=None, compare=False)
-    """The same in the caller's own words, where the canonical form says less."""
+    """The request as its caller wrote it, where the canonical form holds less."""
 
     @property
     def prompt_count(self) -> int:
@@ -143,7 +143,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Chunk:
-    """One step of an answer: a delta to one choice, or, with ``delta`` None, only news about the whole answer.
+    """One step of an answer: a delta to one choice, or, with ``delta`` None, only envelope or usage.
 
     ``envelope`` holds the upstream response's own top-level fields (``id``, ``created``, ``system_fingerprint`` …).
     """
@@ -152,21 +152,21 @@ class Chunk:
     delta: Mapping[str, Json] | None = None
     finish_reason: str | None = None
     stop: str | int | None = None
-    """With ``finish_reason``: the stop string or token of the caller's that ended it, where the server tells."""
+    """With ``finish_reason``: the stop string or token of the caller's that ended it, where the server reports it."""
     logprobs: Json = None
     usage: Usage | None = None
     envelope: Mapping[str, Json] = field(default_factory=dict)
     comment: str | None = None
-    """News for a client that waits, such as its place in the queue; no part of the answer."""
+    """For a client that waits, such as its position in the queue; no part of the answer."""
     more: bool = False
     """Another chunk follows at once: both may leave in one write."""
     revocation: Mapping[str, Json] | None = None
-    """On the last chunk of an answer that a guard cut: what is told to the caller as ``tollgate``."""
+    """On the last chunk of an answer that a guard cut: sent to the caller as ``tollgate``."""
 
 
 @dataclass(slots=True)
 class Receipt:
-    """What happened to one request, told by the stages themselves; ``/v1/requests/{id}`` serves it.
+    """What happened to one request, noted by the stages; ``/v1/requests/{id}`` serves it.
 
     ``created`` is Unix time; all other times are seconds since the request arrived.
     """
@@ -182,8 +182,8 @@ class Receipt:
     @property
     def attempts(self) -> int:
         """How often a backend was asked, failed tries included; one that our own queue refused was not asked."""
-        told = self.notes.get("fallback", {}).get("attempts", ())
-        return sum(attempt.get("admitted", True) for attempt in told)
+        attempts = self.notes.get("fallback", {}).get("attempts", ())
+        return sum(attempt.get("admitted", True) for attempt in attempts)
 
 
 @dataclass(slots=True)
@@ -192,14 +192,14 @@ class TokenEstimate:
 
     prompt: int
     expected: int
-    """Tokens of the answer, all ``n`` choices together, as experience says."""
+    """Tokens of the answer, all ``n`` choices together, as learned."""
     reserved: int
     """Tokens of the answer to hold in reserve: the declared cap times ``n``, or the expectation where none is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place where a call may be sent."""
+    """A target that a call may be sent to."""
 
     model: str
     """The public model whose target it is."""
@@ -230,14 +230,14 @@ class UpstreamUsage:
 class Allowance(Protocol):
     """What a request holds of its caller's limits: whoever sends it upstream asks here first.
 
-    One for a request and all that is sent upstream on its account; attempts may be under way side by side.
+    One for a request and all that is sent upstream on its account; attempts may run side by side.
     """
 
     async def hold(self, call: Call) -> int | None:
         """Hold what ``call`` may use at its target at most, besides what was spent and what others hold.
 
         Returns the cap, of tokens an answer, that must be sent upstream; None where its own is enough, or none is
-        needed. Raises ``RateLimited`` or ``BudgetSpent`` where there is not even room for a short answer.
+        needed. Raises ``RateLimited`` or ``BudgetSpent`` where not even a short answer fits.
         """
         ...
 
@@ -246,7 +246,7 @@ class Allowance(Protocol):
         ...
 
     def release(self, call: Call, spent: UpstreamUsage | None = None) -> None:
-        """What ``call`` used in the place of what ``hold`` held for it; None for what was never computed.
+        """What ``call`` used replaces what ``hold`` held for it; None for what was never computed.
 
         What is not released stays held until the request is settled.
         """
@@ -281,18 +281,18 @@ class Call:
     cache_control: str = ""
     """The caller's own header."""
     positions: bool = False
-    """The caller wants to be told at once where a request of his stands that waits."""
+    """The caller wants queue positions at once while its request waits."""
     cached: str | None = None
     """``exact`` or ``semantic``: the answer is given again, and nothing was spent on it. Set by ``cache``."""
     local_only: bool = False
     """Only backends marked local may see the content."""
     shadow: bool = False
-    """A copy, whose answer nobody waits for: it gets only what room there is to spare."""
+    """A copy, whose answer nobody waits for: it gets only idle capacity."""
     purpose: Purpose = "answer"
     """Under which its attempts are entered in ``spent``."""
     payer: Principal | None = None
     """Whose limits and account it falls on, where it is sent beside a request: a copy, or a question to a judge."""
-    wishes: frozenset[str] = frozenset()
+    optional_params: frozenset[str] = frozenset()
     """Parameters of the request that the gateway added for itself: a server that does not know them is asked without.
     Set by ``cascade``."""
     estimate: TokenEstimate | None = None
@@ -306,7 +306,7 @@ class Call:
     candidate: Candidate | None = None
     """Where it is being sent now, or who answered. Set by ``fallback``."""
     sent: bool = False
-    """Whether the attempt under way has left for its server, which may charge for it from then on."""
+    """Whether the attempt in flight has been sent to its server, which may charge for it from then on."""
     hints: Mapping[str, str] = field(default_factory=dict)
     """Headers that the bundled engine understands: priority, weight, deadline. Set by ``queue``."""
     reply_headers: dict[str, str] = field(default_factory=dict)
@@ -354,7 +354,7 @@ class Call:
 
 
 Chunks = AsyncGenerator[Chunk, None]
-"""An answer under way. Whoever stops reading early closes it, and so stops the work behind it."""
+"""An answer in flight. Whoever stops reading early closes it, and so stops the work behind it."""
 
 Handler = Callable[[Call], Chunks]
 Stage = Callable[[Handler], Handler]
@@ -370,7 +370,7 @@ class CountsTokens(Protocol):
 
 
 class Backend(Protocol):
-    """A place that answers calls. Implementations never import each other, and know nothing of stages."""
+    """Answers calls. Implementations never import each other, and know nothing of stages."""
 
     name: str
 

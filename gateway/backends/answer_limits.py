@@ -78,16 +78,16 @@ class AnswerLimits:
             raise self._failed(f"sent an answer that is nested more than {most} levels deep")
         return value
 
-    def take(self, chunk: Chunk, place: int) -> bool:
-        """The chunk at this ``place`` among those of one body or event: none has two of one choice.
+    def take(self, chunk: Chunk, position: int) -> bool:
+        """The chunk at this ``position`` among those of one body or event: none has two of one choice.
 
         Gives whether it brings anything.
         """
         delta = chunk.delta
         if delta is None:
             return True
-        if place >= self.choices or chunk.index not in self._indices:
-            self._begin(chunk.index, place)
+        if position >= self.choices or chunk.index not in self._indices:
+            self._begin(chunk.index, position)
         content = delta.get("content")
         if content and type(content) is str and len(delta) == 1:  # nearly all of them
             return True
@@ -96,10 +96,10 @@ class AnswerLimits:
             self._count_parts(max(len(self._calls), len(calls)))
         if isinstance(content, list):
             self._count_parts(len(content))
-        return says(delta) or chunk.finish_reason is not None or chunk.logprobs is not None
+        return has_content(delta) or chunk.finish_reason is not None or chunk.logprobs is not None
 
     def begin_blocks(self, count: int = 1) -> None:
-        """Blocks of a message, in Anthropic's words."""
+        """Blocks of an Anthropic message."""
         self._blocks += count
         self._count_parts(self._blocks)
 
@@ -111,9 +111,9 @@ class AnswerLimits:
                 f"more than {self._limits.empty_events} events without content", "limits.empty_events"
             )
 
-    def _begin(self, index: int, place: int) -> None:
+    def _begin(self, index: int, position: int) -> None:
         self._indices.add(index)
-        if place >= self.choices or len(self._indices) > self.choices:
+        if position >= self.choices or len(self._indices) > self.choices:
             raise self._failed(
                 f"sent more answers than the {self.choices} that it was asked for. Its operator should see why; until "
                 "then ask another model"
@@ -135,8 +135,8 @@ class AnswerLimits:
         return UpstreamFailed(f"Backend '{self._backend}' {what}.", code="upstream_malformed")
 
 
-def says(delta: Mapping[str, Json]) -> bool:
-    """Whether it says something: a role alone does not."""
+def has_content(delta: Mapping[str, Json]) -> bool:
+    """Whether it holds any content: a role alone is none."""
     return any(value for name, value in delta.items() if name != "role")
 
 

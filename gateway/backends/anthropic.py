@@ -77,9 +77,9 @@ class AnthropicBackend:
                 param="model",
                 code="unsupported_parameter",
             )
-        fitting.forget(call)
-        # All that the gateway wishes for itself is unknown here.
-        asked = fitting.without(fitting.fitted(call, fitting.CAPS[1]), call.wishes)
+        fitting.clear_reports(call)
+        # What the gateway asks for itself is unknown here.
+        asked = fitting.without(fitting.fitted(call, fitting.CAPS[1]), call.optional_params)
         if asked.native is not None and asked.speaks(DIALECT):
             extras.check_native(call, asked.native.body, target)
 
@@ -93,33 +93,33 @@ class AnthropicBackend:
     async def _formed(self, call: Call, asked: ChatRequest, target: Target) -> Chunks:
         """The answer, in the form that was asked for."""
         form = None if asked.speaks(DIALECT) else (asked.params.get("response_format") or {}).get("type")
-        heard = False
+        started = False
         try:
-            async with aclosing(self._answer(call, asked, target, by_word=form == "json_object")) as chunks:
+            async with aclosing(self._answer(call, asked, target, prompted=form == "json_object")) as chunks:
                 async for chunk in chunks:
-                    heard = True
+                    started = True
                     yield chunk
             return
         except BadRequest as error:
-            if heard or form != "json_schema" or not _FORM.search(f"{error.param} {error.message}"):
+            if started or form != "json_schema" or not _FORM.search(f"{error.param} {error.message}"):
                 raise
         # This model has no structured outputs, or not for such a schema.
-        async with aclosing(self._answer(call, asked, target, by_word=True)) as chunks:
+        async with aclosing(self._answer(call, asked, target, prompted=True)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _answer(self, call: Call, asked: ChatRequest, target: Target, *, by_word: bool) -> Chunks:
-        body = self._dialect.write_request(asked, target.model, prompted=by_word)
+    async def _answer(self, call: Call, asked: ChatRequest, target: Target, *, prompted: bool) -> Chunks:
+        body = self._dialect.write_request(asked, target.model, prompted=prompted)
         if names := request_to_body.left_out(asked):
-            fitting.tell_ignored(call, names)
+            fitting.report_ignored(call, names)
         if request_to_body.is_too_hot(asked):
-            fitting.tell_temperature(call, request_to_body.HOTTEST)
-        wanted = JsonObjectFilter(self.name) if by_word else None
+            fitting.report_temperature(call, request_to_body.HOTTEST)
+        wanted = JsonObjectFilter(self.name) if prompted else None
         clock = UpstreamTimeouts(call.timeouts, at_once=not asked.stream, deadline=call.deadline)
         headers = self._headers_of(call)
         outage = self._exchange.outage
 
-        def reading_of(streamed: bool) -> AnswerDecoder:
+        def decoder_of(streamed: bool) -> AnswerDecoder:
             kind = AnthropicStreamDecoder if streamed else AnthropicBodyDecoder
             return kind(self.name, call, outage)
 
@@ -129,7 +129,7 @@ class AnthropicBackend:
             clock,
             orjson.dumps(body),
             at_once=not asked.stream,
-            reading_of=reading_of,
+            decoder_of=decoder_of,
             owner=call.principal.tenant,
             on_send=call.leaves,
         )
@@ -139,13 +139,13 @@ class AnthropicBackend:
                     yield ready
 
     async def count_tokens(self, call: Call, target: Target) -> dict[str, Json]:
-        """The provider's own count of the prompt, as it tells it."""
+        """The provider's own count of the prompt's tokens."""
         native = call.request.native
         body = {**(native.body if native is not None else {}), "model": target.model}
         clock = UpstreamTimeouts(call.timeouts, at_once=True, deadline=call.deadline)
-        told = await self._exchange.whole(self._count, self._headers_of(call), clock, orjson.dumps(body))
+        answer = await self._exchange.whole(self._count, self._headers_of(call), clock, orjson.dumps(body))
         try:
-            count = orjson.loads(told or b"")
+            count = orjson.loads(answer or b"")
             if type(count["input_tokens"]) is int:
                 return dict(count)
         except (ValueError, KeyError, TypeError):
@@ -153,11 +153,11 @@ class AnthropicBackend:
         raise UpstreamFailed(f"Backend '{self.name}' answered with something that is no count of tokens.")
 
     def _headers_of(self, call: Call) -> dict[str, str]:
-        """A caller who speaks this dialect says which version of it; betas are for whoever asks for them."""
-        told = call.provider_headers
-        if "anthropic-version" in told and not call.request.speaks(DIALECT):
-            told = {name: value for name, value in told.items() if name != "anthropic-version"}
-        return {**self._headers, "content-type": "application/json", **call.headers, **told}
+        """The version is the caller's only where the caller speaks this dialect; betas are always."""
+        headers = call.provider_headers
+        if "anthropic-version" in headers and not call.request.speaks(DIALECT):
+            headers = {name: value for name, value in headers.items() if name != "anthropic-version"}
+        return {**self._headers, "content-type": "application/json", **call.headers, **headers}
 
     async def probe(self) -> None:
         """Ask for the list of models, which costs nothing and needs a good key."""

@@ -20,14 +20,14 @@ class AnthropicStreamDecoder:
     """A stream, which ends at ``message_stop`` and nowhere else."""
 
     def __init__(self, backend: str, call: Call, outage: Outage) -> None:
-        self.spoken = False
+        self.has_content = False
         self.error: GatewayError | None = None
         self._backend = backend
         self._call = call
         self._outage = outage
         self._events = sse.EventReader()
         self._message = AnthropicChunkReader(native=call.request.speaks(DIALECT))
-        self._volume = AnswerLimits(backend, call.request, call.policy.limits)
+        self._limits = AnswerLimits(backend, call.request, call.policy.limits)
         self._malformed = 0
 
     @property
@@ -42,10 +42,10 @@ class AnthropicStreamDecoder:
                     break
                 fresh = self._chunks(data)
                 if not fresh:
-                    self._volume.pass_over()
+                    self._limits.pass_over()
                 chunks += fresh
             if self._events.passed_over:
-                self._volume.pass_over(self._events.passed_over)
+                self._limits.pass_over(self._events.passed_over)
                 self._events.passed_over = 0
         except sse.EventTooLarge as error:
             self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
@@ -54,7 +54,7 @@ class AnthropicStreamDecoder:
         for chunk in chunks[:-1]:
             chunk.more = True
         # The role comes with the first of the content, so any delta is some of it.
-        self.spoken = self.spoken or any(chunk.delta is not None for chunk in chunks)
+        self.has_content = self.has_content or any(chunk.delta is not None for chunk in chunks)
         return chunks
 
     def finish(self) -> Sequence[Chunk]:
@@ -68,13 +68,13 @@ class AnthropicStreamDecoder:
         return ()
 
     def _chunks(self, data: bytes) -> list[Chunk]:
-        self._volume.read_event(data)
+        self._limits.read_event(data)
         try:
-            raw = self._volume.parsed(data)
+            raw = self._limits.parsed(data)
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
             if raw["type"] == "content_block_start":
-                self._volume.begin_blocks()
+                self._limits.begin_blocks()
             chunks = [*self._message.read_event(raw)]
         except _NONSENSE:
             # One bad event in an otherwise sound stream is not worth the answer.
@@ -98,25 +98,25 @@ class AnthropicBodyDecoder:
 
     def __init__(self, backend: str, call: Call, outage: Outage) -> None:
         self.done = False
-        self.spoken = False
+        self.has_content = False
         self.error: GatewayError | None = None
         self._backend = backend
         self._call = call
         self._outage = outage
-        self._volume = AnswerLimits(backend, call.request, call.policy.limits)
+        self._limits = AnswerLimits(backend, call.request, call.policy.limits)
         self._parts: list[bytes] = []
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
-        self._volume.read(part)
+        self._limits.read(part)
         self._parts.append(part)
         return ()
 
     def finish(self) -> Sequence[Chunk]:
         try:
-            raw = self._volume.parsed(b"".join(self._parts))
+            raw = self._limits.parsed(b"".join(self._parts))
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
-            self._volume.begin_blocks(len(raw["content"]))
+            self._limits.begin_blocks(len(raw["content"]))
             native = self._call.request.speaks(DIALECT)
             chunks = [*AnthropicChunkReader(native=native).read_answer(raw)]
         except _NONSENSE as error:

@@ -1,4 +1,4 @@
-"""What went wrong at Anthropic's API, told as the gateway's own errors (https://platform.claude.com/docs/en/api/errors)."""
+"""Anthropic's errors as the gateway's (https://platform.claude.com/docs/en/api/errors)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _STATUS = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""Of use where an error comes without a status: in a stream."""
+"""For errors without a status, as in a stream."""
 
-# The type of all these is invalid_request_error; only the words tell them apart.
+# The type of all these is invalid_request_error; only the messages differ.
 _TOO_LONG = re.compile(r"prompt is too long|exceeds? (the )?(model's )?context (limit|window)", re.IGNORECASE)
 _POLICY = re.compile(r"content filtering policy|usage polic|acceptable use", re.IGNORECASE)
 _BILLING = re.compile(r"credit balance is too low", re.IGNORECASE)
@@ -48,17 +48,17 @@ def from_response(
         raw = orjson.loads(body)
     except orjson.JSONDecodeError:
         raw = None
-    kind, message = _told(raw.get("error") if isinstance(raw, dict) else None)
+    kind, message = _type_and_message(raw.get("error") if isinstance(raw, dict) else None)
     return _error(backend, status, kind, message, retry_after(headers.get("retry-after")), outage)
 
 
 def from_event(backend: str, error: Json, outage: Outage) -> GatewayError:
     """The error for an ``error`` event of a stream, or for an error in the body of a 200."""
-    kind, message = _told(error)
+    kind, message = _type_and_message(error)
     return _error(backend, _STATUS.get(kind, 500), kind, message, None, outage)
 
 
-def _told(error: Json) -> tuple[str, str]:
+def _type_and_message(error: Json) -> tuple[str, str]:
     if not isinstance(error, dict):
         return "", ""
     return str(error.get("type") or ""), str(error.get("message") or "")
@@ -67,7 +67,7 @@ def _told(error: Json) -> tuple[str, str]:
 def _error(
     backend: str, status: int, kind: str, message: str, wait: float | None, outage: Outage
 ) -> GatewayError:
-    said = f": {message}" if message else "."
+    detail = f": {message}" if message else "."
     match status:
         case 401 | 403:
             return UpstreamFailed(
@@ -77,7 +77,7 @@ def _error(
         case 402:
             return _unpaid(backend)
         case 408 | 504:
-            return UpstreamTimeout(f"Backend '{backend}' timed out{said}")
+            return UpstreamTimeout(f"Backend '{backend}' timed out{detail}")
         case 413:
             return ContextTooLong(
                 message or "The request is larger than this model's provider takes.",
@@ -88,16 +88,16 @@ def _error(
             )
         case 429:
             wait = outage.wait() if wait is None else wait
-            return RateLimited(f"Rate limit reached for backend '{backend}'{said}", retry_after=wait)
+            return RateLimited(f"Rate limit reached for backend '{backend}'{detail}", retry_after=wait)
         case 503 | 529:
             wait = outage.wait() if wait is None else wait
-            return UpstreamUnavailable(f"Backend '{backend}' is not available{said}", retry_after=wait)
+            return UpstreamUnavailable(f"Backend '{backend}' is not available{detail}", retry_after=wait)
         case _ if 400 <= status < 500 and message:
             return _refusal(backend, status, kind, message)
         case _:
             code = "upstream_refused" if 400 <= status < 500 else "upstream_error"
             return UpstreamFailed(
-                f"Backend '{backend}' answered with {kind or f'status {status}'}{said}", code=code
+                f"Backend '{backend}' answered with {kind or f'status {status}'}{detail}", code=code
             )
 
 

@@ -21,13 +21,13 @@ from gateway.wire.openai import embeddings as openai_embeddings
 SLICE = 16
 """Texts that are given to the sidecar at once: a long request must not fill the queue that guards wait in."""
 PROBE = 6.0
-"""Seconds for one word."""
+"""Seconds for one text."""
 
 
 class EmbedderBackend:
     """A target's model name means nothing to it: the policy's ``sidecar`` says which embedder is loaded.
 
-    It does not tell how many tokens it saw. Texts longer than the embedder's input are truncated.
+    It does not report token counts. Texts longer than the embedder's input are truncated.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class EmbedderBackend:
         matryoshka: bool = False,
         load_token_ids: Callable[[], TokenIds | None] = TokenIds.load,
     ) -> None:
-        """``matryoshka`` says that the beginning of a vector is a good vector, too (https://arxiv.org/abs/2205.13147).
+        """``matryoshka``: a vector's prefix is a good vector, too (https://arxiv.org/abs/2205.13147).
 
         ``load_token_ids`` is called once, in a thread, when token ids are first to be read.
         """
@@ -53,7 +53,7 @@ class EmbedderBackend:
         """Raises ``BadRequest``, too, for what is not a text to embed."""
         params = call.request.params
         texts = await self._texts(call)
-        clock = UpstreamTimeouts(call.timeouts, deadline=call.deadline)
+        timeouts = UpstreamTimeouts(call.timeouts, deadline=call.deadline)
         vectors: list[bytes] = []
         call.leaves()
         try:
@@ -61,22 +61,22 @@ class EmbedderBackend:
             while len(vectors) < len(texts):
                 asked = texts[len(vectors) : len(vectors) + size]
                 try:
-                    with clock:
+                    with timeouts:
                         vectors += await self._sidecar.embed(asked)
                 except SidecarBusy:
-                    # There may be room for fewer; a small queue never has any for so many.
+                    # The queue may take fewer; a small one never takes so many.
                     if len(asked) == 1:
                         raise
                     size = len(asked) // 2
                     continue
-                clock.progress()
+                timeouts.progress()
                 self._check_dimensions(params.get("dimensions"), vectors[0])
         except SidecarError as error:
             raise self._translated(error) from error
         except TimeoutError:
-            raise late(self.name, clock) from None
+            raise late(self.name, timeouts) from None
         finally:
-            clock.close()
+            timeouts.close()
         self._outage.over()
         for index, vector in enumerate(vectors):
             last = index == len(vectors) - 1
@@ -90,7 +90,7 @@ class EmbedderBackend:
                 await asyncio.sleep(0)
 
     async def probe(self) -> None:
-        """Embed a word that was never seen before: what it has seen the sidecar may know by heart."""
+        """Embed a text never seen before: the sidecar may have others cached."""
         try:
             async with asyncio.timeout(PROBE):
                 await self._sidecar.embed([f"ready {time.monotonic_ns()}"])

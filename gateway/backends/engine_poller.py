@@ -1,4 +1,4 @@
-"""Asks a bundled engine how it is, again and again: its queue, its KV cache, its speed."""
+"""Polls a bundled engine for its load: its queue, its KV cache, its speed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_BODY = 64 * 2**10
 class EnginePoller:
     """Polls ``{base_url}/v1/engine/state`` every ``interval`` seconds, each time for ``patience`` at most.
 
-    ``tell`` is given the figures; while the engine is away it hears nothing, and is to forget what has grown old.
+    ``on_load`` is called with each; it is not while the engine is away, so old figures must expire.
     The transport is the poller's own, closed with it.
     """
 
@@ -31,7 +31,7 @@ class EnginePoller:
         self,
         base_url: str,
         transport: httpx.AsyncBaseTransport,
-        tell: Callable[[EngineLoad], object],
+        on_load: Callable[[EngineLoad], object],
         *,
         on_return: Callable[[], object] = lambda: None,
         interval: float = 0.5,
@@ -40,7 +40,7 @@ class EnginePoller:
         """``on_return`` is called when an engine that was away answers again."""
         self._url = httpx.URL(base_url.rstrip("/") + "/v1/engine/state")
         self._transport = transport
-        self._tell = tell
+        self._on_load = on_load
         self._on_return = on_return
         self._interval = interval
         self._patience = patience
@@ -77,14 +77,14 @@ class EnginePoller:
             except (httpx.TransportError, TimeoutError, ValueError) as error:
                 if not away:
                     log.debug(
-                        "the engine at %s does not tell its state: %r", self._url.netloc.decode(), error
+                        "the engine at %s does not report its state: %r", self._url.netloc.decode(), error
                     )
                 away = True
             else:
                 if away:
                     self._on_return()
                 away = False
-                self._tell(figures)
+                self._on_load(figures)
             await asyncio.sleep(self._interval)
 
     async def _ask(self) -> bytes:
@@ -118,7 +118,7 @@ def read_figures(body: bytes) -> EngineLoad:
     return EngineLoad(
         running=int(_number(state.get("running"))),
         waiting=int(_number(state.get("waiting"))),
-        places=int(_number(state.get("max_num_seqs"))),
+        slots=int(_number(state.get("max_num_seqs"))),
         kv_usage=min(1.0, _number(cache.get("usage") if isinstance(cache, dict) else None)),
         prefill=_number(state.get("prefill_tokens_per_second")),
         decode=_number(state.get("decode_tokens_per_second")),

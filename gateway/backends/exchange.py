@@ -37,7 +37,7 @@ ErrorReader = Callable[[str, int, Mapping[str, str], bytes, Outage], GatewayErro
 """From the backend's name, the status, headers and body of an answer other than 200."""
 
 
-ReadingOf = Callable[[bool], AnswerDecoder]
+DecoderOf = Callable[[bool], AnswerDecoder]
 """What reads an answer: given True, a stream, else a whole one."""
 
 
@@ -45,18 +45,18 @@ def is_stream(answer: UpstreamResponse) -> bool:
     return answer.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
-def late(backend: str, clock: UpstreamTimeouts) -> GatewayError:
-    """The error for a wait that ``clock`` has ended."""
-    if clock.past_deadline:
+def late(backend: str, timeouts: UpstreamTimeouts) -> GatewayError:
+    """The error for a wait that ``timeouts`` has ended."""
+    if timeouts.past_deadline:
         return DeadlineExceeded(
             f"Backend '{backend}' had not finished the answer when this request's deadline passed. Try again "
             "with a longer one, or with a smaller max_tokens."
         )
-    return UpstreamTimeout(f"Backend '{backend}' {clock.verdict()}.")
+    return UpstreamTimeout(f"Backend '{backend}' {timeouts.reason()}.")
 
 
 class Exchange:
-    """Sends a backend's requests. ``read_error`` knows in what words its server complains.
+    """Sends a backend's requests. ``read_error`` reads the error bodies of its server.
 
     Whatever goes wrong in here leaves it scrubbed, before the answer or in the middle of it.
     """
@@ -71,7 +71,7 @@ class Exchange:
         base_url: str = "",
         outage: Outage | None = None,
     ) -> None:
-        """``api_key`` and the host of ``base_url`` are told to no caller, should the server name them in an error."""
+        """``api_key`` and the host of ``base_url`` reach no caller, should the server name them in an error."""
         self.backend = backend
         self.outage = outage or Outage()
         self._client = Client(transport=transport)
@@ -83,11 +83,11 @@ class Exchange:
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        clock: UpstreamTimeouts,
+        timeouts: UpstreamTimeouts,
         body: bytes,
         *,
         at_once: bool,
-        reading_of: ReadingOf,
+        decoder_of: DecoderOf,
         owner: str = "",
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
         on_send: Callable[[], None] | None = None,
@@ -102,57 +102,57 @@ class Exchange:
         begun = False
         try:
             with self._scrubber.about(body):
-                turn = _Turn(self._turns, owner)
+                time_slice = _TimeSlice(self._turns, owner)
                 if at_once:
-                    reading = reading_of(False)
+                    decoder = decoder_of(False)
                     answer, is_whole = await self._whole(
-                        endpoint, headers, clock, body, reading.feed, owner, on_send
+                        endpoint, headers, timeouts, body, decoder.feed, owner, on_send
                     )
                     if on_headers is not None:
                         on_headers(answer.headers)
                     if is_whole:
-                        chunks = reading.finish()
+                        chunks = decoder.finish()
                         self._identify(answer, chunks)
-                        turn.begin()
+                        time_slice.begin()
                         for chunk in chunks:
                             yield chunk
-                            if turn.is_over():
-                                await turn.next()
+                            if time_slice.is_over():
+                                await time_slice.next()
                         return
                 else:
-                    answer = await self._send(endpoint, headers, clock, body, on_send)
+                    answer = await self._send(endpoint, headers, timeouts, body, on_send)
                     if on_headers is not None:
                         on_headers(answer.headers)
                 try:
-                    reading = reading_of(is_stream(answer))
+                    decoder = decoder_of(is_stream(answer))
                     parts = aiter(answer)
-                    while (part := await self._next_part(parts, clock)) is not None:
-                        turn.begin()
+                    while (part := await self._next_part(parts, timeouts)) is not None:
+                        time_slice.begin()
                         for piece in _pieces(part):
-                            if reading.done:
+                            if decoder.done:
                                 break
-                            chunks = reading.feed(piece)
+                            chunks = decoder.feed(piece)
                             if chunks and not begun:
                                 begun = True
                                 self._identify(answer, chunks)
-                            if reading.spoken and chunks:
-                                clock.progress()
+                            if decoder.has_content and chunks:
+                                timeouts.progress()
                             else:
-                                clock.heard()
+                                timeouts.alive()
                             for chunk in chunks:
                                 yield chunk
-                                if chunk.more and turn.is_over():
-                                    await turn.next()
-                            if reading.error is not None:
-                                raise reading.error
-                            if reading.done:
-                                clock.ended()
-                            if turn.is_over():
-                                await turn.next()
-                    for chunk in reading.finish():
+                                if chunk.more and time_slice.is_over():
+                                    await time_slice.next()
+                            if decoder.error is not None:
+                                raise decoder.error
+                            if decoder.done:
+                                timeouts.ended()
+                            if time_slice.is_over():
+                                await time_slice.next()
+                    for chunk in decoder.finish():
                         yield chunk
                 finally:
-                    clock.close()
+                    timeouts.close()
                     # Closing an answer that is not at its end tells the server to stop working on it.
                     await answer.aclose()
                 return
@@ -166,11 +166,11 @@ class Exchange:
 
     def _identify(self, answer: UpstreamResponse, chunks: Sequence[Chunk]) -> None:
         """Raises ``UpstreamFailed`` if this is the answer to another request."""
-        told = chunks[0].envelope.get("id") if chunks else None
-        if not isinstance(told, str) or not told:
+        given = chunks[0].envelope.get("id") if chunks else None
+        if not isinstance(given, str) or not given:
             return
         try:
-            answer.identify(told)
+            answer.identify(given)
         except httpx.TransportError as error:
             raise UpstreamFailed(
                 f"Backend '{self.backend}' sent the answer to another request; it was thrown away."
@@ -178,63 +178,63 @@ class Exchange:
 
     async def prove(self, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
         """Ask for what costs the server nothing: it serves if it answers with 200. Raises ``GatewayError``."""
-        clock = UpstreamTimeouts(PROBE)
+        timeouts = UpstreamTimeouts(PROBE)
         with self._scrubber.about(b""):
-            answer = await self._send(endpoint, headers, clock)
+            answer = await self._send(endpoint, headers, timeouts)
             try:
                 parts = aiter(answer)
-                while await self._next_part(parts, clock) is not None:
+                while await self._next_part(parts, timeouts) is not None:
                     pass
             finally:
-                clock.close()
+                timeouts.close()
                 await answer.aclose()
 
     async def whole(
-        self, endpoint: Endpoint, headers: Mapping[str, str], clock: UpstreamTimeouts, body: bytes
+        self, endpoint: Endpoint, headers: Mapping[str, str], timeouts: UpstreamTimeouts, body: bytes
     ) -> bytes | None:
         """The body of a short answer, awaited in one go; None for a stream, which nobody asked for."""
-        told = b""
+        received = b""
 
         def take(part: bytes) -> None:
-            nonlocal told
-            told += part
-            if len(told) > MAX_SHORT:
+            nonlocal received
+            received += part
+            if len(received) > MAX_SHORT:
                 raise UpstreamFailed(f"Backend '{self.backend}' sent an answer of over {MAX_SHORT} bytes.")
 
         with self._scrubber.about(body):
-            answer, is_whole = await self._whole(endpoint, headers, clock, body, take, "")
+            answer, is_whole = await self._whole(endpoint, headers, timeouts, body, take, "")
             if not is_whole:
                 await answer.aclose()
-            return told if is_whole else None
+            return received if is_whole else None
 
     async def _send(
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        clock: UpstreamTimeouts,
+        timeouts: UpstreamTimeouts,
         body: bytes = b"",
         on_send: Callable[[], None] | None = None,
     ) -> UpstreamResponse:
         """The answer, not yet read, for the caller to close; any status but 200 is raised."""
         try:
-            with clock:
+            with timeouts:
                 answer = await self._client.send(
-                    endpoint, headers, body, connect=clock.limits.connect, on_send=on_send
+                    endpoint, headers, body, connect=timeouts.limits.connect, on_send=on_send
                 )
         except httpx.TransportError as error:
             raise openai_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
-            raise late(self.backend, clock) from None
+            raise late(self.backend, timeouts) from None
         if answer.status == 200:
             self.outage.over()
             return answer
-        raise await self._refusal(answer, clock)
+        raise await self._refusal(answer, timeouts)
 
     async def _whole(
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        clock: UpstreamTimeouts,
+        timeouts: UpstreamTimeouts,
         body: bytes,
         take: Callable[[bytes], object],
         owner: str,
@@ -243,9 +243,9 @@ class Exchange:
         """An answer whose body was given to ``take``, awaited in one go; or a stream, and False: the caller's to read
         and close."""
         try:
-            with clock:
+            with timeouts:
                 answer = await self._client.send(
-                    endpoint, headers, body, connect=clock.limits.connect, on_send=on_send
+                    endpoint, headers, body, connect=timeouts.limits.connect, on_send=on_send
                 )
                 if answer.status == 200:
                     self.outage.over()
@@ -256,8 +256,8 @@ class Exchange:
         except httpx.TransportError as error:
             raise openai_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
-            raise late(self.backend, clock) from None
-        raise await self._refusal(answer, clock)
+            raise late(self.backend, timeouts) from None
+        raise await self._refusal(answer, timeouts)
 
     async def _body(self, answer: UpstreamResponse, take: Callable[[bytes], object], owner: str) -> None:
         size = 0
@@ -272,37 +272,39 @@ class Exchange:
         finally:
             await answer.aclose()
 
-    async def _refusal(self, answer: UpstreamResponse, clock: UpstreamTimeouts) -> GatewayError:
+    async def _refusal(self, answer: UpstreamResponse, timeouts: UpstreamTimeouts) -> GatewayError:
         """The error in an answer other than 200."""
-        said = b""
-        clock.refused()
+        body_read = b""
+        timeouts.refused()
         try:
             parts = aiter(answer)
-            while len(said) <= MAX_ERROR and (part := await self._next_part(parts, clock)) is not None:
-                said += part
+            while (
+                len(body_read) <= MAX_ERROR and (part := await self._next_part(parts, timeouts)) is not None
+            ):
+                body_read += part
         except (Upstream, DeadlineExceeded):
             pass  # The status alone says what matters.
         finally:
             await answer.aclose()
-        error = self._read_error(self.backend, answer.status, answer.headers, said, self.outage)
+        error = self._read_error(self.backend, answer.status, answer.headers, body_read, self.outage)
         error.upstream_status = answer.status
         return error
 
-    async def _next_part(self, parts: AsyncIterator[bytes], clock: UpstreamTimeouts) -> bytes | None:
+    async def _next_part(self, parts: AsyncIterator[bytes], timeouts: UpstreamTimeouts) -> bytes | None:
         """The answer's next bytes; None at its end. Raises ``UpstreamFailed`` and ``UpstreamTimeout``."""
         try:
-            with clock:
+            with timeouts:
                 return await anext(parts)
         except StopAsyncIteration:
             return None
         except httpx.TransportError as error:
-            if clock.is_over:
+            if timeouts.is_over:
                 return None
             raise self._cut() from error
         except TimeoutError:
-            if clock.is_over:
+            if timeouts.is_over:
                 return None
-            raise late(self.backend, clock) from None
+            raise late(self.backend, timeouts) from None
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -313,7 +315,7 @@ class Exchange:
         )
 
 
-class _Turn:
+class _TimeSlice:
     """One answer's time at the loop: chunks that stand ready are passed on without a pause while it lasts."""
 
     __slots__ = ("_began", "_owner", "_turns")

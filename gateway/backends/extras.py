@@ -104,14 +104,14 @@ _AT_NO_COST: Mapping[str, Passes] = {
 }
 _NATIVE_AT_NO_COST: Mapping[str, Passes] = {
     "context_management": _only_clears,
-    "inference_geo": lambda place: place == "global",
+    "inference_geo": lambda region: region == "global",
     "speed": lambda speed: speed == "standard",
 }
 """Fields that cost more with some values."""
 
 
 def check(call: Call, request: ChatRequest, target: Target) -> None:
-    """What is sent in OpenAI's words. Raises ``BadRequest`` that names the first thing a budget cannot hold."""
+    """What is sent in OpenAI's dialect. Raises ``BadRequest`` that names the first thing a budget cannot hold."""
     if not _is_held(call, target):
         return
     allowed = call.policy.extras

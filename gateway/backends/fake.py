@@ -33,12 +33,12 @@ class FakeBackend:
         self._outage = Outage()
 
     async def stream(self, call: Call, target: schema.Target) -> Chunks:
-        asked = _last_words(call)
+        asked = _last_user_text(call)
         reply = next((entry for entry in self._config.script if entry.match in asked), None)
         at_once = not (call.request.stream or call.timeouts.bounds_silence)
-        clock = UpstreamTimeouts(call.timeouts, at_once=at_once, deadline=call.deadline)
+        timeouts = UpstreamTimeouts(call.timeouts, at_once=at_once, deadline=call.deadline)
         call.leaves()
-        await self._pause(self._config.first_token_delay, clock)
+        await self._pause(self._config.first_token_delay, timeouts)
         if reply is None or reply.status >= 400:
             status = 404 if reply is None else reply.status
             message = "no entry of the script matches" if reply is None else reply.reply or "scripted error"
@@ -50,36 +50,36 @@ class FakeBackend:
                 await asyncio.sleep(0)
             return
         pieces = re.findall(r"\s*\S+\s*?(?=\s|$)|\s+$", reply.reply)
-        fitting.forget(call)
+        fitting.clear_reports(call)
         params = fitting.fitted(call).params
         limit = params.get("max_completion_tokens") or params.get("max_tokens")
-        said = pieces if limit is None else pieces[:limit]
-        for number, piece in enumerate(said):
+        sent = pieces if limit is None else pieces[:limit]
+        for number, piece in enumerate(sent):
             if number == reply.cut_after:
                 raise self._cut()
             for index in range(call.request.n):
                 yield Chunk(index=index, delta={"content": piece} if number else _opening(piece))
             if not at_once:
-                clock.progress()
+                timeouts.progress()
             if number:
-                await self._pause(self._config.token_delay, clock)
-        if len(said) == reply.cut_after:
+                await self._pause(self._config.token_delay, timeouts)
+        if len(sent) == reply.cut_after:
             raise self._cut()
-        usage = Usage(prompt=len(asked.split()), completion=len(said) * call.request.n)
-        reason = "stop" if len(said) == len(pieces) else "length"
+        usage = Usage(prompt=len(asked.split()), completion=len(sent) * call.request.n)
+        reason = "stop" if len(sent) == len(pieces) else "length"
         for index in range(call.request.n):
             last = index == call.request.n - 1
             yield Chunk(index=index, delta={}, finish_reason=reason, usage=usage if last else None)
 
-    async def _pause(self, seconds: float, clock: UpstreamTimeouts) -> None:
+    async def _pause(self, seconds: float, timeouts: UpstreamTimeouts) -> None:
         """Silence, within the limits that a server's would have. Raises ``GatewayError``."""
         try:
-            with clock:
+            with timeouts:
                 await asyncio.sleep(seconds)
         except TimeoutError:
-            raise late(self.name, clock) from None
+            raise late(self.name, timeouts) from None
         finally:
-            clock.close()
+            timeouts.close()
 
     def _cut(self) -> UpstreamFailed:
         return UpstreamFailed(
@@ -97,11 +97,11 @@ def _opening(piece: str) -> dict[str, str]:
     return {"role": "assistant", "content": piece}
 
 
-def _last_words(call: Call) -> str:
+def _last_user_text(call: Call) -> str:
     if call.request.messages is None:
         return str(call.request.prompt)
-    said = [message.get("content") for message in call.request.messages if message.get("role") == "user"]
-    last = said[-1] if said else ""
+    sent = [message.get("content") for message in call.request.messages if message.get("role") == "user"]
+    last = sent[-1] if sent else ""
     if isinstance(last, list):
         return " ".join(str(part.get("text", "")) for part in last)
     return str(last or "")

@@ -2,7 +2,7 @@
 
 A cap on the answer beyond what the context leaves is lowered, so that clients which must send one, or always send the
 same, get an answer. Fields that concern cost, speed, storage, effort or sampling, and not what is asked, are left out
-where a server refuses them by name. Both are told, in headers and in the receipt.
+where a server refuses them by name. Both are reported, in headers and in the receipt.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ OTHER_MODELS, NATIVE_MODELS = "models", "fallbacks"
 """OpenRouter's and Anthropic's lists of who may answer in the model's place: which model a caller may use is the
 policy's to say."""
 MAX_TOKENS = "x-tollgate-max-tokens"
-"""The header, of the bundled engine's answers and of ours, that tells to what the cap was clipped."""
+"""The header, of the bundled engine's answers and of ours, with the cap that the answer's was clipped to."""
 IGNORED = "x-tollgate-ignored"
 """The header that names fields which had no effect."""
 TEMPERATURE = "x-tollgate-temperature"
-"""The header that tells to what a temperature was lowered."""
+"""The header with the temperature that was used in place of a higher one."""
 OVER_CONTEXT = "x-tollgate-over-context"
-"""The header that tells the bundled engine ``refuse``: not to clip."""
+"""The header that asks the bundled engine to ``refuse`` rather than clip."""
 
 HARMLESS = frozenset(
     {
@@ -60,7 +60,7 @@ _PATTERNS = tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in 
 
 
 def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
-    """The call's request with no higher cap than it is to have: by what its caller's limits have room for, by what the
+    """The call's request with no higher cap than it is to have: by what its caller's limits allow, by what the
     model gives at most, and by what the prompt leaves of its declared context. ``name`` is the field for a cap where
     there is none.
     """
@@ -79,13 +79,13 @@ def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
 
 
 def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:
-    """The call's request with the cap that its caller's limits have room for."""
+    """The call's request with the cap that its caller's limits allow."""
     request, cap = _without_loopholes(call), call.cap
     if cap is None:
         return request
     if _cap(request) is not None:
         return clipped(call, request, cap)
-    tell_cap(call, cap)
+    report_cap(call, cap)
     return request.having({**request.params, name: cap})
 
 
@@ -93,40 +93,40 @@ def _without_loopholes(call: Call) -> ChatRequest:
     """The call's request without what would lead around its caller's limits at the server."""
     request, native = call.request, call.request.native
     if native is not None and NATIVE_MODELS in native.body:
-        tell_ignored(call, [NATIVE_MODELS])
+        report_ignored(call, [NATIVE_MODELS])
         body = {name: value for name, value in native.body.items() if name != NATIVE_MODELS}
         request = replace(request, native=replace(native, body=body))
     names = {OTHER_MODELS, *(OTHER_CAPS if call.allowance is not None else ())} & request.params.keys()
     if not names:
         return request
-    tell_ignored(call, sorted(names))
+    report_ignored(call, sorted(names))
     return without(request, names)
 
 
 def clipped(call: Call, request: ChatRequest, most: int) -> ChatRequest:
-    """``request`` with caps of ``most`` tokens at most; where that changes any, ``call`` is told."""
+    """``request`` with caps of ``most`` tokens at most; where that changes any, it is reported."""
     lower = {name: most for name in CAPS if _is_above(request.params.get(name), most)}
     if not lower:
         return request
-    tell_cap(call, most)
+    report_cap(call, most)
     return request.having({**request.params, **lower})
 
 
 def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest | None:
-    """``request`` without what its server said was wrong with it; None where that cannot be, or is not known."""
+    """``request`` without what its server refused; None where that cannot be, or is not known."""
     if isinstance(error, ContextTooLong) or any(name in error.message for name in CAPS):
         if (renamed := _renamed(request, error)) is not None:
             return renamed
         own = call.cap is not None and _cap(call.request) is None
         left = _left(error.message)
         if left is None and own and not isinstance(error, ContextTooLong):
-            # It is our cap that is too high, by how much is not told.
+            # It is our cap that is too high, by an unknown amount.
             left = (_cap(request) or 0) // 4
         if left is None or left < 1 or not (call.clips or own):
             return None
         fewer = clipped(call, request, left)
         return None if fewer is request else fewer
-    if (modest := _without_wishes(call, request, error)) is not None:
+    if (modest := _without_optional(call, request, error)) is not None:
         return modest
     dropped = {
         name
@@ -135,7 +135,7 @@ def suited(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest |
     }
     if not dropped or not (_UNKNOWN.search(error.message) or error.code == "unsupported_parameter"):
         return None
-    tell_ignored(call, sorted(dropped))
+    report_ignored(call, sorted(dropped))
     return without(request, dropped)
 
 
@@ -147,10 +147,10 @@ def without(request: ChatRequest, names: Collection[str]) -> ChatRequest:
     return request.having(kept)
 
 
-def _without_wishes(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest | None:
-    """``request`` without what the gateway had added for itself, where a server complains of it: nobody is told, as
-    nobody asked."""
-    refused = {name for name in call.wishes if name in (error.param or "") or name in error.message}
+def _without_optional(call: Call, request: ChatRequest, error: BadRequest) -> ChatRequest | None:
+    """``request`` without what the gateway had added for itself, where a server complains of it: it is not reported, as
+    no caller asked."""
+    refused = {name for name in call.optional_params if name in (error.param or "") or name in error.message}
     fewer = without(request, refused)
     return None if fewer is request else fewer
 
@@ -168,20 +168,20 @@ def _renamed(request: ChatRequest, error: BadRequest) -> ChatRequest | None:
     return None
 
 
-def tell(call: Call, headers: Mapping[str, str]) -> None:
-    """Pass on what the bundled engine said that it changed."""
+def report_changes(call: Call, headers: Mapping[str, str]) -> None:
+    """Pass on the bundled engine's reports of what it changed."""
     if (most := headers.get(MAX_TOKENS, "")).isdecimal():
-        tell_cap(call, int(most))
+        report_cap(call, int(most))
     if names := headers.get(IGNORED):
-        tell_ignored(call, names.split(", "))
+        report_ignored(call, names.split(", "))
 
 
-def tell_cap(call: Call, tokens: int) -> None:
+def report_cap(call: Call, tokens: int) -> None:
     call.reply_headers[MAX_TOKENS] = str(tokens)
     call.receipt.note("backend", max_tokens=tokens, max_tokens_asked=_cap(call.request))
 
 
-def tell_ignored(call: Call, names: list[str]) -> None:
+def report_ignored(call: Call, names: list[str]) -> None:
     """``names`` are the caller's own, of any characters and length, and go into a header."""
     known = call.receipt.notes.get("backend", {}).get("ignored", [])
     ignored = sorted({*known, *(_UNFIT.sub("?", name[:_LONGEST_NAME]) for name in names)})[:_MOST_NAMES]
@@ -189,14 +189,14 @@ def tell_ignored(call: Call, names: list[str]) -> None:
     call.receipt.note("backend", ignored=ignored)
 
 
-def tell_temperature(call: Call, temperature: float) -> None:
+def report_temperature(call: Call, temperature: float) -> None:
     call.reply_headers[TEMPERATURE] = f"{temperature:g}"
     asked = call.request.params.get("temperature")
     call.receipt.note("backend", temperature=temperature, temperature_asked=asked)
 
 
-def forget(call: Call) -> None:
-    """What was told of an earlier attempt does not hold for the next."""
+def clear_reports(call: Call) -> None:
+    """Reports on an earlier attempt do not hold for the next."""
     if call.reply_headers.pop(MAX_TOKENS, None):
         for name in ("max_tokens", "max_tokens_asked"):
             call.receipt.notes.get("backend", {}).pop(name, None)
@@ -220,7 +220,7 @@ def _is_above(cap: Json, most: int) -> bool:
 
 
 def _left(message: str) -> int | None:
-    """How many tokens an answer may have, by the words of a server that was asked for more."""
+    """How many tokens an answer may have, by the error of a server that was asked for more."""
     for pattern in _PATTERNS:
         if found := pattern.search(message):
             numbers = [int(number) for number in found.groups() if number is not None]

@@ -67,7 +67,7 @@ class _Pool:
             rested.append(fresh.popleft())
         while rested:
             connection = rested.pop()
-            # Of one that is not silent the loop has news, and is to hear it.
+            # One that is not silent has bytes or its end to be read first.
             if connection.usable and connection.is_silent:
                 return connection
         return None
@@ -94,7 +94,7 @@ class _Pool:
         self.close_idle()
 
     def close_idle(self, since: float = float("inf")) -> float | None:
-        """Close what has rested since then or before; tells since when the next one has."""
+        """Close what has rested since then or before; returns since when the next one has."""
         for idle in (self._rested, self._fresh):
             while idle and (idle[0].idle_since <= since or not idle[0].usable):
                 gone = idle.popleft()

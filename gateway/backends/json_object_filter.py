@@ -1,4 +1,4 @@
-"""The one JSON object in an answer of a model that was only told to write one, and did not have to."""
+"""The one JSON object in an answer of a model that was prompted for one, without constrained decoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOTABLE = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
 class JsonObjectFilter:
-    """Passes on the object, and not the words or the fence of a code block around it."""
+    """Passes on the object, without text or a code fence around it."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend

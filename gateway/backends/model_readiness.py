@@ -1,4 +1,4 @@
-"""Which public models can be served, by what is known of the backends that they stand on."""
+"""Which public models can be served, by the readiness of their backends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.policy.schema import Policy
 
 _PROVIDERS = frozenset({"openai", "anthropic"})
 """Others' servers. All replicas share them: what they do takes none of these out of service."""
-_STAND_INS = frozenset({"fake", "sidecar"})
+_NOT_MODELS = frozenset({"fake", "sidecar"})
 """A script proves nothing, and an embedder answers no question."""
 
 
@@ -17,33 +17,35 @@ class ModelReadiness:
 
     def __init__(self, policy: Policy, enabled: Collection[str]) -> None:
         self._kinds = {name: policy.backends[name].kind for name in enabled}
-        self._feet = {
-            model: tuple(dict.fromkeys(backend for backend in _feet(policy, model) if backend in self._kinds))
+        self._backends = {
+            model: tuple(
+                dict.fromkeys(backend for backend in _backends(policy, model) if backend in self._kinds)
+            )
             for model in policy.models
         }
 
     def models(self, reasons: Mapping[str, str | None]) -> dict[str, str | None]:
-        """For each public model why it cannot be served, or None. ``reasons`` tells the same of backends."""
-        return {model: self._why_not(feet, reasons) for model, feet in self._feet.items()}
+        """For each public model why it cannot be served, or None. ``reasons``: the same of backends."""
+        return {model: self._why_not(backends, reasons) for model, backends in self._backends.items()}
 
     def missing(self, reasons: Mapping[str, str | None]) -> tuple[str, ...]:
         """The engines that are waited for, where no model that answers questions can be served without one of them."""
-        feet = {backend for feet in self._feet.values() for backend in feet}
-        answering = sorted(backend for backend in feet if self._kinds[backend] not in _STAND_INS)
+        backends = {backend for found in self._backends.values() for backend in found}
+        answering = sorted(backend for backend in backends if self._kinds[backend] not in _NOT_MODELS)
         if any(self._kinds[one] in _PROVIDERS or reasons.get(one) is None for one in answering):
             return ()
         return tuple(answering)
 
-    def _why_not(self, feet: tuple[str, ...], reasons: Mapping[str, str | None]) -> str | None:
-        if not feet:
+    def _why_not(self, backends: tuple[str, ...], reasons: Mapping[str, str | None]) -> str | None:
+        if not backends:
             return "none of its backends is enabled"
-        told = [(backend, reasons.get(backend)) for backend in feet]
-        if any(reason is None for _, reason in told):
+        known = [(backend, reasons.get(backend)) for backend in backends]
+        if any(reason is None for _, reason in known):
             return None
-        return "; ".join(f"{backend}: {reason}" for backend, reason in told)
+        return "; ".join(f"{backend}: {reason}" for backend, reason in known)
 
 
-def _feet(policy: Policy, name: str) -> list[str]:
+def _backends(policy: Policy, name: str) -> list[str]:
     """The backends that may answer for a model: its targets', its steps' and its fallbacks'."""
     waiting, found = [name], []
     for one in waiting:  # grows while it is read

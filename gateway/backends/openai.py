@@ -31,9 +31,9 @@ class OpenAIBackend:
     """Forwards calls to ``base_url`` and reads what comes back, streamed or whole, as chunks.
 
     ``probe_url`` answers a GET with 200 when the server can serve. With ``hints`` the server is the bundled engine,
-    which is told a call's priority and the like. Without ``continues`` it is not asked to go on from a last message
-    in words that it may not know; without ``streams`` not for a stream that the caller does not want. ``transport``
-    takes the place of the gateway's own connections.
+    which takes a call's priority and the like. Without ``continues`` it is not asked to go on from a last message
+    by fields that it may not know; without ``streams`` not for a stream that the caller does not want. ``transport``
+    replaces the gateway's own connections.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class OpenAIBackend:
                 param="model",
                 code="unsupported_parameter",
             )
-        fitting.forget(call)
+        fitting.clear_reports(call)
         headers = {**self._post_headers, **call.headers}
         if self._hints:
             headers.update(call.hints)
@@ -104,14 +104,14 @@ class OpenAIBackend:
                 UpstreamTimeouts(call.timeouts, at_once=not request.stream, deadline=call.deadline),
                 orjson.dumps(dialect.write_request(request, target.model)),
                 at_once=not request.stream,
-                reading_of=reading_of,
+                decoder_of=decoder_of,
                 owner=call.principal.tenant,
                 on_headers=on_headers,
                 on_send=call.leaves,
                 refit=refit if may_misfit else None,
             )
 
-        def reading_of(streamed: bool) -> AnswerDecoder:
+        def decoder_of(streamed: bool) -> AnswerDecoder:
             kind = (
                 OpenAIStreamDecoder
                 if streamed
@@ -121,8 +121,8 @@ class OpenAIBackend:
             )
             return kind(self.name, dialect, call)
 
-        on_headers = partial(fitting.tell, call) if self._hints else None
-        may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.wishes)
+        on_headers = partial(fitting.report_changes, call) if self._hints else None
+        may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.optional_params)
         if self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, send)
         return send(asked)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.backends.answer_limits import AnswerLimits, says
+from gateway.backends.answer_limits import AnswerLimits, has_content
 from gateway.backends.openai_errors import from_event
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, Chunk, Json
@@ -24,7 +24,7 @@ class AnswerDecoder(Protocol):
         """The answer's end has been read; whatever follows is of no interest."""
         ...
 
-    spoken: bool
+    has_content: bool
     """Something of the answer itself has come: a role alone is no first token."""
     error: GatewayError | None
     """What is wrong with the answer; it comes after the chunks before it."""
@@ -40,17 +40,17 @@ class AnswerDecoder(Protocol):
 
 
 class OpenAIStreamDecoder:
-    """A stream ends at ``[DONE]``, or, from servers that do not send it, once every choice told why it ended."""
+    """A stream ends at ``[DONE]``, or, from servers that do not send it, once every choice has a finish_reason."""
 
     def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
         self.done = False
-        self.spoken = False
+        self.has_content = False
         self.error: GatewayError | None = None
         self._backend = backend
         self._read_event = dialect.chunk_reader().read_event
         self._call = call
         self._reader = sse.EventReader()
-        self._volume = AnswerLimits(backend, call.request, call.policy.limits)
+        self._limits = AnswerLimits(backend, call.request, call.policy.limits)
         self._ended: set[int] = set()
         self._malformed = 0
         self._tools: dict[tuple[int, int], _Tool] = {}
@@ -65,7 +65,7 @@ class OpenAIStreamDecoder:
                     break
                 self._read(data, chunks)
             if self._reader.passed_over:
-                self._volume.pass_over(self._reader.passed_over)
+                self._limits.pass_over(self._reader.passed_over)
                 self._reader.passed_over = 0
         except sse.EventTooLarge as error:
             self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
@@ -76,49 +76,49 @@ class OpenAIStreamDecoder:
         return chunks
 
     def finish(self) -> Sequence[Chunk]:
-        if len(self._ended) < self._volume.choices and not self.done:
+        if len(self._ended) < self._limits.choices and not self.done:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' ended its stream before the answer was complete.",
                 code="upstream_cut",
             )
-        if not self.spoken and not self._ended:
+        if not self.has_content and not self._ended:
             raise _empty(self._backend)
         return ()
 
     def _read(self, data: bytes, chunks: list[Chunk]) -> None:
-        self._volume.read_event(data)
+        self._limits.read_event(data)
         fresh: list[Chunk] = []
-        is_news = False
+        useful = False
         try:
-            raw = self._volume.parsed(data)
+            raw = self._limits.parsed(data)
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
             for chunk in self._read_event(raw):
-                is_news = self._volume.take(chunk, len(fresh)) or is_news
+                useful = self._limits.take(chunk, len(fresh)) or useful
                 fresh.append(chunk)
             for chunk in fresh:
                 if chunk.delta and "tool_calls" in chunk.delta:
-                    self._hear_tools(chunk.index, chunk.delta["tool_calls"] or ())
+                    self._track_tools(chunk.index, chunk.delta["tool_calls"] or ())
         except _NONSENSE:
             # One bad event in an otherwise sound stream is not worth the answer.
             self._malformed += 1
             self._call.receipt.note("backend", malformed_events=self._malformed)
-            self._volume.pass_over()
+            self._limits.pass_over()
             return
-        if not is_news:
-            self._volume.pass_over()
+        if not useful:
+            self._limits.pass_over()
         for chunk in fresh:
-            if chunk.delta is not None and not self.spoken:
-                self.spoken = says(chunk.delta)
+            if chunk.delta is not None and not self.has_content:
+                self.has_content = has_content(chunk.delta)
             if chunk.finish_reason is not None:
                 if self._malformed and chunk.finish_reason != "length":
                     self._check_tools()
                 self._ended.add(chunk.index)
         chunks += fresh
 
-    def _hear_tools(self, choice: int, calls: Sequence[Mapping[str, Json]]) -> None:
-        for place, call in enumerate(calls):
-            tool = self._tools.setdefault((choice, call.get("index", place)), _Tool())
+    def _track_tools(self, choice: int, calls: Sequence[Mapping[str, Json]]) -> None:
+        for i, call in enumerate(calls):
+            tool = self._tools.setdefault((choice, call.get("index", i)), _Tool())
             function = call.get("function") or {}
             tool.named = tool.named or bool(function.get("name"))
             tool.arguments.append(function.get("arguments") or "")
@@ -149,15 +149,15 @@ class OpenAIBodyDecoder:
 
     def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
         self.done = False
-        self.spoken = False
+        self.has_content = False
         self.error: GatewayError | None = None
         self._backend = backend
         self._dialect = dialect
-        self._volume = AnswerLimits(backend, call.request, call.policy.limits)
+        self._limits = AnswerLimits(backend, call.request, call.policy.limits)
         self._parts: list[bytes] = []
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
-        self._volume.read(part)
+        self._limits.read(part)
         self._parts.append(part)
         return ()
 
@@ -168,7 +168,7 @@ class OpenAIBodyDecoder:
                 raise from_event(self._backend, raw["error"])
             chunks: list[Chunk] = []
             for chunk in self._dialect.chunk_reader().read_answer(raw):
-                self._volume.take(chunk, len(chunks))
+                self._limits.take(chunk, len(chunks))
                 chunks.append(chunk)
         except _NONSENSE as error:
             raise UpstreamFailed(
@@ -180,7 +180,7 @@ class OpenAIBodyDecoder:
         return chunks
 
     def _whole(self) -> Any:
-        return self._volume.parsed(b"".join(self._parts))
+        return self._limits.parsed(b"".join(self._parts))
 
 
 def _empty(backend: str) -> UpstreamFailed:

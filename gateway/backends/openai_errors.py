@@ -1,4 +1,4 @@
-"""What went wrong at a model's server, told as the gateway's own errors."""
+"""A model server's failures as the gateway's errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.types import Json
 
 MAX_RETRY_AFTER = 3600.0
 
-# Codes and types where the server gives them; words where it does not.
+# Codes and types where the server gives them; messages where it does not.
 _POLICY = frozenset(
     {
         "content_filter",
@@ -95,81 +95,92 @@ def from_response(
     backend: str, status: int, headers: Mapping[str, str], body: bytes, outage: Outage
 ) -> GatewayError:
     """The error for an upstream answer other than 200."""
-    told = _told(body)
-    reason = told.get("message")
-    said = f": {reason}" if reason else "."
+    fields = _error_fields(body)
+    reason = fields.get("message")
+    detail = f": {reason}" if reason else "."
     match status:
-        case 403 if reason and _is_policy(told):  # OpenRouter's moderation
-            return _rejected(status, told)
+        case 403 if reason and _is_policy(fields):  # OpenRouter's moderation
+            return _rejected(status, fields)
         case 401 | 403:
             return UpstreamFailed(
                 f"Backend '{backend}' refused the gateway's own credentials; its api_key needs the operator's care.",
                 code="upstream_auth",
             )
-        case 402 | 429 if status == 402 or "insufficient_quota" in (told.get("code"), told.get("type")):
+        case 402 | 429 if status == 402 or "insufficient_quota" in (
+            fields.get("code"),
+            fields.get("type"),
+        ):
             return UpstreamFailed(
                 f"Backend '{backend}' wants to be paid; the account behind its api_key needs the operator's care.",
                 code="upstream_billing",
             )
         case 408 | 504:
-            return UpstreamTimeout(f"Backend '{backend}' timed out{said}")
+            return UpstreamTimeout(f"Backend '{backend}' timed out{detail}")
         case 429 | 503 | 529:
             wait = retry_after(headers.get("retry-after"))
-            if told.get("code") in _NOT_ADMITTED:
+            if fields.get("code") in _NOT_ADMITTED:
                 return Overloaded(
-                    f"Backend '{backend}' did not admit the request{said}",
-                    code=told["code"],
+                    f"Backend '{backend}' did not admit the request{detail}",
+                    code=fields["code"],
                     retry_after=wait,
                 )
             wait = outage.wait() if wait is None else wait
             if status == 429:
-                return RateLimited(f"Rate limit reached for backend '{backend}'{said}", retry_after=wait)
-            return UpstreamUnavailable(f"Backend '{backend}' is not available{said}", retry_after=wait)
+                return RateLimited(f"Rate limit reached for backend '{backend}'{detail}", retry_after=wait)
+            return UpstreamUnavailable(f"Backend '{backend}' is not available{detail}", retry_after=wait)
         case _ if 400 <= status < 500 and reason:
-            return _rejected(status, told)
-        case 400 | 413 | 414 | 422 | 431:  # the request's fault, by HTTP's own words
-            told["message"] = (
+            return _rejected(status, fields)
+        case 400 | 413 | 414 | 422 | 431:  # the request's fault, by its HTTP status
+            fields["message"] = (
                 f"Backend '{backend}' refused the request with HTTP status {status} and gave no reason."
             )
-            return _rejected(status, told)
+            return _rejected(status, fields)
         case _:
             code = "upstream_refused" if 400 <= status < 500 else "upstream_error"
-            return UpstreamFailed(f"Backend '{backend}' answered with HTTP status {status}{said}", code=code)
+            return UpstreamFailed(
+                f"Backend '{backend}' answered with HTTP status {status}{detail}", code=code
+            )
 
 
 def from_event(backend: str, error: Json) -> GatewayError:
     """The error for one that an upstream put into its stream, or into the body of a 200."""
-    told = _shape(error)
-    if told.get("message"):
+    fields = _shape(error)
+    if fields.get("message"):
         # vLLM and SGLang answer 200 and refuse in the first event, with the status as the code.
-        code = told.get("code", "")
+        code = fields.get("code", "")
         status = int(code) if code in ("400", "404", "409", "413", "422") else None
-        if status is not None or _is_policy(told) or _is_too_long(told):
-            return _rejected(status or 400, told)
+        if status is not None or _is_policy(fields) or _is_too_long(fields):
+            return _rejected(status or 400, fields)
     return UpstreamFailed(
-        f"Backend '{backend}' failed in the middle of its answer: {told.get('message') or 'it gave no reason'}",
-        code=told.get("code") or "upstream_error",
+        f"Backend '{backend}' failed in the middle of its answer: {fields.get('message') or 'it gave no reason'}",
+        code=fields.get("code") or "upstream_error",
     )
 
 
-def _rejected(status: int, told: Mapping[str, str]) -> Rejected:
-    kind = ContextTooLong if _is_too_long(told) else ContentPolicy if _is_policy(told) else Rejected
+def _rejected(status: int, fields: Mapping[str, str]) -> Rejected:
+    kind = ContextTooLong if _is_too_long(fields) else ContentPolicy if _is_policy(fields) else Rejected
     return kind(
-        told["message"], status=status, type=told.get("type"), param=told.get("param"), code=told.get("code")
+        fields["message"],
+        status=status,
+        type=fields.get("type"),
+        param=fields.get("param"),
+        code=fields.get("code"),
     )
 
 
-def _is_policy(told: Mapping[str, str]) -> bool:
-    if {told.get("code"), told.get("type"), told.get("reason")} & _POLICY:
+def _is_policy(fields: Mapping[str, str]) -> bool:
+    if {fields.get("code"), fields.get("type"), fields.get("reason")} & _POLICY:
         return True
     # "invalid_prompt" is what OpenAI's reasoning models say of a prompt that breaks its usage policies.
-    return told.get("code") in (None, "400", "403", "invalid_prompt") and bool(
-        _POLICY_WORDS.search(told["message"])
+    return fields.get("code") in (None, "400", "403", "invalid_prompt") and bool(
+        _POLICY_WORDS.search(fields["message"])
     )
 
 
-def _is_too_long(told: Mapping[str, str]) -> bool:
-    return bool({told.get("code"), told.get("type")} & _TOO_LONG or _TOO_LONG_WORDS.search(told["message"]))
+def _is_too_long(fields: Mapping[str, str]) -> bool:
+    return bool(
+        {fields.get("code"), fields.get("type")} & _TOO_LONG or _TOO_LONG_WORDS.search(fields["message"])
+    )
 
 
 def retry_after(value: str | None) -> float | None:
@@ -186,8 +197,8 @@ def retry_after(value: str | None) -> float | None:
     return min(max(seconds, 0.0), MAX_RETRY_AFTER) if seconds == seconds else None
 
 
-def _told(body: bytes) -> dict[str, str]:
-    """What an error body says, in OpenAI's shape or one of the other common ones."""
+def _error_fields(body: bytes) -> dict[str, str]:
+    """The fields of an error body, in OpenAI's shape or one of the other common ones."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -202,12 +213,12 @@ def _shape(error: Json) -> dict[str, str]:
         return {"message": error}
     if not isinstance(error, dict):
         return {"message": orjson.dumps(error).decode()} if error else {}
-    told = {
+    fields = {
         name: str(error[name])
         for name in ("message", "type", "param", "code")
         if error.get(name) is not None and not isinstance(error[name], dict | list)
     }
     inner = error.get("innererror")
     if isinstance(inner, dict) and isinstance(inner.get("code"), str):
-        told["reason"] = inner["code"]  # Azure's
-    return told
+        fields["reason"] = inner["code"]  # Azure's
+    return fields

@@ -1,4 +1,4 @@
-"""Can this gateway serve? What it runs itself has to prove it; how others are is told beside it.
+"""Can this gateway serve? What it runs itself has to prove it; others are reported beside it.
 
 An engine that the gateway starts is part of it: while that cannot decode, another replica should have the traffic. A
 provider, or a server that all replicas share, is not: if readiness followed it, all would go out of service at once,
@@ -24,8 +24,8 @@ SILENT = "no answer yet"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """``reasons`` tells for each backend why it cannot serve, or None; one that is still silent has a reason too."""
+class ReadinessReport:
+    """``reasons``: for each backend why it cannot serve, or None; one that has not answered yet has a reason too."""
 
     reasons: Mapping[str, str | None]
     retry_after: float
@@ -64,12 +64,12 @@ class Readiness:
         proven: Callable[[str], object] = lambda name: None,
         trouble: Callable[[str], str | None] = lambda name: None,
         guards: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
-        standing: ModelReadiness | None = None,
+        models: ModelReadiness | None = None,
         store: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """``proven`` is told the name of each backend that has just given its proof. ``trouble`` tells of a backend
-        what requests have shown, whatever its proof says; ``guards`` which guards cannot judge, and why; ``standing``
-        which models stand on which backends; ``store`` why requests are refused while the counters are away."""
+        """``proven`` is called with the name of each backend whose probe has passed. ``trouble`` gives a backend's
+        failures in requests, whatever its probe says; ``guards`` which guards cannot judge, and why; ``models``
+        which models use which backends; ``store`` why requests are refused while the counters are away."""
         self._probes = {
             name: _Probe(backend, fresh, fresh if name in needed else seldom, partial(proven, name))
             for name, backend in backends.items()
@@ -77,13 +77,13 @@ class Readiness:
         self._needed = frozenset(needed) & backends.keys()
         self._trouble = trouble
         self._guards = guards
-        self._standing = standing
+        self._models = models
         self._store = store
         self._fresh = fresh
         self._asked = float("-inf")
-        self._answer: asyncio.Task[Verdict] | None = None
+        self._answer: asyncio.Task[ReadinessReport] | None = None
 
-    async def verdict(self) -> Verdict:
+    async def report(self) -> ReadinessReport:
         now = time.monotonic()
         if self._answer is None or (self._answer.done() and now - self._asked > self._fresh):
             self._asked = now
@@ -98,7 +98,7 @@ class Readiness:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask(self) -> Verdict:
+    async def _ask(self) -> ReadinessReport:
         asked = {name: probe.ask() for name, probe in self._probes.items()}
         needed = [task for name, task in asked.items() if name in self._needed]
         if needed:
@@ -108,16 +108,16 @@ class Readiness:
             await asyncio.wait(unknown, timeout=PATIENCE)
         proofs = {name: probe.reason for name, probe in self._probes.items()}
         missing = [name for name in proofs if name in self._needed and proofs[name]]
-        if self._standing is not None:
-            missing += [name for name in self._standing.missing(proofs) if name not in missing]
+        if self._models is not None:
+            missing += [name for name in self._models.missing(proofs) if name not in missing]
         errors = [self._probes[name].error for name in missing]
         reasons = {name: self._trouble(name) or reason for name, reason in proofs.items()}
-        return Verdict(
+        return ReadinessReport(
             reasons,
             min((error.retry_after for error in errors if error and error.retry_after), default=1.0),
             await self._guards() if self._guards is not None else {},
             tuple(missing),
-            self._standing.models(reasons) if self._standing is not None else {},
+            self._models.models(reasons) if self._models is not None else {},
             self._store(),
         )
 

@@ -41,7 +41,7 @@ class StreamCollector:
         )
 
     async def ask(self, request: ChatRequest, model: str, send: Callable[[ChatRequest], Chunks]) -> Chunks:
-        """What ``send`` streams, once it is whole. Nothing has been heard of an answer that breaks off."""
+        """What ``send`` streams, once it is whole. Nothing is passed on of an answer that breaks off."""
         answer = JoinedChunks()
         begun = False
         try:

@@ -17,12 +17,12 @@ class UpstreamTimeouts:
 
     Enter it around each wait; ``TimeoutError`` comes out when the nearest limit has passed. Time between waits is
     the client's, who may read slowly: it counts towards the whole only. A server that thinks for minutes may show
-    that it is alive (``heard``): the limits to the first token and between events begin anew then, the one to the
+    that it is alive (``alive``): the limits to the first token and between events begin anew then, the one to the
     whole does not. An answer that is to come ``at_once``, not as a stream, has its first token with its last, so that
     the limit to the first means nothing to it. The caller's ``deadline``, on ``time.perf_counter``'s clock, is a limit
     to the whole like the total.
 
-    It is ``asyncio.timeout`` in all but its cost: once the answer is under way one timer serves many waits, and is
+    It is ``asyncio.timeout`` in all but its cost: once the answer has begun one timer serves many waits, and is
     set anew when it rings too early, not each time that a token comes.
     """
 
@@ -45,12 +45,12 @@ class UpstreamTimeouts:
         self._begun = True
         self._limit = self._patience = self.limits.idle
 
-    def heard(self) -> None:
+    def alive(self) -> None:
         """Something has come that is no part of the answer: a comment, an empty line, a ping, half an event."""
         self._patience = self._limit
 
     def refused(self) -> None:
-        """The answer is an error, whose words are not worth the time of a whole answer."""
+        """The answer is an error, whose body gets less time than an answer."""
         self._patience = min(self._patience, self.limits.idle)
 
     def ended(self) -> None:
@@ -63,8 +63,8 @@ class UpstreamTimeouts:
         """The limit that has passed is the caller's own."""
         return self._deadline is not None and time.perf_counter() >= self._deadline
 
-    def verdict(self) -> str:
-        """Which limit has passed, in words that follow the server's name."""
+    def reason(self) -> str:
+        """Which limit has passed, as it follows the server's name."""
         if self._now() >= self._end:
             return f"did not finish within {self.limits.total:g} s"
         if self._begun:

@@ -52,8 +52,8 @@ class TokenIds:
 
     @classmethod
     def load(cls, environ: Mapping[str, str] = os.environ) -> TokenIds | None:
-        """From the first place that has the file whole; None where none does. Takes a tenth of a second."""
-        for path in _places(environ):
+        """From the first path that has the file whole; None where none does. Takes a tenth of a second."""
+        for path in _paths(environ):
             try:
                 data = path.read_bytes()
                 data = gzip.decompress(data) if path.suffix == ".gz" else data
@@ -65,7 +65,7 @@ class TokenIds:
         return None
 
 
-def _places(environ: Mapping[str, str]) -> Iterator[Path]:
+def _paths(environ: Mapping[str, str]) -> Iterator[Path]:
     for name in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
         if environ.get(name):
             yield Path(environ[name]) / _CACHED

@@ -38,7 +38,7 @@ class ConnectionOwner(Protocol):
     """Where a connection rests between requests: all connections to one server share it."""
 
     ids_vary: set[str]
-    """The kinds of ids that this server gives: by these its answers can be told apart."""
+    """The kinds of ids that this server gives: these distinguish its answers."""
 
     def back(self, connection: Connection) -> None:
         """It has done its work, or was lost while it had none."""
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
         self._idle = 0
         """Bytes read since the answer was last got on with."""
         self._went_on = False
-        self._heard = False
+        self._responding = False
         self._early = False
         """It began to come before the request had arrived."""
         self._head_done = False
@@ -146,8 +146,8 @@ class Connection(asyncio.Protocol):
         if not self._busy or self._done:
             self._unasked(data)
             return
-        if not self._heard:
-            self._heard = True
+        if not self._responding:
+            self._responding = True
             self._early = self._is_sending()
         self._went_on = False
         try:
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 200:  # news on the way; the answer proper follows
+        if status < 200:  # interim; the final response follows
             if status == 101:
                 raise ValueError("a change of protocol that nobody asked for")
             self._headers = {}
@@ -302,8 +302,8 @@ class Connection(asyncio.Protocol):
         """An answer over a connection used before may be a surplus one to the request before."""
         if self._early and (self._status < 400 or self._question[0] <= AT_ONCE):
             self._refuse("an answer that was sent before its question had arrived")
-        told = self._headers.get("x-request-id")
-        if told is not None and told == sent_before != self._sent_id:
+        given = self._headers.get("x-request-id")
+        if given is not None and given == sent_before != self._sent_id:
             self._refuse("an answer that names the request before")
 
     def _refuse(self, why: str) -> None:

@@ -15,9 +15,9 @@ from gateway.wire.dialect import Dialect
 MOST_KEPT = 2**20
 """Bytes that are looked through again with the next that come, for the end of a vector; none that is real is longer."""
 _OBJECT = re.compile(rb'\{[^{}"]*+(?:"[^"\\]*+"[^{}"]*+)*+\}')
-"""One without others in it, as vectors are told in."""
+"""An object without others in it, as vectors are."""
 _PLACE = ""
-"""The one name in what stands for a vector in the rest of the answer: its number."""
+"""The one name in an object that replaces a vector in the rest of the answer; its value is the vector's number."""
 
 
 class VectorsDecoder(OpenAIBodyDecoder):
@@ -29,7 +29,7 @@ class VectorsDecoder(OpenAIBodyDecoder):
         self._vectors: dict[int, Any] = {}
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
-        self._volume.read(part)
+        self._limits.read(part)
         self._kept += part
         if b"}" in part:
             self._take_vectors()

@@ -108,7 +108,7 @@ BESIDE_CALL = frozenset(
         ),
         # Set by stages; an answer that was shortened for lack of money or tokens is not cached.
         *(
-            "wishes",
+            "optional_params",
             "estimate",
             "allowance",
             "cap",

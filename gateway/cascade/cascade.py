@@ -152,7 +152,7 @@ class _StepAttempt:
         self.call = replace(
             caller,
             request=request,
-            wishes=LOGPROBS if self._hides_logprobs else caller.wishes,
+            optional_params=LOGPROBS if self._hides_logprobs else caller.optional_params,
             model=step.model,
             candidates=(),
             candidate=None,

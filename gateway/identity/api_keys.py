@@ -51,7 +51,7 @@ def unknown_key(presented: str) -> Unauthenticated:
     """Begins as OpenAI's message does, which clients recognise, and shows the caller the ends of the key."""
     advice = "Check that it was copied whole, or ask for a new one."
     error = Unauthenticated(f"Incorrect API key provided. {advice}")
-    error.told = f"Incorrect API key provided: {masked(presented)}. {advice}"
+    error.public_message = f"Incorrect API key provided: {masked(presented)}. {advice}"
     return error
 
 

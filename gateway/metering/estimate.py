@@ -52,7 +52,7 @@ class LearnedEstimate(TokenEstimate):
     known: bool = False
     """Whether that, and ``expected``, is experience."""
     thoughts: int = 0
-    """Tokens that the answers' thoughts seldom go beyond, as far as the model's server tells of them."""
+    """Tokens that the answers' thoughts seldom go beyond, as far as the model's server reports them."""
 
     def holding(self, prompt: int, expected: int, reserved: int) -> LearnedEstimate:
         """The same with these figures; ``dataclasses.replace`` takes three times as long."""
@@ -95,14 +95,14 @@ class _Prompts:
         return 1 + int(text * self._factor.upper + self._fixed.upper)
 
     def learn(self, text: float, tokens: int) -> None:
-        # A long prompt tells of the factor, a short one of the fixed part. Rising fast and falling slowly keeps
+        # A long prompt trains the factor, a short one the fixed part. Rising fast and falling slowly keeps
         # the estimate above the middle.
         if text >= SHORT:
             self._learn_factor(max(0.05, (tokens - self._fixed.mean) / text))
             return
         fixed = tokens - text * self._factor.mean
         if fixed <= 0 and text:
-            # No more than the text alone was thought to come to: where none is long, short prompts tell of the factor.
+            # No more than the estimate for the text alone: where none is long, short prompts train the factor.
             self._learn_factor(max(0.05, tokens / text))
         self._fixed.add(max(0.0, fixed), rise=0.3, fall=0.05)
 
@@ -139,7 +139,7 @@ class Estimator:
         answers = request.answers
         cap = declared_cap(request.params)
         if cap is not None:
-            cap = int(min(cap, _room(call, least // prompts))) * answers
+            cap = int(min(cap, _context_left(call, least // prompts))) * answers
         figure = self._answers.get(name) or self._answers.get(("", call.model))
         if figure is None:
             usual, expected, reserved = FIRST_ANSWER, FIRST_EXPECTED * answers, FIRST_ANSWER * answers
@@ -175,7 +175,7 @@ class Estimator:
         for name in names:
             if usage.completion and (usage.reasoning or name in self._thoughts):
                 _entry(self._thoughts, name, _Figure(0.0, 0.0)).add(usage.reasoning / estimate.answers)
-        # An answer that was cut off by its cap does not tell how long it would have been.
+        # The length of an answer cut off by its cap is unknown.
         if usage.completion and (estimate.cap is None or usage.completion < estimate.cap):
             each = usage.completion / estimate.answers
             for name in names:
@@ -197,7 +197,7 @@ def rough_estimate(request: ChatRequest) -> TokenEstimate:
 def unseen_tokens(call: Call, estimate: TokenEstimate) -> int:
     """Tokens of an answer that its caller did not wait for, while the provider may have gone on with it.
 
-    What a budget holds for it; else the cap that the caller declared, or what is usual, and no less than is thought of
+    What a budget holds for it; else the cap that the caller declared, or what is usual, and no less than for
     an unknown answer.
     """
     request = call.request
@@ -214,7 +214,7 @@ def unseen_tokens(call: Call, estimate: TokenEstimate) -> int:
     return most if call.cap is None else min(most, call.cap * answers)
 
 
-def _room(call: Call, prompt: int) -> float:
+def _context_left(call: Call, prompt: int) -> float:
     """Tokens that a prompt leaves of the largest context that its model has: a cap beyond is clipped to that.
 
     Infinite where contexts are not declared, or nothing is clipped.
@@ -260,7 +260,7 @@ def measure(request: ChatRequest) -> tuple[float, int]:
 
 
 def _is_text(request: ChatRequest) -> bool:
-    """Of images and files nobody knows what they come to, so they tell nothing about text."""
+    """The tokens of images and files are unknown, so nothing is learned about text."""
     contents = (message.get("content") for message in request.messages or ())
     parts = (part for content in contents if isinstance(content, list) for part in content)
     return all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts)

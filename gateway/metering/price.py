@@ -17,7 +17,7 @@ _PICO_PER_NANO = 1000
 
 
 def cost(policy: Policy, target: Target, usage: Usage) -> int:
-    """Nano-dollars for ``usage`` at ``target``; 0 where its price is not known, which ``price_of`` tells."""
+    """Nano-dollars for ``usage`` at ``target``; 0 where its price is not known, see ``price_of``."""
     price = price_of(policy, target)
     return 0 if price is None else priced(price, usage)
 

@@ -26,12 +26,12 @@ class UsageCounter:
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
-        """As the server said last."""
+        """As last reported by the server."""
         self._pieces = 0
         """Chunks that held a part of the answer; a token each, if not more."""
         self._quarters = 0
         self._thinks = False
-        """Thoughts were among what was said."""
+        """The answer had thinking in it."""
 
     def add(self, chunk: Chunk) -> None:
         if chunk.usage is not None:
@@ -81,16 +81,16 @@ class UsageCounter:
                 reported, prompt=reported.prompt or prompt, completion=reported.completion or counted
             ), True
         if reported.completion < self.proven:
-            # It tells of the last piece alone, say, or of a part of the choices.
+            # It may cover the last piece alone, or a part of the choices.
             return replace(reported, completion=counted + hidden), True
         if whole or counted <= reported.completion:
             return reported, False
-        # A server may tell the usage as it goes along, and be cut before the last of it.
+        # A server may report usage as it goes along, and be cut before the last.
         return replace(reported, completion=counted + hidden), True
 
 
 def _text_size(delta: Mapping[str, Json]) -> int:
-    """Of all that a delta says: its text, a refusal, thoughts, a call's name and arguments."""
+    """Of all text in a delta: its content, a refusal, thoughts, a call's name and arguments."""
     fields: Iterable[tuple[str, Json]] = delta.items()
     if "reasoning" in delta and "reasoning_content" in delta:  # one text under two names
         fields = ((name, value) for name, value in fields if name != "reasoning")

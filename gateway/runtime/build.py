@@ -124,7 +124,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             proven=lambda name: state.health.recovered(name) if name in engines else None,
             trouble=state.health.problem,
             guards=unready(policy, state.sidecar),
-            standing=ModelReadiness(policy, backends.keys()),
+            models=ModelReadiness(policy, backends.keys()),
             store=partial(quotas.closed, policy),
         ),
     )

@@ -1,4 +1,4 @@
-"""Reading a request body: JSON, then its types. Every complaint names the field in the caller's own terms."""
+"""Reading a request body: JSON, then its types. Every error names the field as the caller wrote it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Body = TypeVar("Body", bound=BaseModel)
 Item = TypeVar("Item")
 
 Items = Annotated[list[Item], Field(fail_fast=True)]
-"""A list in a body. Only its first wrong item is told of: a megabyte can hold half a million, and seconds of work."""
+"""A list in a body. Only its first invalid item is reported: a megabyte can hold half a million, and take seconds."""
 
 
 _BOUNDS = {
@@ -53,7 +53,7 @@ def read_json(body: bytes, limits: Limits = USUAL) -> dict[str, Any]:
 
 
 def with_model(body: bytes, limits: Limits, model: str) -> bytes:
-    """``body``, asking for ``model`` whatever it says itself. Raises ``BadRequest``."""
+    """``body``, with ``model`` in place of its own. Raises ``BadRequest``."""
     return orjson.dumps({**read_json(body, limits), "model": model})
 
 

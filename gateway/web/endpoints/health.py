@@ -14,7 +14,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.backends.readiness import Verdict
+from gateway.backends.readiness import ReadinessReport
 from gateway.children.process_pool import ProcessDied, ProcessPool
 from gateway.errors import Overloaded, UnknownModel
 from gateway.observe.metrics import KIND, Metrics, render_shared
@@ -46,27 +46,27 @@ class ReadyPage:
         if self._draining is not None and self._draining.exists():
             return _not_ready({"status": "stopping"}, 1.0)
         runtime = RequestContext.of(request.scope).runtime
-        verdict = await runtime.readiness.verdict()
+        report = await runtime.readiness.report()
         is_operator = self._operator.matches(request.scope)
-        ready = verdict.ready
+        ready = report.ready
         if is_operator and (name := request.query_params.get("model")) is not None:
             model = runtime.policy.resolve(name)
             if model is None:
                 raise UnknownModel(f"The model '{name}' does not exist.", param="model")
-            ready = verdict.serves(model)
+            ready = report.serves(model)
         body: dict[str, object] = {"status": "ready" if ready else "not ready"}
         if is_operator:
-            body |= _details(verdict)
-        return JSONResponse(body) if ready else _not_ready(body, verdict.retry_after)
+            body |= _details(report)
+        return JSONResponse(body) if ready else _not_ready(body, report.retry_after)
 
 
-def _details(verdict: Verdict) -> dict[str, object]:
+def _details(report: ReadinessReport) -> dict[str, object]:
     return {
-        "backends": {name: reason or "ready" for name, reason in verdict.reasons.items()},
-        "models": {name: reason or "ready" for name, reason in verdict.models.items()},
-        **({"waits_for": verdict.waits_for} if verdict.waits_for else {}),
-        **({"guards": dict(verdict.guards)} if verdict.guards else {}),
-        **({"store": verdict.store} if verdict.store else {}),
+        "backends": {name: reason or "ready" for name, reason in report.reasons.items()},
+        "models": {name: reason or "ready" for name, reason in report.models.items()},
+        **({"waits_for": report.waits_for} if report.waits_for else {}),
+        **({"guards": dict(report.guards)} if report.guards else {}),
+        **({"store": report.store} if report.store else {}),
     }
 
 

@@ -52,7 +52,7 @@ class MessagesBuilder:
             self.messages.append({"role": "system", "content": text})
 
     def turn(self, turn: Turn, where: str) -> None:
-        """Tool results are messages of their own, ahead of what else the turn says."""
+        """Tool results are messages of their own, ahead of the turn's other content."""
         if isinstance(turn.content, str):
             self.messages.append({"role": turn.role, "content": turn.content})
             return
@@ -73,22 +73,22 @@ class MessagesBuilder:
                     self.messages.append({"role": "user", "content": _plain(parts)})
 
     def _assistant(self, blocks: list[Block], where: str) -> None:
-        said: Parts = []
+        parts: Parts = []
         calls: list[dict[str, Json]] = []
         for j, block in enumerate(blocks):
             match block.type:
                 case "text":
-                    said.append({"type": "text", "text": _text(block, f"{where}[{j}]")})
+                    parts.append({"type": "text", "text": _text(block, f"{where}[{j}]")})
                 case "tool_use":
                     calls.append(_call(block, f"{where}[{j}]"))
                 case "thinking" | "redacted_thinking":
                     pass  # Only the model that thought it can make use of it.
                 case _:
-                    said.append(self._foreign(block, f"{where}[{j}]"))
-        if not said and not calls:
+                    parts.append(self._foreign(block, f"{where}[{j}]"))
+        if not parts and not calls:
             return
-        plain = "".join(part["text"] for part in said if part["type"] == "text")
-        content: Json = plain if all(part["type"] == "text" for part in said) else said
+        plain = "".join(part["text"] for part in parts if part["type"] == "text")
+        content: Json = plain if all(part["type"] == "text" for part in parts) else parts
         message = {"role": "assistant", "content": content or None if calls else content}
         self.messages.append({**message, "tool_calls": calls} if calls else message)
 

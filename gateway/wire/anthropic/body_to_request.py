@@ -1,7 +1,7 @@
-"""A request to Anthropic's Messages API as one of ours, which has OpenAI's shape, with its own words beside it.
+"""A request to Anthropic's Messages API as one of ours, which has OpenAI's shape, with the original body beside it.
 
-Blocks, tools and parameters that OpenAI's shape has no place for are no fault: a model of Anthropic's gets them as they
-came. ``Native.beyond`` names the first that another model could not do without.
+Blocks, tools and parameters that OpenAI's shape lacks are accepted: a model of
+Anthropic's gets them unchanged. ``Native.beyond`` names the first that another model could not do without.
 """
 
 from __future__ import annotations

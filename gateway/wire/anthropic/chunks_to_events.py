@@ -14,29 +14,29 @@ from gateway.errors import GatewayError
 from gateway.types import Call, Chunk, Json
 from gateway.wire.anthropic import ids
 from gateway.wire.anthropic.errors import error_value
-from gateway.wire.anthropic.message_fields import TEXT, THINKING, MessageFields, pieces
+from gateway.wire.anthropic.message_fields import TEXT, THINKING, MessageFields, text_pieces
 
 _DELTA = {TEXT: b'{"type":"text_delta","text":', THINKING: b'{"type":"thinking_delta","thinking":'}
 _JSON_DELTA = b'{"type":"input_json_delta","partial_json":'
 HIDDEN, FOREIGN = "redacted_thinking", "foreign"
-"""Blocks that hold no words of ours to add to."""
+"""Blocks whose text is not the model's answer."""
 _SIGNATURE = b'{"type":"signature_delta","signature":'
 EMPTY: Mapping[str, dict[str, Json]] = {
     TEXT: {"type": TEXT, "text": "", "citations": None},
     THINKING: {"type": THINKING, "thinking": "", "signature": ""},
 }
-"""Blocks of words, before there are any."""
+"""Blocks of text, before there is any."""
 
 
 @dataclass(slots=True)
 class _Tool:
-    """A tool call on its way; it can be told of once its name is known."""
+    """A tool call on its way; it can be sent once its name is known."""
 
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
     more: dict[str, Json] = field(default_factory=dict)
-    """What the provider tells of the block beside that."""
+    """The provider's further fields of the block."""
     block: int | None = None
     _judged: tuple[int, bool] = (0, False)
     """Whether so many pieces were all of the arguments: asked again and again while other calls wait."""
@@ -56,35 +56,35 @@ class AnthropicEventWriter:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._news = MessageFields(call)
+        self._fields = MessageFields(call)
         self._started = False
         self._open: str | int | None = None
         """What the open block holds: text, thinking, or the tool call of this index."""
         self._blocks = 0
         self._prefix = b""
-        """All of an event that adds to the open block, up to the words themselves."""
+        """All of an event that adds to the open block, up to the text itself."""
         self._tools: dict[int, _Tool] = {}
 
     def event(self, chunk: Chunk) -> bytes:
         """Empty when the chunk holds nothing for the caller."""
         if chunk.usage is not None or chunk.finish_reason is not None or chunk.envelope:
-            self._news.hear(chunk)
+            self._fields.observe(chunk)
         delta = chunk.delta
         if delta is None or chunk.index:
             return b""
-        said = delta.get("content")
-        if self._open == TEXT and len(delta) == 1 and said and isinstance(said, str):  # nearly all of them
-            return self._prefix + orjson.dumps(said) + b"}}\n\n"
+        text = delta.get("content")
+        if self._open == TEXT and len(delta) == 1 and text and isinstance(text, str):  # nearly all of them
+            return self._prefix + orjson.dumps(text) + b"}}\n\n"
         out = [] if self._started else [self._start()]
-        for kind, words in pieces(delta):
+        for kind, piece in text_pieces(delta):
             if self._open != kind:
                 out.append(self._begin(kind, EMPTY[kind], _DELTA[kind]))
-            out.append(self._prefix + orjson.dumps(words) + b"}}\n\n")
-        if len(delta) > 1 or not said:
+            out.append(self._prefix + orjson.dumps(piece) + b"}}\n\n")
+        if len(delta) > 1 or not text:
             out.append(self._others(delta))
         if (refusal := delta.get("refusal")) and isinstance(refusal, str):
             if chunk.finish_reason == "content_filter":
-                self._news.refusal = refusal
+                self._fields.refusal = refusal
             else:
                 out.append(self.event(Chunk(delta={"content": refusal})))
         more = self._more_of_call(delta)
@@ -93,15 +93,15 @@ class AnthropicEventWriter:
         return b"".join(out)
 
     def comment(self, text: str) -> bytes:
-        """A ping: the dialect has no words for it."""
+        """A ping: the dialect has no comments."""
         return b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def end(self) -> bytes:
         # Joined once: adding bytes up would take time in the square of an upstream's number of calls.
         out = [] if self._started else [self._start()]
         out += [self._begin_tool(index, tool) for index, tool in self._tools.items() if tool.block is None]
-        told = self._news.end(has_tools=bool(self._tools))
-        return b"".join([*out, self._close(), _event(told), _event({"type": "message_stop"})])
+        last = self._fields.end(has_tools=bool(self._tools))
+        return b"".join([*out, self._close(), _event(last), _event({"type": "message_stop"})])
 
     def error(self, error: GatewayError) -> bytes:
         """The last event of an answer that failed; no ``message_stop`` follows."""
@@ -109,7 +109,7 @@ class AnthropicEventWriter:
 
     def _start(self) -> bytes:
         self._started = True
-        message = self._news.head([], self._news.told_usage())
+        message = self._fields.head([], self._fields.usage_so_far())
         return _event({"type": "message_start", "message": message})
 
     def _begin(self, what: str | int, block: dict[str, Json], delta: bytes) -> bytes:
@@ -127,7 +127,7 @@ class AnthropicEventWriter:
         return _event({"type": "content_block_stop", "index": self._blocks - 1})
 
     def _others(self, delta: Mapping[str, Json]) -> bytes:
-        """What there is beside words and calls of the caller's own tools."""
+        """What there is beside text and calls of the caller's own tools."""
         out = b""
         if signature := delta.get("signature"):
             if self._open != THINKING:
@@ -150,7 +150,7 @@ class AnthropicEventWriter:
         return out
 
     def _foreign(self, block: Mapping[str, Json]) -> bytes:
-        """The beginning of a block, as the provider tells of it; what came whole is told in pieces, as in streams."""
+        """The beginning of a block, as the provider sent it; what came whole is sent in pieces, as in streams."""
         kind = block["type"]
         if kind in EMPTY:
             out = self._begin(kind, {**EMPTY[kind], **block, **_none_yet(block)}, _DELTA[kind])
@@ -184,27 +184,27 @@ class AnthropicEventWriter:
         tool.id = piece.get("id") or tool.id
         tool.name = function.get("name") or tool.name
         tool.more = more or tool.more
-        words = function.get("arguments")
-        if words:
-            tool.arguments.append(words)
+        arguments = function.get("arguments")
+        if arguments:
+            tool.arguments.append(arguments)
         if tool.block is None:
-            return self._begin_tool(index, tool) if tool.name and self._has_room(index) else b""
-        if not words:
+            return self._begin_tool(index, tool) if tool.name and self._may_begin(index) else b""
+        if not arguments:
             return b""
         prefix = self._prefix if self._open == index else _addition(tool.block, _JSON_DELTA)
-        return prefix + orjson.dumps(words) + b"}}\n\n"
+        return prefix + orjson.dumps(arguments) + b"}}\n\n"
 
-    def _has_room(self, index: int) -> bool:
-        # Blocks follow one another, but a server may tell of its calls by turns: the next one waits for the first.
+    def _may_begin(self, index: int) -> bool:
+        # Blocks are sequential, but a server may interleave its calls: the next waits until the first is complete.
         other = self._tools[self._open] if isinstance(self._open, int) and self._open != index else None
         return other is None or other.is_complete()
 
     def _begin_tool(self, index: int, tool: _Tool) -> bytes:
         tool.block = self._blocks
         call_id = ids.call_to_anthropic(tool.id or f"call_{self._call.request_id}_{index}")
-        out = self._begin(index, self._news.tool_use(call_id, tool.name, tool.more), _JSON_DELTA)
-        words = "".join(tool.arguments)
-        return out + self._prefix + orjson.dumps(words) + b"}}\n\n" if words else out
+        out = self._begin(index, self._fields.tool_use(call_id, tool.name, tool.more), _JSON_DELTA)
+        arguments = "".join(tool.arguments)
+        return out + self._prefix + orjson.dumps(arguments) + b"}}\n\n" if arguments else out
 
 
 def _none_yet(block: Mapping[str, Json]) -> dict[str, Json]:

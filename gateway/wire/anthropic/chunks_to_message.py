@@ -10,7 +10,7 @@ import orjson
 from gateway.types import Call, Chunk, Json
 from gateway.wire.anthropic import ids
 from gateway.wire.anthropic.chunks_to_events import EMPTY, HIDDEN
-from gateway.wire.anthropic.message_fields import TEXT, THINKING, MessageFields, pieces
+from gateway.wire.anthropic.message_fields import TEXT, THINKING, MessageFields, text_pieces
 
 
 @dataclass(slots=True)
@@ -19,19 +19,19 @@ class _Block:
 
     kind: str
     value: dict[str, Json]
-    words: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
     """Of a text, a thought, or the JSON of a call's input."""
     citations: list[Json] = field(default_factory=list)
-    """Told after those that it began with."""
+    """In order after those that it began with."""
     ended: bool = False
 
     def add(self, delta: Mapping[str, Json]) -> None:
-        """What a stream tells of a block of the provider's own."""
+        """Add a stream's delta to a block of the provider's own."""
         match delta:
             case {"type": "citations_delta", "citation": citation}:
                 self.citations.append(citation)
             case {"type": "input_json_delta", "partial_json": str(piece)}:
-                self.words.append(piece)
+                self.text.append(piece)
             case _:
                 for name, value in delta.items():
                     known = self.value.get(name)
@@ -40,12 +40,12 @@ class _Block:
                         self.value[name] = known + value if both else value
 
     def whole(self) -> dict[str, Json]:
-        words = "".join(self.words)
+        text = "".join(self.text)
         if self.citations:
             self.value["citations"] = [*(self.value.get("citations") or ()), *self.citations]
         if self.kind in EMPTY:
-            return {**self.value, self.kind: words}
-        return {**self.value, "input": _arguments(words)} if "input" in self.value and words else self.value
+            return {**self.value, self.kind: text}
+        return {**self.value, "input": _arguments(text)} if "input" in self.value and text else self.value
 
 
 class AnthropicBodyWriter:
@@ -53,21 +53,21 @@ class AnthropicBodyWriter:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._news = MessageFields(call)
+        self._fields = MessageFields(call)
         self._blocks: list[_Block] = []
         self._tools: dict[int, _Block] = {}
 
     def add(self, chunk: Chunk) -> None:
-        self._news.hear(chunk)
+        self._fields.observe(chunk)
         delta = chunk.delta
         if delta is None or chunk.index:
             return
-        for kind, words in pieces(delta):
-            self._words(kind).words.append(words)
+        for kind, piece in text_pieces(delta):
+            self._text_block(kind).text.append(piece)
         if signature := delta.get("signature"):
-            thought = self._words(THINKING)
-            thought.value["signature"] = signature
-            thought.ended = True
+            thinking = self._text_block(THINKING)
+            thinking.value["signature"] = signature
+            thinking.ended = True
         if hidden := delta.get("redacted_thinking"):
             self._begin(HIDDEN, {"type": HIDDEN, "data": hidden})
         native = delta.get("native")
@@ -75,21 +75,21 @@ class AnthropicBodyWriter:
             self._foreign(native)
         if (refusal := delta.get("refusal")) and isinstance(refusal, str):
             if chunk.finish_reason == "content_filter":
-                self._news.refusal = refusal
+                self._fields.refusal = refusal
             else:
-                self._words(TEXT).words.append(refusal)
+                self._text_block(TEXT).text.append(refusal)
         for i, piece in enumerate(delta.get("tool_calls") or ()):
             self._tool(piece, i, native["content_block"] if native else {})
 
     def body(self) -> bytes:
         content = [block.whole() for block in self._blocks]
-        return orjson.dumps(self._news.whole(content, has_tools=bool(self._tools)))
+        return orjson.dumps(self._fields.whole(content, has_tools=bool(self._tools)))
 
     def _begin(self, kind: str, value: dict[str, Json]) -> _Block:
         self._blocks.append(_Block(kind, value))
         return self._blocks[-1]
 
-    def _words(self, kind: str) -> _Block:
+    def _text_block(self, kind: str) -> _Block:
         """The block of this kind that is open."""
         last = self._blocks[-1] if self._blocks else None
         if last is not None and last.kind == kind and not last.ended:
@@ -101,7 +101,7 @@ class AnthropicBodyWriter:
             value = event["content_block"]
             self._begin(value["type"], {**EMPTY.get(value["type"], {}), **value})
         elif event["delta"].get("type") == "citations_delta" or not self._blocks:
-            self._words(TEXT).add(event["delta"])
+            self._text_block(TEXT).add(event["delta"])
         else:
             self._blocks[-1].add(event["delta"])
 
@@ -110,12 +110,12 @@ class AnthropicBodyWriter:
         block = self._tools.get(index)
         if block is None:
             call_id = f"toolu_{self._call.request_id}_{index}"
-            block = self._tools[index] = self._begin("tool_use", self._news.tool_use(call_id, "", more))
+            block = self._tools[index] = self._begin("tool_use", self._fields.tool_use(call_id, "", more))
         function = piece.get("function") or {}
         if piece.get("id"):
             block.value["id"] = ids.call_to_anthropic(piece["id"])
         block.value["name"] = function.get("name") or block.value["name"]
-        block.words.append(function.get("arguments") or "")
+        block.text.append(function.get("arguments") or "")
 
 
 def _arguments(text: str) -> dict[str, Json]:

@@ -30,7 +30,7 @@ class AnthropicDialect:
 
     def write_request(self, request: ChatRequest, model: str, *, prompted: bool = False) -> dict[str, Json]:
         """``prompted`` asks for a JSON form in the prompt, not by structured outputs."""
-        return request_to_body.write_request(request, model, max_tokens=self._max_tokens, by_word=prompted)
+        return request_to_body.write_request(request, model, max_tokens=self._max_tokens, prompted=prompted)
 
     def chunk_reader(self, *, native: bool = False) -> AnthropicChunkReader:
         return AnthropicChunkReader(native=native)

@@ -24,11 +24,11 @@ _TYPES = {
 _PARTS = re.compile(
     r"maximum context length is (\d+) tokens.*?\((\d+) (?:in|of|from) (?:the|your) ", re.DOTALL
 )
-"""OpenAI's words: the limit, and how many tokens of what was asked for are the prompt's."""
+"""OpenAI's message: the limit, and how many tokens of what was asked for are the prompt's."""
 
 
 def _fits(message: str) -> bool:
-    """Whether the prompt alone would have had room: what is too much then is ``max_tokens``."""
+    """Whether the prompt alone fits: then ``max_tokens`` is too large."""
     found = _PARTS.search(message)
     return found is not None and int(found[2]) < int(found[1])
 
@@ -53,9 +53,9 @@ def error_body(error: GatewayError, request_id: str) -> bytes:
 def _message(error: GatewayError) -> str:
     if isinstance(error, ContextTooLong) and "prompt is too long" not in error.message:
         if _fits(error.message):
-            # In their API's words, too: by these clients know that they should ask for less.
+            # Anthropic's message: clients recognise it and ask for less.
             return f"input length and `max_tokens` exceed context limit: {error.message}"
-        # And by these that they should shorten the conversation.
+        # Clients recognise this and shorten the conversation.
         return f"prompt is too long: {error.message}"
     if error.param and error.param not in error.message:
         return f"{error.param}: {error.message}"

@@ -4,7 +4,7 @@ The events and their order: https://platform.claude.com/docs/en/build-with-claud
 body or event raises ``KeyError``, ``TypeError`` or ``AttributeError``, for the caller to skip or to refuse.
 
 A signed thought is followed by ``{"signature": …}``, and one that is hidden comes as ``{"redacted_thinking": …}``. What
-OpenAI's shape has no place for is kept for callers of Anthropic's dialect only: a block or a delta, as
+OpenAI's shape lacks is kept for callers of Anthropic's dialect only: a block or a delta, as
 ``{"native": <event>}`` (or beside the tool call that it is about), and the message's own fields in the envelope.
 """
 
@@ -23,8 +23,10 @@ _FIELDS: Mapping[str, frozenset[str]] = {
     "thinking": frozenset({"type", "thinking", "signature"}),
     "tool_use": frozenset({"type", "id", "name", "input"}),
 }
-"""Of each kind of block what the canonical form says of it."""
-_SAID = frozenset({"id", "type", "role", "model", "content", "usage", "stop_reason", "stop_sequence"})
+"""The fields of each kind of block that the canonical form has."""
+_MESSAGE_FIELDS = frozenset(
+    {"id", "type", "role", "model", "content", "usage", "stop_reason", "stop_sequence"}
+)
 DEEPEST = 90
 """Levels of objects and lists in a block; none that is documented has ten."""
 _WHY = ("stop_reason", "stop_sequence", "stop_details")
@@ -37,7 +39,7 @@ class AnthropicChunkReader:
         self.done = False
         """The end has come."""
         self.begun = False
-        """Something has been said, if only why there is nothing to say."""
+        """A chunk was made, if only of the reason for an empty answer."""
         self._native = native
         self._finished = False
         self._counts: dict[str, Json] = {}
@@ -46,7 +48,7 @@ class AnthropicChunkReader:
         """The blocks that are no tool calls of the caller's."""
         self._tools: dict[int, int] = {}
         """Which tool call each block is, both by index."""
-        self._said: dict[int, list[str]] = {}
+        self._arguments_of: dict[int, list[str]] = {}
         """The arguments of each such block, in pieces."""
         self._lost_tool = False
         self._last = ""
@@ -60,17 +62,17 @@ class AnthropicChunkReader:
             case "content_block_start":
                 yield from self._start(_number(raw["index"]), raw["content_block"])
             case "content_block_stop":
-                if self._said.get(raw["index"]) == []:
+                if self._arguments_of.get(raw["index"]) == []:
                     # A tool called without arguments; those who read OpenAI's shape parse them all the same.
                     yield self._arguments(raw["index"], "{}")
             case "message_start":
                 self._head(raw["message"])
             case "message_delta":
-                yield from self._news(raw)
+                yield from self._message_delta(raw)
             case "message_stop":
                 self.done = True
-                if self.begun and not self._finished:  # its news was malformed, and skipped
-                    yield self._say({}, finish_reason="tool_calls" if self._tools else "stop")
+                if self.begun and not self._finished:  # its message_delta was malformed, and skipped
+                    yield self._chunk({}, finish_reason="tool_calls" if self._tools else "stop")
             case _:
                 pass  # "ping", and what may yet be added
 
@@ -81,14 +83,16 @@ class AnthropicChunkReader:
         self._head(raw)
         for index, block in enumerate(raw["content"]):
             yield from self._start(index, block)
-            if self._said.get(index) == []:
+            if self._arguments_of.get(index) == []:
                 yield self._arguments(index, "{}")
-        yield from self._news({"delta": {name: raw.get(name) for name in _WHY}, "stop": raw["stop_reason"]})
+        yield from self._message_delta(
+            {"delta": {name: raw.get(name) for name in _WHY}, "stop": raw["stop_reason"]}
+        )
 
     def has_whole_tool_calls(self) -> bool:
         """Whether the arguments of all tool calls are JSON, which an event that was skipped may have spoilt."""
         try:
-            for pieces in self._said.values():
+            for pieces in self._arguments_of.values():
                 orjson.loads("".join(pieces))
         except orjson.JSONDecodeError:
             return False
@@ -97,10 +101,10 @@ class AnthropicChunkReader:
     def _head(self, message: Mapping[str, Json]) -> None:
         self._counts.update(message.get("usage") or {})
         if message.get("id"):
-            told = _text(message["id"])
-            self._envelope["id"] = told if self._native else ids.message_to_openai(told)
+            given = _text(message["id"])
+            self._envelope["id"] = given if self._native else ids.message_to_openai(given)
         if self._native:
-            own = {name: value for name, value in message.items() if name not in _SAID}
+            own = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
             self._envelope["native"] = {"message": own, "usage": dict(self._counts)}
 
     def _start(self, index: int, block: Mapping[str, Json]) -> Iterator[Chunk]:
@@ -109,9 +113,11 @@ class AnthropicChunkReader:
         if kind != "tool_use":
             self._others.add(index)
         more = {name: value for name, value in block.items() if name not in _FIELDS.get(kind, ())}
-        is_news = any(value is not None for value in more.values()) or (before == kind and kind != "tool_use")
+        has_more = any(value is not None for value in more.values()) or (
+            before == kind and kind != "tool_use"
+        )
         event: dict[str, Json] = {}
-        if self._native and (is_news or kind not in (*_FIELDS, "redacted_thinking")):
+        if self._native and (has_more or kind not in (*_FIELDS, "redacted_thinking")):
             event = {
                 "type": "content_block_start",
                 "index": index,
@@ -123,28 +129,28 @@ class AnthropicChunkReader:
                 given = orjson.dumps(block["input"]).decode() if block.get("input") else ""
                 call = _call(len(self._tools), block, given)
                 self._tools[index] = call["index"]
-                self._said[index] = [given] if given else []
-                yield self._say({"tool_calls": [call], **({"native": event} if event else {})})
+                self._arguments_of[index] = [given] if given else []
+                yield self._chunk({"tool_calls": [call], **({"native": event} if event else {})})
                 return
             case "redacted_thinking":
-                yield self._say({"redacted_thinking": _text(block["data"])})
+                yield self._chunk({"redacted_thinking": _text(block["data"])})
                 return
         if event:
-            yield self._say({"native": event})
+            yield self._chunk({"native": event})
         match kind:
             case "text":
                 if block.get("text"):
-                    yield self._say({"content": _text(block["text"])})
+                    yield self._chunk({"content": _text(block["text"])})
             case "thinking":
                 if block.get("thinking"):
-                    yield self._say({"reasoning_content": _text(block["thinking"])})
+                    yield self._chunk({"reasoning_content": _text(block["thinking"])})
                 if block.get("signature"):
-                    yield self._say({"signature": _text(block["signature"])})
+                    yield self._chunk({"signature": _text(block["signature"])})
 
     def _delta(self, index: int, delta: Mapping[str, Json]) -> Iterator[Chunk]:
         match delta["type"]:
             case "text_delta":
-                yield self._say({"content": _text(delta["text"])})
+                yield self._chunk({"content": _text(delta["text"])})
             case "input_json_delta" if index in self._tools:
                 if piece := _text(delta["partial_json"]):
                     yield self._arguments(index, piece)
@@ -152,19 +158,19 @@ class AnthropicChunkReader:
                 self._lost_tool = True
             case "thinking_delta":
                 if delta["thinking"]:
-                    yield self._say({"reasoning_content": _text(delta["thinking"])})
+                    yield self._chunk({"reasoning_content": _text(delta["thinking"])})
             case "signature_delta":
-                yield self._say({"signature": _text(delta["signature"])})
+                yield self._chunk({"signature": _text(delta["signature"])})
             case _ if self._native:
                 _check_levels(delta)
                 event = {"type": "content_block_delta", "index": index, "delta": delta}
-                yield self._say({"native": event})
+                yield self._chunk({"native": event})
 
     def _arguments(self, index: int, piece: str) -> Chunk:
-        self._said[index].append(piece)
-        return self._say({"tool_calls": [{"index": self._tools[index], "function": {"arguments": piece}}]})
+        self._arguments_of[index].append(piece)
+        return self._chunk({"tool_calls": [{"index": self._tools[index], "function": {"arguments": piece}}]})
 
-    def _news(self, event: Mapping[str, Json]) -> Iterator[Chunk]:
+    def _message_delta(self, event: Mapping[str, Json]) -> Iterator[Chunk]:
         delta, usage = event["delta"], event.get("usage") or {}
         # The figures are totals; those that have not changed may be left out.
         self._counts.update({name: value for name, value in usage.items() if value is not None})
@@ -174,26 +180,26 @@ class AnthropicChunkReader:
             return
         reason = _finish(delta["stop_reason"])
         if self._native:
-            told = self._envelope.setdefault("native", {})
-            told["delta"] = dict(delta)
+            native = self._envelope.setdefault("native", {})
+            native["delta"] = dict(delta)
             if _refusal(delta):  # which guards are to see
-                told["delta"]["stop_details"] = {**delta["stop_details"], "explanation": None}
-            told["event"] = {
+                native["delta"]["stop_details"] = {**delta["stop_details"], "explanation": None}
+            native["event"] = {
                 name: value for name, value in event.items() if name not in ("type", "delta", "usage", "stop")
             }
-            told["delta_usage"] = usage
-        chunk = self._say(_refusal(delta), finish_reason=reason)
+            native["delta_usage"] = usage
+        chunk = self._chunk(_refusal(delta), finish_reason=reason)
         chunk.usage = _usage(self._counts)
         found = delta.get("stop_sequence")
         chunk.stop = found if isinstance(found, str) else None
         self._finished = True
         yield chunk
 
-    def _say(self, delta: dict[str, Json], *, finish_reason: str | None = None) -> Chunk:
+    def _chunk(self, delta: dict[str, Json], *, finish_reason: str | None = None) -> Chunk:
         envelope, self._envelope = self._envelope, {}
         chunk = Chunk(delta=delta, finish_reason=finish_reason, envelope=envelope)
         if not self.begun:
-            # Not before there is something to say: what fails until then can still be asked elsewhere.
+            # Not before there is content: what fails until then can still be sent elsewhere.
             self.begun = True
             chunk.delta = {"role": "assistant", **delta}
             # What the prompt was is known from the start, and is to be paid for whether or not the end comes.

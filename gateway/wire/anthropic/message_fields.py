@@ -1,4 +1,4 @@
-"""What an answer of Anthropic's Messages API tells beside its content, gathered from chunks."""
+"""The fields of a message beside its content, gathered from chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.types import Call, Chunk, Json, Usage
 from gateway.wire.anthropic import ids, stop_reasons
 
 TEXT, THINKING = "text", "thinking"
-"""The kinds of block that hold words."""
+"""The kinds of block that hold text."""
 
 
 @dataclass(slots=True)
@@ -24,12 +24,12 @@ class MessageFields:
     tollgate: Json = None
     usage: Usage | None = None
     model: str = ""
-    """Who was said to answer."""
+    """Who answers, as the head of the message says."""
     native: dict[str, dict[str, Json]] = field(default_factory=dict)
-    """What a provider of this dialect told that the canonical form has no place for, by where it told it."""
+    """Fields of a provider with this API that the canonical form lacks, by the part of the answer that has them."""
 
-    def hear(self, chunk: Chunk) -> None:
-        """Note what ``chunk`` tells beside its words."""
+    def observe(self, chunk: Chunk) -> None:
+        """Take over what ``chunk`` holds beside text."""
         if chunk.usage is not None:
             self.usage = chunk.usage
         if chunk.finish_reason is not None:
@@ -39,9 +39,9 @@ class MessageFields:
             self.tollgate = chunk.revocation
         if not chunk.envelope:
             return
-        told = chunk.envelope.get("id")
-        if told and not self.message_id:
-            self.message_id = ids.message_to_anthropic(str(told))
+        given = chunk.envelope.get("id")
+        if given and not self.message_id:
+            self.message_id = ids.message_to_anthropic(str(given))
         if isinstance(chunk.envelope.get("tollgate"), Mapping):
             self.tollgate = chunk.envelope["tollgate"]
         for where, fields in (chunk.envelope.get("native") or {}).items():
@@ -67,69 +67,69 @@ class MessageFields:
         reason = stop_reasons.to_anthropic(
             self.finish_reason, has_tools=has_tools, stop_sequence=self.stop_sequence
         )
-        told: dict[str, Json] = {"stop_reason": reason, "stop_sequence": self.stop_sequence}
+        fields: dict[str, Json] = {"stop_reason": reason, "stop_sequence": self.stop_sequence}
         own = self.native.get("delta", {})
-        # What a guard made of the end counts for more than what the provider had said.
+        # A guard's decision about the end overrides the provider's.
         if stop_reasons.OPENAI.get(own.get("stop_reason", ""), "stop") == self.finish_reason:
-            told = {
+            fields = {
                 **own,
                 "stop_reason": own.get("stop_reason") or reason,
                 "stop_sequence": self.stop_sequence,
             }
-        details = told.get("stop_details")
+        details = fields.get("stop_details")
         if self.refusal is not None:
             known = details if isinstance(details, dict) else {"type": "refusal", "category": None}
             details = {**known, "explanation": self.refusal}
-        return {**told, "stop_details": details} if details or not own else told
+        return {**fields, "stop_details": details} if details or not own else fields
 
     def end(self, *, has_tools: bool) -> dict[str, Json]:
         """The last of a stream's events but one."""
         delta = self.stop(has_tools=has_tools)
         usage = self._counted()
-        told = self.native.get("delta_usage")
-        if told:
-            usage = {**told, **{name: usage[name] for name in _COUNTED if name in told and name in usage}}
+        native = self.native.get("delta_usage")
+        if native:
+            usage = {**native, **{name: usage[name] for name in _COUNTED if name in native and name in usage}}
         else:
-            # The end of another server's answer, of one that was cut, or of one that came whole: all there is to
-            # tell has been told in its head, and clients take it from here.
+            # The end of another server's answer, of one that was cut, or of one that came whole: all there is
+            # was in its head, and clients read it here.
             container = self.native.get("message", {}).get("container")
             searches = self.native.get("usage", {}).get("server_tool_use")
             delta = {"container": container, **delta}
             usage = {"server_tool_use": searches, **{name: usage[name] for name in _COUNTED if name in usage}}
-        news = {"type": "message_delta", **self.native.get("event", {}), "delta": delta, "usage": usage}
-        return news | self.own_fields()
+        event = {"type": "message_delta", **self.native.get("event", {}), "delta": delta, "usage": usage}
+        return event | self.own_fields()
 
     def tool_use(self, call_id: str, name: str, more: Mapping[str, Json]) -> dict[str, Json]:
-        """A call's block as it begins; ``more`` is what a provider of this dialect says of it besides."""
+        """A call's block as it begins; ``more`` are a provider's further fields."""
         # All calls of other servers are the model's own.
         known = more if self.native else {"caller": {"type": "direct"}, **more}
         return {"type": "tool_use", "id": call_id, "name": name, "input": {}, **known}
 
     def own_fields(self) -> dict[str, Json]:
         """What Anthropic's API does not have: a guard's revocation, and who took the answer over in the middle."""
-        told = dict(self.tollgate or {})
+        own = dict(self.tollgate or {})
         if self._answering() != self.model:
-            told["model"] = self._answering()
-        return {"tollgate": told} if told else {}
+            own["model"] = self._answering()
+        return {"tollgate": own} if own else {}
 
     def whole(self, content: list[Json], *, has_tools: bool) -> dict[str, Json]:
         """The one message of an answer that is no stream."""
         return (
-            self.head(content, self.told_usage())
+            self.head(content, self.usage_so_far())
             | self.native.get("event", {})
             | self.stop(has_tools=has_tools)
             | self.own_fields()
         )
 
-    def told_usage(self) -> dict[str, Json]:
+    def usage_so_far(self) -> dict[str, Json]:
         """The usage as it is known by now."""
         counted = self._counted()
         if not self.native:
             return {**_USAGE, **counted}
-        told = {**self.native.get("usage", {}), **self.native.get("delta_usage", {})}
-        if self.usage is None and "output_tokens" in told:
-            return told
-        return {**told, **{name: counted[name] for name in _COUNTED if name in told and name in counted}}
+        native = {**self.native.get("usage", {}), **self.native.get("delta_usage", {})}
+        if self.usage is None and "output_tokens" in native:
+            return native
+        return {**native, **{name: counted[name] for name in _COUNTED if name in native and name in counted}}
 
     def _answering(self) -> str:
         return self.call.candidate.model if self.call.candidate else self.call.model
@@ -139,7 +139,7 @@ class MessageFields:
         return write_usage(known)
 
 
-# Not known of other servers. A provider of this dialect tells what it tells, and no more is made of it.
+# Unknown of other servers. The fields of a provider with this API are passed on as they are.
 _USAGE: Mapping[str, Json] = {"inference_geo": None, "server_tool_use": None, "service_tier": None}
 _COUNTED = (
     "input_tokens",
@@ -165,14 +165,14 @@ def write_usage(usage: Usage) -> dict[str, Json]:
     }
 
 
-def pieces(delta: Mapping[str, Json]) -> list[tuple[str, str]]:
-    """What a delta says in words, in the order in which Anthropic's blocks have it."""
-    thought = delta.get("reasoning_content") or delta.get("reasoning")
-    said = delta.get("content")
-    if isinstance(said, list):  # in parts, as some servers send it
-        said = "".join(part["text"] for part in said if _is_text(part))
-    found = [(THINKING, thought)] if thought and isinstance(thought, str) else []
-    return [*found, (TEXT, said)] if said else found
+def text_pieces(delta: Mapping[str, Json]) -> list[tuple[str, str]]:
+    """The texts of a delta, in the order of Anthropic's blocks."""
+    thinking = delta.get("reasoning_content") or delta.get("reasoning")
+    text = delta.get("content")
+    if isinstance(text, list):  # in parts, as some servers send it
+        text = "".join(part["text"] for part in text if _is_text(part))
+    found = [(THINKING, thinking)] if thinking and isinstance(thinking, str) else []
+    return [*found, (TEXT, text)] if text else found
 
 
 def _is_text(part: Json) -> bool:

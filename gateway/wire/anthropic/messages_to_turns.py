@@ -1,4 +1,4 @@
-"""A conversation in OpenAI's shape as Anthropic's: the user and the assistant by turns, the system's words apart."""
+"""A conversation in OpenAI's shape as Anthropic's: the user and the assistant by turns, system texts apart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,", re.AS
 
 
 def write(messages: Sequence[Mapping[str, Json]]) -> tuple[list[Block], list[dict[str, Json]]]:
-    """``system`` and ``messages``. Raises ``BadRequest`` for content that has no place in them.
+    """``system`` and ``messages``. Raises ``BadRequest`` for content that the API does not take.
 
     Turns of one role that follow each other become one, as the results of parallel tool calls must come in one.
     """
@@ -120,8 +120,8 @@ def _document(source: dict[str, Json]) -> dict[str, Json]:
 def _assistant(message: Mapping[str, Json], where: str) -> list[Block]:
     if message.get("function_call"):
         raise _invalid(f"{where}.function_call", "is not supported; send tool_calls")
-    said = message.get("content") or message.get("refusal")
-    blocks = [*_thoughts(message.get("thinking_blocks")), *_content(said, f"{where}.content")]
+    content = message.get("content") or message.get("refusal")
+    blocks = [*_thoughts(message.get("thinking_blocks")), *_content(content, f"{where}.content")]
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise _invalid(f"{where}.tool_calls", "should be a list")
@@ -138,11 +138,11 @@ def _assistant(message: Mapping[str, Json], where: str) -> list[Block]:
 
 
 def _thoughts(blocks: Json) -> Iterable[Block]:
-    """Those that the model can recognise as its own: of others it would not have the API's word."""
+    """Only signed ones: the API refuses others."""
     for block in blocks if isinstance(blocks, list) else ():
         match block:
-            case {"type": "thinking", "thinking": str(words), "signature": str(signature)} if signature:
-                yield {"type": "thinking", "thinking": words, "signature": signature}
+            case {"type": "thinking", "thinking": str(text), "signature": str(signature)} if signature:
+                yield {"type": "thinking", "thinking": text, "signature": signature}
             case {"type": "redacted_thinking", "data": str(data)}:
                 yield {"type": "redacted_thinking", "data": data}
 

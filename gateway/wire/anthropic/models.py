@@ -18,9 +18,9 @@ def write_list(models: Sequence[ListedModel], query: Mapping[str, str]) -> Json:
     limit = _limit(query.get("limit"))
     start, end = 0, len(models)
     if "after_id" in query:
-        start = _place(models, query["after_id"], "after_id") + 1
+        start = _index(models, query["after_id"], "after_id") + 1
     if "before_id" in query:
-        end = _place(models, query["before_id"], "before_id")
+        end = _index(models, query["before_id"], "before_id")
     found = models[start:end]
     backwards = "before_id" in query and "after_id" not in query
     page = found[-limit:] if backwards else found[:limit]
@@ -33,7 +33,7 @@ def write_list(models: Sequence[ListedModel], query: Mapping[str, str]) -> Json:
 
 
 def write_one(model: ListedModel) -> Json:
-    """Of what Anthropic tells of its models, what is not known of these is null."""
+    """Anthropic's fields that are unknown of these models are null."""
     return {
         "type": "model",
         "id": model.id,
@@ -59,10 +59,10 @@ def _limit(text: str | None) -> int:
     return int(text)
 
 
-def _place(models: Sequence[ListedModel], wanted: str, name: str) -> int:
-    for place, model in enumerate(models):
+def _index(models: Sequence[ListedModel], wanted: str, name: str) -> int:
+    for index, model in enumerate(models):
         if model.id == wanted:
-            return place
+            return index
     raise BadRequest(
         f"'{name}' should be the id of a model that was listed; '{wanted}' is none.",
         param=name,

@@ -67,13 +67,13 @@ _NEUTRAL: Mapping[str, tuple[Json, ...]] = {
 
 
 def write_request(
-    request: ChatRequest, model: str, *, max_tokens: int, by_word: bool = False
+    request: ChatRequest, model: str, *, max_tokens: int, prompted: bool = False
 ) -> dict[str, Json]:
     """The body to send; ``max_tokens`` is the cap where the caller set none, as this API demands one.
 
-    ``by_word`` asks for a JSON schema's form in words, as ``json_object`` is asked for always: not every model has
+    ``prompted`` asks for a JSON schema in the prompt, as ``json_object`` always is: not every model has
     structured outputs, nor are all schemas fit for them.
-    A caller's own words are sent as they are, but for what policies decide. Raises ``BadRequest`` for what this API has
+    A body in this dialect is sent as it is, but for what policies change. Raises ``BadRequest`` for what this API has
     no equivalent of.
     """
     if request.native is not None and request.speaks(DIALECT):
@@ -94,8 +94,8 @@ def write_request(
     }
     if request.stream:
         sent["stream"] = True
-    if wish := _wish(params.get("response_format"), by_word=by_word):
-        system = [*system, {"type": "text", "text": wish}]
+    if instruction := _form_instruction(params.get("response_format"), prompted=prompted):
+        system = [*system, {"type": "text", "text": instruction}]
     if system:
         sent["system"] = system
     if "temperature" in params:
@@ -114,7 +114,7 @@ def write_request(
         sent["tools"] = [_tool(tool, i) for i, tool in enumerate(params["tools"])]
         if choice := _tool_choice(params):
             sent["tool_choice"] = choice
-    if config := _output_config(params, by_word=by_word):
+    if config := _output_config(params, prompted=prompted):
         sent["output_config"] = config
     return sent
 
@@ -150,7 +150,7 @@ def _as_written(request: ChatRequest, native: Native, model: str) -> dict[str, J
 
 
 def _thinking(thinking: Json, cap: int) -> Json:
-    """``thinking`` with room for an answer beside the thoughts, without which the API refuses the request."""
+    """``thinking`` with tokens left for an answer beside thinking, without which the API refuses the request."""
     match thinking:
         case {"budget_tokens": int(budget)} if budget >= cap:
             if cap <= LEAST_THINKING:
@@ -233,12 +233,12 @@ _OBJECT = (
 )
 
 
-def _wish(form: Json, *, by_word: bool) -> str:
-    """What the model is told about the form of its answer, where nothing makes it keep to it."""
+def _form_instruction(form: Json, *, prompted: bool) -> str:
+    """The instruction for the form of the answer, where decoding is not constrained."""
     match form:
         case {"type": "json_object"}:
             return _OBJECT
-        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} if by_word:
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} if prompted:
             return f"{_OBJECT} It must fit this JSON schema: {orjson.dumps(schema).decode()}"
     return ""
 
@@ -258,7 +258,7 @@ def _closed(schema: Json) -> Json:
     return closed
 
 
-def _output_config(params: Mapping[str, Json], *, by_word: bool) -> dict[str, Json]:
+def _output_config(params: Mapping[str, Json], *, prompted: bool) -> dict[str, Json]:
     """How much thought to spend, and the shape of the answer."""
     config: dict[str, Json] = {}
     match params.get("reasoning_effort"):
@@ -273,7 +273,7 @@ def _output_config(params: Mapping[str, Json], *, by_word: bool) -> dict[str, Js
     match params.get("response_format"):
         case None | {"type": "text"} | {"type": "json_object"}:
             pass
-        case {"type": "json_schema", "json_schema": {"schema": dict()}} if by_word:
+        case {"type": "json_schema", "json_schema": {"schema": dict()}} if prompted:
             pass
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
             config["format"] = {"type": "json_schema", "schema": _closed(schema)}

@@ -1,4 +1,4 @@
-"""Why an answer ended, in Anthropic's words and in OpenAI's."""
+"""Anthropic's ``stop_reason`` and OpenAI's ``finish_reason``."""
 
 from __future__ import annotations
 

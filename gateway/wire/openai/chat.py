@@ -127,7 +127,7 @@ def request_from(
 def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
     """The body to send upstream; usage is always asked for, as the gateway itself needs it.
 
-    Raises ``BadRequest`` for what another dialect's caller wrote and this one has no words for.
+    Raises ``BadRequest`` for what another dialect's caller wrote and this one cannot express.
     """
     if request.native is not None and request.native.beyond is not None:
         where, what = request.native.beyond
@@ -164,10 +164,10 @@ def read_event(raw: Mapping[str, Json]) -> Iterator[Chunk]:
 
 
 def body_choice(index: int, choice: ChoiceParts) -> dict[str, Json]:
-    """A choice of a whole answer, from all that was said of it."""
+    """A choice of a whole answer, from all its deltas."""
     # Other servers write null, or nothing, where the published schema has fields that are always there or never null.
-    said = {name: value for name, value in choice.delta.items() if value is not None}
-    message = {"role": "assistant", "content": None, "refusal": None, "annotations": [], **said}
+    fields = {name: value for name, value in choice.delta.items() if value is not None}
+    message = {"role": "assistant", "content": None, "refusal": None, "annotations": [], **fields}
     for call in message.get("tool_calls") or ():
         call.pop("index", None)
     return {
@@ -194,9 +194,9 @@ def event_choice(chunk: Chunk) -> dict[str, Json]:
     }
 
 
-def _logprobs(told: dict[str, Json] | None) -> dict[str, Json] | None:
+def _logprobs(logprobs: dict[str, Json] | None) -> dict[str, Json] | None:
     """Where there are any, the published schema has both kinds; most servers write the one that they know."""
-    return {"content": None, "refusal": None, **told} if told else told
+    return {"content": None, "refusal": None, **logprobs} if logprobs else logprobs
 
 
 FORMAT = AnswerFormat("chat.completion", "chat.completion.chunk", "chatcmpl-", body_choice, event_choice)

@@ -21,7 +21,7 @@ _SHARED = frozenset({"id", "created", "system_fingerprint"})
 
 
 class OpenAIEventWriter:
-    """Writes chunks as server-sent events. With ``include_usage`` an event at the end tells it, the rest null."""
+    """Writes chunks as server-sent events. With ``include_usage`` the last event has the usage, the others null."""
 
     def __init__(self, format: AnswerFormat, call: Call) -> None:
         self._format = format
@@ -31,7 +31,7 @@ class OpenAIEventWriter:
         self._start = b""
         self._shared: dict[str, Json] = {}
         self._candidate: Candidate | None = None
-        self._thoughts: dict[int, ThinkingBlocks] = {}
+        self._thinking: dict[int, ThinkingBlocks] = {}
 
     def event(self, chunk: Chunk) -> bytes:
         """Empty when the chunk holds nothing for the caller."""
@@ -42,15 +42,15 @@ class OpenAIEventWriter:
         if chunk.delta is None:
             return b""
         if len(chunk.delta) > 1 or "content" not in chunk.delta:
-            thoughts = self._thoughts.setdefault(chunk.index, ThinkingBlocks())
-            chunk = replace(chunk, delta=thoughts.feed(chunk.delta))
+            thinking = self._thinking.setdefault(chunk.index, ThinkingBlocks())
+            chunk = replace(chunk, delta=thinking.feed(chunk.delta))
         event = self._start + orjson.dumps(self._format.event_choice(chunk)) + self._tail
         if chunk.revocation is None and (not chunk.envelope or chunk.envelope.keys() <= _SHARED):
             return event
         own = {name: value for name, value in chunk.envelope.items() if name not in _SHARED}
         if chunk.revocation is not None:
             own["tollgate"] = chunk.revocation
-            event = self._told_usage() + event
+            event = self._usage_event() + event
         # Fields of this event alone, such as a provider's filter verdicts or timings, follow those that all share.
         return event[:-3] + b"," + orjson.dumps(own)[1:] + b"\n\n"
 
@@ -59,10 +59,10 @@ class OpenAIEventWriter:
 
     def end(self) -> bytes:
         """The usage, where it was asked for and is known, and the end mark."""
-        return self._told_usage() + sse.DONE
+        return self._usage_event() + sse.DONE
 
-    def _told_usage(self) -> bytes:
-        """Once, and at the end; but where an answer was cut, that is the last that is said."""
+    def _usage_event(self) -> bytes:
+        """Once: at the end, or before the event that cuts the answer."""
         usage, self._usage = self._usage, None
         if not self._call.request.include_usage or usage is None:
             return b""

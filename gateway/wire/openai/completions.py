@@ -49,7 +49,7 @@ def read_answer(raw: Mapping[str, Json]) -> Iterator[Chunk]:
 
 
 def body_choice(index: int, choice: ChoiceParts) -> dict[str, Json]:
-    """A choice of a whole answer, from all that was said of it."""
+    """A choice of a whole answer, from all its deltas."""
     return {
         "index": index,
         "text": choice.delta.get("content") or "",

@@ -42,7 +42,7 @@ class EmbeddingsBody(Lenient):
     @field_validator("input", mode="before")
     @classmethod
     def _one_kind(cls, value: Any) -> Any:
-        """What is wrong with the whole list is told of the list, not of each shape that it might have had."""
+        """An error of the whole list names the list, not each shape that it might have had."""
         if isinstance(value, list):
             if len(value) > MOST and not isinstance(value[0], int):
                 raise ValueError(
@@ -84,16 +84,16 @@ def read_answer(raw: Mapping[str, Json]) -> Iterator[Chunk]:
     usage = read_usage(raw.get("usage"))
     vectors = raw["data"]
     last = len(vectors) - 1
-    for place, one in enumerate(vectors):
-        index, vector = one.get("index", place), one["embedding"]
+    for i, one in enumerate(vectors):
+        index, vector = one.get("index", i), one["embedding"]
         if type(index) is not int or not isinstance(vector, str | list) or not vector:
             raise TypeError("not an embedding")
         yield Chunk(
             index=index,
             delta={"embedding": vector},
             finish_reason="stop",
-            usage=usage if place == last else None,
-            more=place < last,
+            usage=usage if i == last else None,
+            more=i < last,
         )
 
 

@@ -23,14 +23,14 @@ def read_chunks(
     choices = raw["choices"] or ()
     last = len(choices) - 1
     for i, choice in enumerate(choices):
-        said = delta(choice)
-        if not _OWN.isdisjoint(said):
-            said = {
-                name: value for name, value in said.items() if name not in _OWN or _is_sealed(name, value)
+        fields = delta(choice)
+        if not _OWN.isdisjoint(fields):
+            fields = {
+                name: value for name, value in fields.items() if name not in _OWN or _is_sealed(name, value)
             }
         chunk = Chunk(
             index=choice.get("index", i),
-            delta=said,
+            delta=fields,
             finish_reason=choice.get("finish_reason"),
             stop=_stop(choice),
             logprobs=choice.get("logprobs"),
@@ -66,9 +66,9 @@ def _check(chunk: Chunk) -> None:
         or not (calls is None or (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)))
     ):
         raise TypeError("not a choice")
-    for place, call in enumerate(calls or ()):
-        if type(call.get("index", place)) is not int:
-            call["index"] = place  # some servers write null
+    for i, call in enumerate(calls or ()):
+        if type(call.get("index", i)) is not int:
+            call["index"] = i  # some servers write null
         if not isinstance(call.get("id"), str | None):
             call["id"] = str(call["id"])
         function = call.get("function")
@@ -84,6 +84,6 @@ def _check(chunk: Chunk) -> None:
 
 
 def _stop(choice: Mapping[str, Json]) -> str | int | None:
-    """What ended a choice, as vLLM and the bundled engine tell it."""
+    """What ended a choice, as vLLM and the bundled engine report it."""
     stop = choice.get("stop_reason")
     return stop if isinstance(stop, str | int) else None

@@ -21,7 +21,7 @@ class ListedModel:
 
 
 class ModelCatalogue(Protocol):
-    """How a dialect tells of models; the dialects' modules themselves are the implementations."""
+    """How a dialect lists models; the dialects' modules themselves are the implementations."""
 
     def write_list(self, models: Sequence[ListedModel], query: Mapping[str, str]) -> Json:
         """``query`` is the request's: a dialect may list page by page. Raises ``BadRequest``."""

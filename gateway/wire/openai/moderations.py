@@ -36,7 +36,7 @@ def read_request(data: bytes, limits: Limits = USUAL) -> list[str]:
     given = json_body.check(ModerationsBody, json_body.read_json(data, limits)).input
     texts = [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]
     if not texts:
-        texts = ["\n".join(_text(part, place) for place, part in enumerate(given) if isinstance(part, Part))]
+        texts = ["\n".join(_text(part, i) for i, part in enumerate(given) if isinstance(part, Part))]
     size = sum(map(len, texts))
     if size > MAX_CHARACTERS:
         raise BadRequest(
@@ -47,13 +47,13 @@ def read_request(data: bytes, limits: Limits = USUAL) -> list[str]:
     return texts
 
 
-def _text(part: Part, place: int) -> str:
+def _text(part: Part, index: int) -> str:
     if part.type == "text" and part.text is not None:
         return part.text
     raise BadRequest(
-        f"This gateway moderates text only, and part {place} of the input is of type '{part.type[:40]}'. Send parts of "
+        f"This gateway moderates text only, and part {index} of the input is of type '{part.type[:40]}'. Send parts of "
         "type 'text', each with its 'text'.",
-        param=f"input[{place}]",
+        param=f"input[{index}]",
         code="unsupported_parameter",
     )
 

@@ -7,7 +7,7 @@ from gateway.wire.token_counts import count, is_count
 
 
 def read_usage(raw: Json) -> Usage | None:
-    """The usage in an upstream's words; a detail that is no count of tokens is taken for 0.
+    """An upstream's usage; a detail that is no token count is taken for 0.
 
     None where there is none, or none that can be believed: the gateway then counts by itself.
     """
@@ -15,11 +15,11 @@ def read_usage(raw: Json) -> Usage | None:
         return None
     if not (is_count(raw, "prompt_tokens") and is_count(raw, "completion_tokens")):
         return None
-    read, spoken = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
+    read, details = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
     prompt, completion = count(raw, "prompt_tokens"), count(raw, "completion_tokens")
-    reasoning = count(spoken, "reasoning_tokens") if spoken else 0
+    reasoning = count(details, "reasoning_tokens") if details else 0
     if (beyond := count(raw, "total_tokens") - prompt - completion) > 0:
-        # xAI and Gemini leave thoughts, which they bill, out of the completion; others tell nothing but the total.
+        # xAI and Gemini leave reasoning, which they bill, out of the completion; others report only the total.
         if prompt or completion:
             completion, reasoning = completion + beyond, max(reasoning, beyond)
         else:

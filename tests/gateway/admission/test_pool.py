@@ -145,9 +145,9 @@ def test_the_fullest_counts_the_engine_too() -> None:
     pool = a_pool(slots=10, tokens=100, clock=clock)
     take(pool, 30)
     assert pool.saturation == 0.3
-    pool.speed.update_engine(EngineLoad(running=1, places=4, kv_usage=0.8))
+    pool.speed.update_engine(EngineLoad(running=1, slots=4, kv_usage=0.8))
     assert pool.saturation == 0.8
-    pool.speed.update_engine(EngineLoad(running=3, waiting=3, places=4))
+    pool.speed.update_engine(EngineLoad(running=3, waiting=3, slots=4))
     assert pool.saturation == 1.0
     clock.now += 5.1
     assert pool.saturation == 0.3
@@ -244,9 +244,9 @@ def test_workers_share_the_limits() -> None:
 def test_an_engine_with_a_line_of_its_own_has_no_room() -> None:
     pools = Pools()
     assert pools.has_capacity("up", 1)
-    pools.update_engine("up", EngineLoad(running=4, places=4))
+    pools.update_engine("up", EngineLoad(running=4, slots=4))
     assert not pools.has_capacity("up", 1)
-    pools.update_engine("up", EngineLoad(running=3, places=4))
+    pools.update_engine("up", EngineLoad(running=3, slots=4))
     assert pools.has_capacity("up", 1)
 
 

@@ -124,9 +124,9 @@ def test_the_engine_knows_better() -> None:
     [
         (EngineLoad(), 0.0),
         (EngineLoad(waiting=1), 1.0),
-        (EngineLoad(running=8, waiting=2, places=16), 0.625),
-        (EngineLoad(running=16, waiting=20, places=16), 1.0),
-        (EngineLoad(running=1, places=16, kv_usage=0.95), 0.95),
+        (EngineLoad(running=8, waiting=2, slots=16), 0.625),
+        (EngineLoad(running=16, waiting=20, slots=16), 1.0),
+        (EngineLoad(running=1, slots=16, kv_usage=0.95), 0.95),
     ],
 )
 def test_the_engines_saturation(figures: EngineLoad, saturation: float) -> None:

@@ -24,7 +24,7 @@ STATE: dict[str, Any] = {
     "decode_tokens_per_second": 258.0,
     "device": "cpu",
 }
-FIGURES = EngineLoad(running=4, waiting=2, places=16, kv_usage=0.75, prefill=743.5, decode=258.0)
+FIGURES = EngineLoad(running=4, waiting=2, slots=16, kv_usage=0.75, prefill=743.5, decode=258.0)
 
 
 class Told:

@@ -297,7 +297,7 @@ def test_names_of_any_characters_are_told_in_a_header() -> None:
     """They are a caller's: with line breaks in them an answer could not be sent, after it had been paid for."""
     call = calling({})
     names = ["top_k", "a\r\nset-cookie: x", "ü" * 100, "x" * 10_000, *(f"n{i}" for i in range(1000))]
-    fitting.tell_ignored(call, names)
+    fitting.report_ignored(call, names)
     told = call.reply_headers["x-tollgate-ignored"]
     assert told.isprintable() and told.isascii() and len(told) < 4096
     assert "a??set-cookie??x" in told

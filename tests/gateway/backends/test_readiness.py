@@ -36,37 +36,37 @@ class Probed:
 async def test_every_backend_has_a_verdict() -> None:
     good, bad = Probed("good"), Probed("bad")
     bad.down = "gone fishing"
-    verdict = await Readiness({"good": good, "bad": bad}).verdict()
-    assert verdict.ready
-    assert verdict.reasons == {"good": None, "bad": "gone fishing"}
+    report = await Readiness({"good": good, "bad": bad}).report()
+    assert report.ready
+    assert report.reasons == {"good": None, "bad": "gone fishing"}
 
 
 async def test_no_backends_no_verdicts() -> None:
-    verdict = await Readiness({}).verdict()
-    assert verdict.reasons == {}
-    assert not verdict.ready
+    report = await Readiness({}).report()
+    assert report.reasons == {}
+    assert not report.ready
 
 
 async def test_it_follows_what_runs_here_and_nothing_else() -> None:
     engine, provider = Probed("engine"), Probed("provider")
     readiness = Readiness({"engine": engine, "provider": provider}, needed=["engine"], fresh=0.0)
     provider.down = "gone"
-    verdict = await readiness.verdict()
-    assert verdict.ready and verdict.reasons == {"engine": None, "provider": "gone"}
+    report = await readiness.report()
+    assert report.ready and report.reasons == {"engine": None, "provider": "gone"}
     engine.down, provider.down = "still loading", None
     await asyncio.sleep(0.002)
-    verdict = await readiness.verdict()
-    assert not verdict.ready
-    assert verdict.waits_for == ("engine",)
-    assert verdict.retry_after == 7.0
+    report = await readiness.report()
+    assert not report.ready
+    assert report.waits_for == ("engine",)
+    assert report.retry_after == 7.0
 
 
 async def test_all_providers_down_at_once_leave_it_ready() -> None:
     backends = {name: Probed(name) for name in "abc"}
     for backend in backends.values():
         backend.down = "gone"
-    verdict = await Readiness(backends).verdict()
-    assert verdict.ready and set(verdict.reasons.values()) == {"gone"}
+    report = await Readiness(backends).report()
+    assert report.ready and set(report.reasons.values()) == {"gone"}
 
 
 async def test_what_requests_have_shown_is_told_and_changes_nothing() -> None:
@@ -75,30 +75,30 @@ async def test_what_requests_have_shown_is_told_and_changes_nothing() -> None:
         needed=["engine"],
         trouble={"engine": "failed of late", "provider": "refuses the key"}.get,
     )
-    verdict = await readiness.verdict()
-    assert verdict.ready
-    assert verdict.reasons == {"engine": "failed of late", "provider": "refuses the key"}
+    report = await readiness.report()
+    assert report.ready
+    assert report.reasons == {"engine": "failed of late", "provider": "refuses the key"}
 
 
 async def test_askers_share_one_answer_while_it_is_fresh() -> None:
     backend = Probed("b", delay=0.02)
     readiness = Readiness({"b": backend}, needed="b", fresh=60.0)
-    answers = await asyncio.gather(*(readiness.verdict() for _ in range(50)))
+    answers = await asyncio.gather(*(readiness.report() for _ in range(50)))
     assert [dict(answer.reasons) for answer in answers] == [{"b": None}] * 50
-    await readiness.verdict()
+    await readiness.report()
     assert backend.probes == 1
 
 
 async def test_a_stale_answer_is_asked_for_again() -> None:
     backend = Probed("b")
     readiness = Readiness({"b": backend}, needed="b", fresh=0.0)
-    assert (await readiness.verdict()).reasons == {"b": None}
+    assert (await readiness.report()).reasons == {"b": None}
     backend.down = "gone"
     await asyncio.sleep(0.002)
-    assert (await readiness.verdict()).reasons == {"b": "gone"}
+    assert (await readiness.report()).reasons == {"b": "gone"}
     backend.down = None
     await asyncio.sleep(0.002)
-    assert (await readiness.verdict()).reasons == {"b": None}
+    assert (await readiness.report()).reasons == {"b": None}
 
 
 async def test_others_are_asked_seldom_unless_they_fail() -> None:
@@ -106,7 +106,7 @@ async def test_others_are_asked_seldom_unless_they_fail() -> None:
     bad.down = "gone"
     readiness = Readiness({"good": good, "bad": bad}, fresh=0.0, seldom=60.0)
     for _ in range(3):
-        await readiness.verdict()
+        await readiness.report()
         await asyncio.sleep(0.002)
     assert good.probes == 1
     assert bad.probes > 1
@@ -115,7 +115,7 @@ async def test_others_are_asked_seldom_unless_they_fail() -> None:
 async def test_an_asker_that_leaves_takes_nobodys_answer_away() -> None:
     backend = Probed("b", delay=0.05)
     readiness = Readiness({"b": backend}, needed="b")
-    first, second = (asyncio.create_task(readiness.verdict()) for _ in range(2))
+    first, second = (asyncio.create_task(readiness.report()) for _ in range(2))
     await asyncio.sleep(0.01)
     first.cancel()
     assert (await second).ready
@@ -125,9 +125,9 @@ async def test_an_asker_that_leaves_takes_nobodys_answer_away() -> None:
 async def test_a_silent_backend_does_not_hold_up_one_that_can_serve() -> None:
     readiness = Readiness({"good": Probed("good"), "silent": Probed("silent", delay=60.0)}, needed=["good"])
     async with asyncio.timeout(300):
-        verdict = await readiness.verdict()
-    assert verdict.ready
-    assert verdict.reasons == {"good": None, "silent": SILENT}
+        report = await readiness.report()
+    assert report.ready
+    assert report.reasons == {"good": None, "silent": SILENT}
     await readiness.aclose()
 
 
@@ -135,7 +135,7 @@ async def test_a_slow_proof_is_known_in_the_end() -> None:
     slow = Probed("slow", delay=2 * PATIENCE)
     readiness = Readiness({"slow": slow}, fresh=0.0)
     async with asyncio.timeout(300):
-        while (await readiness.verdict()).reasons != {"slow": None}:  # noqa: ASYNC110
+        while (await readiness.report()).reasons != {"slow": None}:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     assert slow.probes == 1
 
@@ -147,9 +147,9 @@ async def test_a_guard_that_refuses_everyone_keeps_it_from_being_ready() -> None
         return dict(missing)
 
     readiness = Readiness({"good": Probed("good")}, fresh=0.0, guards=guards)
-    verdict = await readiness.verdict()
-    assert not verdict.ready
-    assert verdict.reasons == {"good": None}
-    assert verdict.guards == missing
+    report = await readiness.report()
+    assert not report.ready
+    assert report.reasons == {"good": None}
+    assert report.guards == missing
     missing.clear()
-    assert (await readiness.verdict()).ready
+    assert (await readiness.report()).ready

@@ -60,13 +60,13 @@ async def test_a_sign_of_life_starts_anew(begun: bool) -> None:
         limited.progress()
     for _ in range(12):
         await wait(limited, 0.05)
-        limited.heard()
+        limited.alive()
     limited = clock(total="100ms")
     with pytest.raises(TimeoutError):
         for _ in range(100):
             await wait(limited, 0.01)
-            limited.heard()
-    assert "did not finish" in limited.verdict()
+            limited.alive()
+    assert "did not finish" in limited.reason()
 
 
 async def test_progress_starts_anew_and_one_timer_serves_many_waits() -> None:
@@ -77,7 +77,7 @@ async def test_progress_starts_anew_and_one_timer_serves_many_waits() -> None:
     async with within(0.2):
         with pytest.raises(TimeoutError):
             await wait(limited, 5)
-    assert "stalled" in limited.verdict()
+    assert "stalled" in limited.reason()
 
 
 async def test_time_between_waits_is_the_readers() -> None:
@@ -94,7 +94,7 @@ async def test_the_whole_has_a_limit_too() -> None:
         for _ in range(20):
             await wait(limited, 0.02)
             limited.progress()
-    assert "did not finish" in limited.verdict()
+    assert "did not finish" in limited.reason()
     with pytest.raises(TimeoutError):
         await wait(limited, 0.02)
 

@@ -45,7 +45,7 @@ def test_a_file_that_is_not_the_one_is_passed_over(tmp_path: Path, monkeypatch: 
     (tmp_path / NAME).write_bytes(FILE[:-1])
     assert TokenIds.load({"TIKTOKEN_CACHE_DIR": str(tmp_path)}) is None
     (tmp_path / "broken.gz").write_bytes(gzip.compress(FILE)[:-9])
-    monkeypatch.setattr(token_ids, "_places", lambda environ: [tmp_path, tmp_path / "broken.gz"])
+    monkeypatch.setattr(token_ids, "_paths", lambda environ: [tmp_path, tmp_path / "broken.gz"])
     assert TokenIds.load({}) is None
 
 

@@ -26,7 +26,7 @@ def test_one_that_was_cut_short_for_want_of_room_is_not_kept(
     call = a_call(policy_=policy(caches={"exact": {}}))
     call.candidate = CANDIDATE
     if clipped:
-        fitting.tell_cap(call, 9)
+        fitting.report_cap(call, 9)
     opened = Caches.open(call.policy, is_time_sensitive=lambda question: False)
     entry = opened.entry(call)
     assert entry is not None

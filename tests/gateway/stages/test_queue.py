@@ -364,7 +364,7 @@ async def test_copies_get_only_the_room_that_is_to_spare() -> None:
 @in_virtual_time
 async def test_an_engine_that_says_it_is_full_sheds_too() -> None:
     gate = Gate(limits={}, kind="engine", tiers=TIERS)
-    gate.pools.update_engine("up", EngineLoad(running=4, places=16, kv_usage=0.95))
+    gate.pools.update_engine("up", EngineLoad(running=4, slots=16, kv_usage=0.95))
     with pytest.raises(Overloaded):
         await gate.answer(gate.call("free"))
     await gate.answer(gate.call("pro"))
