@@ -27,8 +27,8 @@ ROUNDING = 1e-6
 """Of a cosine in float32: equal vectors give 0.9999999, and a policy's 1.0 means equal."""
 LEAST_SIMILAR = 0.6
 """Below it the verifier never accepted anything, so it is not asked."""
-BATCH, QUEUE = 16, 1024
-"""Look-ups that are computed together, and that may be queued."""
+BATCH, QUEUE = 8, 1024
+"""Look-ups that are computed together, in some 10 ms, and that may be queued."""
 
 
 @dataclass(eq=False, slots=True)
@@ -38,6 +38,10 @@ class _LookUp:
     vector: Floats
     budget: float
     floor: float
+    given_up: bool = False
+
+
+_GIVEN_UP = LookupResult(None, "given_up")
 
 
 class SemanticIndex:
@@ -84,6 +88,11 @@ class SemanticIndex:
         """Bytes."""
         return self._entries.size
 
+    @property
+    def queued(self) -> int:
+        """Look-ups that wait."""
+        return len(self._look_ups)
+
     async def look_up(
         self, partition: str, question: str, *, budget: float, floor: float = 0.0
     ) -> LookupResult:
@@ -92,7 +101,12 @@ class SemanticIndex:
         vector = await self._vector(question)
         if self._shared is not None and (updates := await self._shared.updates(partition)):
             await self._run(self._apply, partition, updates)
-        (found,) = await self._look_ups.get([_LookUp(partition, question, vector, budget, floor)])
+        wanted = _LookUp(partition, question, vector, budget, floor)
+        try:
+            (found,) = await self._look_ups.get([wanted])
+        except asyncio.CancelledError:
+            wanted.given_up = True  # its batch may have begun
+            raise
         return found
 
     async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
@@ -156,10 +170,10 @@ class SemanticIndex:
         found: dict[_LookUp, LookupResult] = {}
         for partition, some in by_partition.items():
             near = self._entries.nearest(partition, np.stack([one.vector for one in some]), CANDIDATES)
-            found.update(
-                (one, self._choose(one, candidates, now)) for one, candidates in zip(some, near, strict=True)
-            )
-        return [found[one] for one in look_ups]
+            for one, candidates in zip(some, near, strict=True):
+                if not one.given_up:
+                    found[one] = self._choose(one, candidates, now)
+        return [found.get(one, _GIVEN_UP) for one in look_ups]
 
     def _choose(self, asked: _LookUp, near: list[tuple[float, IndexEntry]], now: float) -> LookupResult:
         """The candidate that the verifier accepts with the highest confidence, if any."""

@@ -74,7 +74,9 @@ class Verifier:
 
     def score(self, a: Question, b: Question, u: Floats, v: Floats) -> float:
         """The same whichever way round the questions stand; larger is more alike."""
-        near = crowding(np.stack([u, v]) @ self._known.T)
+        near = crowding(
+            np.stack([self._known @ u, self._known @ v])
+        )  # a product of two rows takes ten times as long
         row = np.array(
             [*features(a, b, float(u @ v), self._idf), *near.min(axis=0), *near.max(axis=0)], dtype=np.float32
         )

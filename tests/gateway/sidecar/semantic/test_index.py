@@ -224,6 +224,15 @@ async def test_look_ups_that_are_given_up_are_not_computed(
     batches: list[int] = []
     gate = threading.Event()
     nearest = IndexEntries.nearest
+    judged: list[str] = []
+    judge = verifier.judge
+
+    def judging(asked: str, *others: Any, threshold: float) -> Any:
+        judged.append(asked)
+        return judge(asked, *others, threshold=threshold)
+
+    monkeypatch.setattr(verifier, "judge", judging)
+    monkeypatch.setattr("gateway.sidecar.semantic.index.LEAST_SIMILAR", -1.0)
 
     def slowly(self: IndexEntries, partition: str, queries: np.ndarray, count: int) -> Any:
         batches.append(len(queries))
@@ -234,15 +243,17 @@ async def test_look_ups_that_are_given_up_are_not_computed(
     first = asyncio.create_task(index.look_up("p", "How do tides work?", budget=0.05))
     await until(lambda: batches == [1])
     others = [asyncio.create_task(index.look_up("p", f"What is {n}?", budget=0.05)) for n in range(100)]
-    await until(lambda: len(index._look_ups) == 100)
+    await until(lambda: index.queued == 100)
     for task in others[3:]:
         task.cancel()
     await asyncio.gather(*others[3:], return_exceptions=True)
-    assert len(index._look_ups) == 3
+    assert index.queued == 3
+    first.cancel()  # in the middle of its batch: the verifier is not asked any more
+    await asyncio.gather(first, return_exceptions=True)
     gate.set()
-    assert (await first).reason == "hit"
     assert [(await task).hit for task in others[:3]] == [None] * 3
     assert batches == [1, 3]
+    assert judged == ["What is 0?", "What is 1?", "What is 2?"]
     await index.aclose()
 
 
