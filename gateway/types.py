@@ -221,7 +221,7 @@ class UpstreamUsage:
     target: Target
     usage: Usage
     estimated: bool = False
-    """Counted by the gateway, as the backend did not say."""
+    """Counted by the gateway, as the backend did not report it."""
     purpose: Purpose = "answer"
     model: str = ""
     """The public model whose target it is."""

@@ -57,7 +57,7 @@ class UpstreamResponse(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Let go; before the body's end this tells the server to stop."""
+        """Let go; before the body's end this makes the server stop."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a model's server says of its failures, fit to be told to a caller: no credentials, no names of machines, no end.
+"""What a model's server says of its failures, fit for a caller: no credentials, no names of machines, no end.
 
 A caller needs the kind of an error, its code and a few words. A server's words may hold more than it meant to tell:
 the key that it was asked with, or its ends (``sk-ab***wxyz``), those of others, hosts and files behind it. What the
@@ -70,7 +70,7 @@ _FILE = re.compile(
 
 
 class ErrorScrubber:
-    """One backend's: its ``api_key`` and its ``host`` are told to nobody, in whole or in part; its ``name`` may be."""
+    """One backend's: its ``api_key`` and its ``host`` never leave, in whole or in part; its ``name`` may be."""
 
     def __init__(self, name: str, api_key: str | None = None, host: str | None = None) -> None:
         self._name = name
@@ -101,14 +101,14 @@ class ErrorScrubber:
     def text(self, text: str, asked: bytes = b"") -> str:
         """``text`` without what is nobody's business, and no longer than ``MOST_CHARACTERS``."""
         if len(text) > _READ:
-            # A word that is cut through could be no longer told for what it is.
+            # A word that is cut through could no longer be recognised.
             text = text[:_READ].rpartition(" ")[0]
         text = _CONTROL.sub(" ", text)
         if self._key:
             text = text.replace(self._key, HIDDEN)
         theirs = asked[:_MOST_ASKED].decode("utf-8", "replace")
 
-        def told(match: re.Match[str]) -> str:
+        def replacement(match: re.Match[str]) -> str:
             word = match[0].rstrip(".:!?,;)")
             before = text[max(0, match.start() - _LOOK_BACK) : match.start()]
             if word != self._name and (
@@ -118,7 +118,7 @@ class ErrorScrubber:
                 return HIDDEN + match[0][len(word) :]
             return match[0]
 
-        text = _WORD.sub(told, text)
+        text = _WORD.sub(replacement, text)
         return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS].rstrip() + " …"
 
     def _is_name(self, text: str) -> bool:

@@ -153,7 +153,7 @@ class Exchange:
                         yield chunk
                 finally:
                     timeouts.close()
-                    # Closing an answer that is not at its end tells the server to stop working on it.
+                    # Closing an answer that is not at its end makes the server stop working on it.
                     await answer.aclose()
                 return
         except Rejected as error:

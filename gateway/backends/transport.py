@@ -123,7 +123,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    """The answer's bytes as they arrive; closing early drops the connection, which tells the server to stop."""
+    """The answer's bytes as they arrive; closing early drops the connection, which makes the server stop."""
 
     def __init__(self, response: aiohttp.ClientResponse, request: httpx.Request) -> None:
         self._response = response

@@ -90,7 +90,7 @@ class Response:
         self._identify("body", id)
 
     async def aclose(self) -> None:
-        """Let go. Before the answer's end this drops the connection, which tells the server to stop."""
+        """Let go. Before the answer's end this drops the connection, which makes the server stop."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.release()
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
         """What it belongs to is anybody's guess."""
         self._keep = False
         self._transport.abort()
-        # "You were silent for too long" is said to nobody in particular (RFC 9110, section 15.5.9).
+        # "You were silent for too long" is addressed to no request in particular (RFC 9110, section 15.5.9).
         if data.strip() and not data.startswith((b"HTTP/1.1 408", b"HTTP/1.0 408")):
             self._home.distrust()
 

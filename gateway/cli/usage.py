@@ -67,8 +67,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="show requests, tokens and cost",
         description="Show requests, tokens and cost, as the ledger has recorded them. Errors are requests that failed, "
         "refused ones included: those that were turned away before a model was asked. Tokens and cost are under the "
-        "model that they were spent on, whoever answered; 'purpose' tells answers from a cascade's discarded steps, "
-        "broken-off attempts, shadow copies and judges. Days are UTC's.",
+        "model that they were spent on, whoever answered; 'purpose' separates answers from a cascade's discarded "
+        "steps, broken-off attempts, shadow copies and judges. Days are UTC's.",
     )
     parser.add_argument(
         "--policies",
@@ -144,11 +144,11 @@ def _whole(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(by: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    told = {by: row["name"], **{key: figure for key, figure in row.items() if key != "name"}}
-    told["usd"] = told.pop("cost_nanodollars") / NANO
+    entry = {by: row["name"], **{key: figure for key, figure in row.items() if key != "name"}}
+    entry["usd"] = entry.pop("cost_nanodollars") / NANO
     if by == "key":
-        told["tenant"], _, told["key"] = row["name"].partition(" ")
-    return told
+        entry["tenant"], _, entry["key"] = row["name"].partition(" ")
+    return entry
 
 
 def _print_table(by: str, found: Sequence[Mapping[str, Any]]) -> None:

@@ -144,7 +144,7 @@ class KeyRing:
 
 def _unreadable() -> AuthUnavailable:
     return AuthUnavailable(
-        "Keys cannot be checked at the moment: the gateway cannot read its files. Try again later; its log tells "
+        "Keys cannot be checked at the moment: the gateway cannot read its files. Try again later; its log has "
         "the operator more.",
         retry_after=_RETRY_AFTER,
     )

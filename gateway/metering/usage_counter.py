@@ -69,14 +69,14 @@ class UsageCounter:
         """What it used, and whether that is estimated. ``whole``: the answer came to its own end.
 
         ``prompt`` is the estimate of its tokens; ``unseen`` that of an answer of which nothing came, ``thoughts`` that
-        of what is thought before anything is said. Where no thoughts came they may have been kept back.
+        of what is thought before the answer begins. Where no thoughts came they may have been kept back.
         """
         counted, reported = self.counted, self.usage
         hidden = thoughts if counted and not self._thinks else 0
         if reported is None or (counted and not reported.prompt and not reported.completion):
             return Usage(prompt, counted + hidden if counted or whole else unseen), True
         if not reported.prompt or (counted and not reported.completion):
-            # No prompt is nothing, and nothing is said with no tokens: what the server leaves out is counted.
+            # No prompt is nothing, and no text has no tokens: what the server leaves out is counted.
             return replace(
                 reported, prompt=reported.prompt or prompt, completion=reported.completion or counted
             ), True

@@ -11,7 +11,7 @@ log = logging.getLogger("gateway.backends")
 
 
 class BackendWatch:
-    """Told by ``gateway.fallback.health``. Each worker has its own view of backends, and a watch of its own."""
+    """Called by ``gateway.fallback.health``. Each worker has its own view of backends, and a watch of its own."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -159,7 +159,7 @@ class Metrics:
         )
         self.refused = make.counter(
             "tollgate_refused_requests_total",
-            "Requests that the gateway refused before it asked a model, by tenant (where it is told) and reason.",
+            "Requests that the gateway refused before it asked a model, by tenant (where it is a label) and reason.",
             ["tenant", "reason"],
         )
         self.shadow = make.counter(

@@ -39,7 +39,7 @@ class FailoverCounters:
     """Counters in Redis, with a fallback for outages.
 
     With ``local`` each process enforces its share of what was left (``LocalShare``). When the store is back, and before
-    it is asked again, it is told what was admitted meanwhile: usage is charged, requests in flight are reserved.
+    it is asked again, what was admitted meanwhile is entered there: usage is charged, requests in flight are reserved.
     """
 
     def __init__(self, store: RedisCounters, *, clock: Callable[[], float] | None = None) -> None:

@@ -21,8 +21,8 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
             mine = guards.of(call.principal.tenant)
             if call.request.embeds or not (mine.output or mine.output_flags):
                 return following(call)
-            told = flagged(mine.output_flags) if mine.output_flags else following
-            return guarded(call, mine.output, metrics, told) if mine.output else told(call)
+            observed = flagged(mine.output_flags) if mine.output_flags else following
+            return guarded(call, mine.output, metrics, observed) if mine.output else observed(call)
 
         def flagged(flagging: Sequence[Guard]) -> Handler:
             async def handle(call: Call) -> Chunks:

@@ -344,8 +344,10 @@ def _named(model: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        told = str(error)
-        raise ValueError(told if model in told.partition("\n")[0] else f"'{model}': {told}") from error
+        message = str(error)
+        raise ValueError(
+            message if model in message.partition("\n")[0] else f"'{model}': {message}"
+        ) from error
 
 
 def _set_threads(threads: int) -> None:

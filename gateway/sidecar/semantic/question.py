@@ -35,7 +35,7 @@ _CODE = re.compile(
 )
 """Looks like a program or a formula, of which every sign counts, and whether a letter is a capital."""
 _PROSE = frozenset("?.!,;:'\"`´‘’“”„«»()-–—…¿¡/&%°$€£¥₹+*^=<>#、。，？！：；（）「」『』《》・")
-"""Punctuation, which tells little, and signs that are tokens."""
+"""Punctuation, which carries little, and signs that are tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from gateway.web.responses import send_body
 from gateway.wire.anthropic.body_to_request import read_count_request
 
 COUNTED_BY = b"x-tollgate-count"
-"""The header that tells who counted: ``provider``, or ``estimate``."""
+"""The header that names who counted: ``provider``, or ``estimate``."""
 
 
 class CountTokens:
@@ -37,9 +37,9 @@ class CountTokens:
             request = await self._reader.read(read_count_request, data, limits, owner)
             call = make_call(context, request, scope)
             async with WhileConnected(scope, receive), aclosing(context.runtime.counter(call)) as chunks:
-                told = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
+                counts = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
         except ClientDisconnected:
             return
         estimate = {"input_tokens": context.runtime.quotas.estimator.estimate(call).prompt}
-        by = b"provider" if told else b"estimate"
-        await send_body(send, orjson.dumps(told[0] if told else estimate), headers=[(COUNTED_BY, by)])
+        by = b"provider" if counts else b"estimate"
+        await send_body(send, orjson.dumps(counts[0] if counts else estimate), headers=[(COUNTED_BY, by)])

@@ -197,8 +197,8 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
             positions = value.strip().lower() == b"positions"
         elif name in _PROVIDER:
             before = provider.get(name.decode())
-            told = value.decode("latin-1")
-            provider[name.decode()] = told if before is None else f"{before},{told}"
+            text = value.decode("latin-1")
+            provider[name.decode()] = text if before is None else f"{before},{text}"
     return Call(
         request_id=context.request_id,
         principal=principal,

@@ -112,14 +112,14 @@ async def test_equal_requests_share_an_answer_and_tenants_do_not(
 
 
 async def test_moderations_with_the_sidecar_and_without(gateway: Gateway, alone: Gateway) -> None:
-    for one, tier in ((gateway, "model"), (alone, "fast")):
+    for one, check in ((gateway, "model"), (alone, "fast")):
         async with sdk(one) as client:
             raw = await client.moderations.with_raw_response.create(input=[CRUEL, MILD])
         cruel, mild = raw.parse().results
         assert (cruel.flagged, mild.flagged) == (True, False)
         assert cruel.category_scores.hate > mild.category_scores.hate
         receipt = (await one.http.get(f"/v1/requests/{raw.headers['x-request-id']}")).json()["stages"]
-        assert receipt["moderation"] == {"guard": None, "texts": 2, "flagged": 1, "tiers": [tier]}
+        assert receipt["moderation"] == {"guard": None, "texts": 2, "flagged": 1, "checks": [check]}
 
 
 async def test_a_judge_is_asked_where_the_others_are_not_sure(
