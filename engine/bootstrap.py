@@ -88,6 +88,9 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         device=str(runner.device),
         dtype=str(runner.dtype).removeprefix("torch."),
         context_caps=tuple(sorted(config.context_caps)),
+        kv_cache_dtype=config.kv_cache_dtype,
+        prefix_caching=config.prefix_caching,
+        max_adapters=max(config.max_adapters, len(config.adapters)),
         startup=watch.laps,
         memory=memory,
     )

@@ -106,6 +106,15 @@ class EngineClient(asyncio.Protocol):
         """Whether steps are due for some generation: not if all are parked."""
         return any(not generation.parked for generation in set(self._generations.values()))
 
+    @property
+    def adapters_in_use(self) -> tuple[set[str], set[str]]:
+        """Keys of the LoRA adapters of running and of waiting requests."""
+        used: tuple[set[str], set[str]] = (set(), set())
+        for generation in set(self._generations.values()):
+            if generation.adapter is not None:
+                used[not generation.scheduled].add(generation.adapter)
+        return used
+
     def submit(
         self,
         sequences: Sequence[tuple[list[int], SamplingParams]],
@@ -126,13 +135,15 @@ class EngineClient(asyncio.Protocol):
         if self._closing is not None:
             raise self._closing
         requests = {next(self._ids): index for index in range(len(sequences))}
-        generation = Generation(self, requests)
-        self._generations |= dict.fromkeys(requests, generation)
+        leaders: dict[int, int] = {}
         now = time.monotonic()
+        generation = Generation(self, requests, leaders, now, adapter)
+        self._generations |= dict.fromkeys(requests, generation)
         numbered = zip(requests, sequences, strict=True)
         for _, choices in groupby(numbered, key=lambda choice: id(choice[1][0])):
             (first, (prompt, params)), *others = choices
             siblings = [Sibling(other, own) for other, (_, own) in others]
+            leaders |= dict.fromkeys((first, *(sibling.id for sibling in siblings)), first)
             self.send(
                 Submit(
                     first,
@@ -233,6 +244,9 @@ class EngineClient(asyncio.Protocol):
 
     def _take(self, outputs: Outputs) -> None:
         now = time.monotonic()
+        for request_id, queued in outputs.step.queued:
+            if (generation := self._generations.get(request_id)) is not None:
+                generation.schedule(request_id, queued)
         for output in outputs.requests:
             generation = self._generations.get(output.request_id)
             if generation is None:

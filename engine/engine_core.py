@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 from engine.adapter_loading import AdapterLoading
@@ -49,8 +50,6 @@ class EngineCore:
         self._prefill_chunks = loaded.prefill_chunks
         self._adapters = AdapterLoading(self._runner, self._scheduler, channel.send)
         self._check_integrity = config.check_integrity
-        self._submitted: dict[int, float] = {}
-        """By request that has not been scheduled yet: when it was submitted."""
         self._compiling: dict[int, tuple[Submit, Future[object]]] = {}
         """Requests that wait for their grammars."""
         self._refusals: list[Refusal] = []
@@ -87,7 +86,6 @@ class EngineCore:
                 for request_id in request_ids:
                     self._compiling.pop(request_id, None)
                     self._scheduler.abort(request_id)
-                    self._submitted.pop(request_id, None)
             case Park(request_ids):
                 for request_id in request_ids:
                     self._scheduler.park(request_id)
@@ -140,21 +138,21 @@ class EngineCore:
             self._scheduler.submit(request)
         except (QueueFull, ContextLengthExceeded, DeadlineUnreachable) as error:
             self._refusals.append(to_refusal(message.request_id, error))
-        else:
-            self._submitted[message.request_id] = message.submitted
 
     def _step(self) -> None:
         began = time.monotonic()
         self._scheduler.prefill_chunk = self._prefill_chunks.chunk(self._scheduler.num_prefills)
         plan = self._scheduler.schedule()
+        requests = self._scheduler.queues.by_id
+        queued = [(request_id, began - requests[request_id].submitted) for request_id in plan.admitted]
         for request_id, needed in plan.expired:
-            self._submitted.pop(request_id, None)
             self._refusals.append(to_refusal(request_id, DeadlineUnreachable(needed, 0.0)))
         if plan.requests:
             try:
                 sampled = self._runner.execute(plan)
             except OutOfMemory as error:
-                self._abandon(plan, error, began)
+                self._abandon(plan, error)
+                self._send([], Plan(), began, queued)
                 return
             outputs = self._scheduler.update(plan, sampled)
             for request_id, reason in sampled.failed.items():
@@ -162,7 +160,7 @@ class EngineCore:
                 outputs = [output for output in outputs if output.request_id != request_id]
                 self._scheduler.abort(request_id)
                 self._refusals.append(Refusal(request_id, "GrammarFailed", reason=reason))
-            self._send(outputs, plan, began)
+            self._send(outputs, plan, began, queued)
             if self._check_integrity:
                 self._scheduler.check_integrity()
             self._adapters.unload_unused()
@@ -171,7 +169,7 @@ class EngineCore:
         else:
             raise RuntimeError("there are requests, but none of them can run")
 
-    def _abandon(self, plan: Plan, error: OutOfMemory, began: float) -> None:
+    def _abandon(self, plan: Plan, error: OutOfMemory) -> None:
         """The step had no effect. The next is half as large; where it cannot be, a request is refused: the one that
         would compute most, of equals the last."""
         scheduler = self._scheduler
@@ -192,11 +190,15 @@ class EngineCore:
             )
             for request_id in (*(sibling.id for sibling in largest.siblings), largest.request_id):
                 scheduler.abort(request_id)
-                self._submitted.pop(request_id, None)
                 self._refusals.append(Refusal(request_id, "OutOfMemory", reason=error.reason))
-        self._send([], Plan(admitted=plan.admitted), began)
 
-    def _send(self, outputs: list[RequestOutput], plan: Plan, began: float) -> None:
+    def _send(
+        self,
+        outputs: list[RequestOutput],
+        plan: Plan,
+        began: float,
+        queued: Sequence[tuple[int, float]] = (),
+    ) -> None:
         scheduler = self._scheduler
         # A preempted request that comes back computes its answer so far like a prompt.
         decoded = sum(
@@ -221,10 +223,10 @@ class EngineCore:
             waiting_by_priority=dict(scheduler.waiting_by_priority),
             blocks_free=scheduler.pool.free,
             blocks_cached=scheduler.pool.cached,
-            queued=[
-                began - at for request_id in plan.admitted if (at := self._submitted.pop(request_id, None))
-            ],
+            queued=list(queued),
             hit_tokens=plan.hit_tokens,
+            prefix_queries=plan.prefix_queries,
+            prefix_hits=plan.prefix_hits,
             proposed=speculation.proposed if speculation else 0,
             accepted=speculation.accepted if speculation else 0,
             compilations=self._runner.compilations.count,

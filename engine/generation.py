@@ -43,6 +43,8 @@ class Delta:
     """One for each of ``tokens``, where requested."""
     cached: int = 0
     """With the first tokens: how many of the prompt were in the cache."""
+    queued: float = 0.0
+    """With the first tokens: seconds from submission to the first step."""
     prompt_logprobs: list[TokenLogprobs] | None = None
     """With the first tokens, where requested: one for each token of the prompt but the first."""
 
@@ -58,7 +60,14 @@ class Generation:
     _connection: Connection
     _open: dict[int, int]
     """Request id → index of those that have not finished."""
+    _leaders: dict[int, int]
+    """Request id → the request whose prompt it shares, of those without tokens."""
+    submitted: float
+    """``time.monotonic()``"""
+    adapter: str | None = None
     parked: bool = False
+    _queued: dict[int, float] = field(default_factory=dict)
+    """By leader, once scheduled: seconds that it waited."""
     _deltas: list[Delta] = field(default_factory=list)
     _error: EngineError | None = None
     _waiter: asyncio.Future[None] | None = None
@@ -95,8 +104,19 @@ class Generation:
         """Aborts whatever has not finished."""
         self._abort(list(self._open))
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether all its requests have been scheduled."""
+        return all(leader in self._queued for leader in self._leaders.values())
+
+    def schedule(self, request_id: int, queued: float) -> None:
+        """For the client: a request, and those that share its prompt, began after ``queued`` seconds."""
+        if request_id in self._leaders:
+            self._queued[self._leaders[request_id]] = queued
+
     def add(self, output: RequestOutput, at: float) -> None:
         """For the client: new tokens, which came ``at`` (``time.monotonic()``)."""
+        leader = self._leaders.pop(output.request_id, None)
         self._deltas.append(
             Delta(
                 self._open[output.request_id],
@@ -105,6 +125,7 @@ class Generation:
                 at,
                 output.logprobs,
                 output.cached,
+                0.0 if leader is None else self._queued.get(leader, 0.0),
                 output.prompt_logprobs,
             )
         )
@@ -125,6 +146,7 @@ class Generation:
     def _abort(self, request_ids: list[int]) -> None:
         for request_id in request_ids:
             del self._open[request_id]
+            self._leaders.pop(request_id, None)
         self._connection.abort(request_ids)
 
     def _wake(self) -> None:

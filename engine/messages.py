@@ -93,6 +93,10 @@ class Ready:
     dtype: str
     context_caps: tuple[tuple[int, int], ...] = ()
     """(priority, tokens), in ascending order."""
+    kv_cache_dtype: str = "auto"
+    prefix_caching: bool = True
+    max_adapters: int = 0
+    """LoRA adapters that can be loaded at a time; 0: none."""
     startup: dict[str, float] = field(default_factory=dict)
     """Seconds that each part of the start took."""
     memory: dict[str, int] = field(default_factory=dict)
@@ -137,12 +141,16 @@ class Step:
     waiting_by_priority: dict[int, int]
     blocks_free: int
     blocks_cached: int
-    queued: list[float]
-    """Seconds that each request scheduled for the first time had waited."""
+    queued: list[tuple[int, float]]
+    """(request id, seconds): how long each request scheduled for the first time had waited."""
     parked: int = 0
     """Sequences whose clients do not read their tokens."""
     hit_tokens: int = 0
     """Prompt tokens of requests admitted in this step that the prefix cache had."""
+    prefix_queries: int = 0
+    """Prompt tokens of requests scheduled for the first time that were looked up in the prefix cache,"""
+    prefix_hits: int = 0
+    """and those of them that it had."""
     proposed: int = 0
     """Draft tokens verified since the start."""
     accepted: int = 0

@@ -223,6 +223,9 @@ def test_the_metrics_are_those_that_are_listed(server: EngineServer) -> None:
     text = server.http.get("/metrics").text
     types = re.findall(r"^# TYPE tollgate_engine_(\w+) \w+$", text, re.MULTILINE)
     assert sorted(named("`/metrics`")) == sorted(name for name in types if not name.endswith("_created"))
+    vllms = re.findall(r"^# TYPE vllm:(\w+) \w+$", text, re.MULTILINE)
+    listed = sorted(named("vLLM's metric names"))
+    assert listed == sorted(name for name in vllms if not name.endswith("_created"))
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "kernels", "kernels/native", "kernels/bench"])

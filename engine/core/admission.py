@@ -49,6 +49,9 @@ class Admission:
         if not request.started:
             request.started = True
             request.cached = request.computed
+            if self._tables.prefixes is not None and not request.scoring:
+                plan.prefix_queries += request.prompt_length
+                plan.prefix_hits += request.computed
             plan.admitted.append(request.id)
 
     def divide_prompts(self, tokens: int) -> dict[str, int] | None:

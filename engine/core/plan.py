@@ -81,6 +81,10 @@ class Plan:
     """Requests that finished or were aborted since the last plan: the worker drops its state for them."""
     hit_tokens: int = 0
     """Tokens that requests admitted in this step need not compute, as the prefix cache has them."""
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache, for requests scheduled for the first time,"""
+    prefix_hits: int = 0
+    """and those of them that it had."""
 
     @property
     def tokens(self) -> int:

@@ -49,6 +49,11 @@ class Served:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
+def name_of(key: str) -> str:
+    """The name that an adapter of this key was loaded by."""
+    return key.partition("#")[0]
+
+
 class Adapters:
     """By name. ``base`` is the name of the model that they sit on."""
 

@@ -26,7 +26,7 @@ from engine.errors import (
     PathNotFound,
 )
 from engine.messages import Ready, Step
-from engine.server.adapters import Adapters, Served
+from engine.server.adapters import Adapters, Served, name_of
 from engine.server.disconnect import ClientDisconnected, read_body, until_disconnect
 from engine.server.generate import Generator
 from engine.server.health import Health
@@ -37,6 +37,7 @@ from engine.server.renderer import Renderer
 from engine.server.responses import DONE, ChoiceDelta, event
 from engine.server.state import EngineState
 from engine.server.tokenizer import Tokenizer
+from engine.server.vllm_metrics import VllmMetrics
 
 log = logging.getLogger("engine.server")
 
@@ -59,10 +60,12 @@ def create_app(
     """
     metrics, throughput, health = EngineMetrics(), Throughput(), Health(client)
     metrics.set_ready(ready)
+    vllm = VllmMetrics(metrics.registry, name, ready, lambda: _adapter_names(client))
     state = EngineState(name, ready, throughput)
 
     def observe(step: Step) -> None:
         metrics.observe(step, ready.blocks)
+        vllm.observe(step)
         throughput.observe(step)
         state.observe(step)
         health.observe(step)
@@ -73,7 +76,7 @@ def create_app(
     models = Adapters(client, name, adapters)
     longest = ready.longest // 2 if max_string_length is None else max_string_length
     preparer = Preparer(models, ready, tokenizer, template, longest or None)
-    generator = Generator(client, tokenizer, metrics)
+    generator = Generator(client, tokenizer, metrics, vllm)
     about = About(name, models, ready, client, health, metrics, state)
 
     def text(path: str, prepare: Callable[[bytes, ContextBudget, bool], Awaitable[PreparedRequest]]) -> Route:
@@ -106,6 +109,11 @@ def create_app(
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _adapter_names(client: EngineClient) -> tuple[set[str], set[str]]:
+    running, waiting = client.adapters_in_use
+    return {name_of(key) for key in running}, {name_of(key) for key in waiting}
 
 
 @dataclass(slots=True)

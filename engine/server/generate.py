@@ -1,4 +1,4 @@
-"""From token ids to pieces of text: one HTTP request's sequences, detokenized and cut at stop strings."""
+"""From token ids to text: one HTTP request's sequences, detokenized and cut at stop strings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from engine.server.metrics import EngineMetrics
 from engine.server.responses import ChoiceDelta, Finish, Usage
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools_parser import CallDelta, ToolParser
+from engine.server.vllm_metrics import RequestTimeline, VllmMetrics
 
 
 @dataclass(slots=True)
@@ -30,13 +31,13 @@ class ChoiceRequest:
     echo: str = ""
     """Text to send before what is generated."""
     silent: bool = False
-    """Nothing but the echo is wanted: the one token that is drawn is left out."""
+    """Only the echo is requested: the one token that is sampled is left out."""
     parser: ToolParser | None = None
     """Takes tool calls out of the text."""
     own_stops: frozenset[int] = frozenset()
     """Those of ``params.stop_token_ids`` that the caller named."""
     spared: int = 0
-    """Tokens in whose text no stop string is looked for, as in vLLM: ``min_tokens`` of the request."""
+    """First tokens in whose text no stop string is looked for, as in vLLM: ``min_tokens`` of the request."""
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Generator:
     client: EngineClient
     tokenizer: Tokenizer
     metrics: EngineMetrics
+    vllm: VllmMetrics
 
     async def run(
         self,
@@ -56,9 +58,9 @@ class Generator:
         salt: bytes = b"",
         shared: int = 0,
     ) -> AsyncGenerator[list[ChoiceDelta], None]:
-        """Yields what has come, as it comes; ``usage`` counts along. ``salt`` and ``shared``: as in ``submit``.
+        """Yields what has come, as it comes, and counts it in ``usage``. ``salt`` and ``shared``: as in ``submit``.
 
-        Whatever ends the iteration early also ends the work in the engine. Raises ``EngineError``.
+        Ending the iteration early aborts the sequences. Raises ``EngineError``.
         """
         generation = self.client.submit(
             [(s.prompt, s.params) for s in sequences],
@@ -70,9 +72,20 @@ class Generator:
             salt=salt,
             shared=shared,
         )
-        choices = [_ChoiceStream(self.tokenizer, s, stops, arrived, self.metrics) for s in sequences]
+        choices = [
+            _ChoiceStream(
+                self.tokenizer,
+                s,
+                stops,
+                arrived,
+                self.metrics,
+                RequestTimeline(arrived, generation.submitted),
+            )
+            for s in sequences
+        ]
+        aborted = True
         prompts: dict[int, list[DecodedLogprobs]] = {}
-        """How likely prompts were, by their identity: choices of one prompt have it in common."""
+        """Prompt logprobs by the prompt's identity: choices of one prompt share them."""
         try:
             async for deltas in generation:
                 pieces = []
@@ -83,7 +96,10 @@ class Generator:
                     first = choice.tokens == 0
                     counted = choice.tokens
                     sequence = sequences[delta.index]
+                    self.vllm.tokens(choice.timeline, delta, len(sequence.prompt))
                     text, finish, logprobs, calls = choice.take(delta)
+                    if finish is not None:
+                        self.vllm.finish(choice.timeline, finish, len(sequence.prompt))
                     if sequence.silent:
                         text, logprobs, choice.tokens = "", logprobs and [], counted
                     usage.completion_tokens += choice.tokens - counted
@@ -106,8 +122,15 @@ class Generator:
                         pieces.append(ChoiceDelta(delta.index, text, finish, logprobs, calls, choice.stop))
                 if pieces:
                     yield pieces
+            self.vllm.finish_group(max(choice.timeline.tokens for choice in choices))
+        except Exception:
+            aborted = False
+            raise
         finally:
             generation.close()
+            for choice in choices:
+                if not choice.finished:
+                    self.vllm.fail(aborted=aborted)
             self.metrics.generated_tokens.inc(usage.completion_tokens)
 
 
@@ -117,16 +140,17 @@ class _ChoiceStream:
     sequence: ChoiceRequest
     stops: list[str]
     last: float
-    """When its last token came, or else when the request did."""
+    """When its last token came, before the first when the request did."""
     metrics: EngineMetrics
+    timeline: RequestTimeline
     tokens: int = 0
     finished: bool = False
     emitted: int = 0
-    """Characters let out."""
+    """Characters sent."""
     stop: str | int | None = None
-    """What of the caller's own ended it."""
+    """The caller's stop string or token that ended it."""
     begun: bool = False
-    """Whether anything was told of it."""
+    """Whether any of it was sent."""
     _detokenizer: Detokenizer = field(init=False)
     _stop_strings: StopStrings = field(init=False)
     _logprobs: LogprobBuffer | None = field(init=False)
@@ -179,15 +203,15 @@ class _ChoiceStream:
         return text + rest.text, ended, logprobs, calls + rest.calls
 
     def _read(self, delta: Delta) -> tuple[str, FinishReason | None]:
-        # The token that ended the answer is no part of its text.
-        spoken = delta.tokens[:-1] if delta.finish == "stop" else delta.tokens
+        # The stop token is not part of the text.
+        visible = delta.tokens[:-1] if delta.finish == "stop" else delta.tokens
         if not self.stops and self._logprobs is None:
             self.tokens += len(delta.tokens)
-            text = self._detokenizer.push(spoken) if spoken else ""
+            text = self._detokenizer.push(visible) if visible else ""
         else:
             text = ""
-            # One by one: what comes after a stop string must not be counted.
-            for token, logprobs in zip(spoken, delta.logprobs or repeat(None), strict=False):
+            # One by one: tokens after a stop string must not be counted.
+            for token, logprobs in zip(visible, delta.logprobs or repeat(None), strict=False):
                 self.tokens += 1
                 certain = self._detokenizer.push([token])
                 if self._logprobs is not None and logprobs is not None:
@@ -195,7 +219,7 @@ class _ChoiceStream:
                 text += self._stop_strings.push(certain) if self.tokens > self.sequence.spared else certain
                 if self._stop_strings.hit:
                     return text, "stop"
-            self.tokens += len(delta.tokens) - len(spoken)
+            self.tokens += len(delta.tokens) - len(visible)
         if delta.finish is None:
             return text, None
         text += self._stop_strings.push(self._detokenizer.finish())

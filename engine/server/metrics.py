@@ -1,4 +1,4 @@
-"""What operators see: Prometheus metrics (``/metrics``) and the figures that a gateway steers by."""
+"""Prometheus metrics (``/metrics``), and the measured speeds that a gateway needs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 
 class EngineMetrics:
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"tollgate_engine_{name}", text, labels, registry=self._registry)
+            return Counter(f"tollgate_engine_{name}", text, labels, registry=self.registry)
 
         def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"tollgate_engine_{name}", text, registry=self._registry)
+            return Gauge(f"tollgate_engine_{name}", text, registry=self.registry)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"tollgate_engine_{name}", text, registry=self._registry, buckets=buckets)
+            return Histogram(f"tollgate_engine_{name}", text, registry=self.registry, buckets=buckets)
 
         self.requests = counter(
             "requests", "Requests by path and outcome: an HTTP status or hung_up.", "path", "status"
@@ -41,35 +41,33 @@ class EngineMetrics:
         self._prefilled = counter("prefill_tokens", "Prompt tokens computed, recomputed ones included.")
         self._preemptions = counter("preemptions", "Sequences that lost their KV blocks to an older one.")
         self._hits = counter("prefix_hit_tokens", "Prompt tokens that the prefix cache had.")
-        self._proposed = counter("speculation_proposed_tokens", "Guesses that were checked.")
-        self._accepted = counter("speculation_accepted_tokens", "Guesses that were right.")
-        self._guesses = (0, 0)
+        self._proposed = counter("speculation_proposed_tokens", "Draft tokens verified.")
+        self._accepted = counter("speculation_accepted_tokens", "Draft tokens accepted.")
+        self._drafts = (0, 0)
         self._compilations = counter(
-            "compilations", "Kernels compiled after the warm-up, each a pause of all requests: should stay 0."
+            "compilations", "Kernels compiled after the warm-up, each stalling all requests: should stay 0."
         )
         self._out_of_memory = counter(
             "out_of_memory_steps",
-            "Steps given up for lack of memory, and begun anew smaller or with fewer requests.",
+            "Steps abandoned for lack of memory, and repeated smaller or with fewer requests.",
         )
-        self._troubles = (0, 0)
+        self._incidents = (0, 0)
         self._running = gauge("running_requests", "Sequences in the batch.")
-        self._waiting = gauge("waiting_requests", "Sequences that wait for a place in the batch.")
+        self._waiting = gauge("waiting_requests", "Sequences that wait for a slot in the batch.")
         self._parked = gauge(
-            "parked_requests", "Sequences whose reader is behind: nothing is computed for them."
+            "parked_requests", "Sequences whose client reads too slowly: nothing is computed for them."
         )
         self._by_priority = Gauge(
             "tollgate_engine_waiting_requests_by_priority",
-            "Requests that wait, by priority.",
+            "Waiting requests, by priority.",
             ("priority",),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._priorities: set[int] = set()
         self._blocks_total = gauge("kv_blocks_total", "KV blocks.")
         self._blocks_used = gauge("kv_blocks_used", "KV blocks held by sequences.")
-        self._blocks_free = gauge("kv_blocks_free", "KV blocks that are empty.")
-        self._blocks_cached = gauge(
-            "kv_blocks_cached", "KV blocks that nobody holds, kept for their content."
-        )
+        self._blocks_free = gauge("kv_blocks_free", "Empty KV blocks.")
+        self._blocks_cached = gauge("kv_blocks_cached", "KV blocks without a holder, kept for their content.")
         self._batch = histogram("step_batch_size", "Sequences in a step.", _SIZES)
         self._duration = histogram("step_duration_seconds", "Time a step takes.", _SHORT)
 
@@ -82,18 +80,18 @@ class EngineMetrics:
         self._waiting.set(step.waiting)
         self._parked.set(step.parked)
         if step.waiting_by_priority or self._priorities:
-            # One that waited once is told to be 0, not left out.
+            # A priority seen once is reported as 0 later, not left out.
             self._priorities |= step.waiting_by_priority.keys()
             for priority in self._priorities:
                 self._by_priority.labels(str(priority)).set(step.waiting_by_priority.get(priority, 0))
         self._blocks_free.set(step.blocks_free)
         self._blocks_cached.set(step.blocks_cached)
         self._blocks_used.set(blocks - step.blocks_free - step.blocks_cached)
-        troubles = step.compilations, step.out_of_memory
-        self._compilations.inc(troubles[0] - self._troubles[0])
-        self._out_of_memory.inc(troubles[1] - self._troubles[1])
-        self._troubles = troubles
-        for seconds in step.queued:
+        incidents = step.compilations, step.out_of_memory
+        self._compilations.inc(incidents[0] - self._incidents[0])
+        self._out_of_memory.inc(incidents[1] - self._incidents[1])
+        self._incidents = incidents
+        for _, seconds in step.queued:
             self.queue.observe(seconds)
         if step.sequences:
             self._batch.observe(step.sequences)
@@ -101,16 +99,16 @@ class EngineMetrics:
             self._prefilled.inc(step.prefill_tokens)
             self._preemptions.inc(step.preempted)
             self._hits.inc(step.hit_tokens)
-            self._proposed.inc(step.proposed - self._guesses[0])
-            self._accepted.inc(step.accepted - self._guesses[1])
-            self._guesses = (step.proposed, step.accepted)
+            self._proposed.inc(step.proposed - self._drafts[0])
+            self._accepted.inc(step.accepted - self._drafts[1])
+            self._drafts = (step.proposed, step.accepted)
 
     def render(self) -> bytes:
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
 
 class Throughput:
-    """Measured speed: averages over busy time, in which what is ten seconds old counts a third."""
+    """Measured speeds: exponential moving averages over busy time, with a time constant of ten seconds."""
 
     def __init__(self) -> None:
         self._prefill = Rate()
@@ -126,18 +124,19 @@ class Throughput:
         return self._decode.value
 
     def observe(self, step: Step) -> None:
-        # A mixed step's time is shared out by tokens.
+        # A mixed step's time is attributed in proportion to its tokens.
         tokens = step.prefill_tokens + step.decode_tokens
         if tokens:
             self._prefill.add(step.prefill_tokens, step.seconds * step.prefill_tokens / tokens)
             self._decode.add(step.decode_tokens, step.seconds * step.decode_tokens / tokens)
 
     def finish(self) -> None:
-        """A sequence has ended, and left its place to one that waits."""
+        """A sequence has ended, and left its slot to a waiting one."""
         self._finished.append(time.monotonic())
 
     def retry_after(self, waiting: int) -> float:
-        """Seconds until half of those that wait will have found a place, at the rate at which places fall free."""
+        """Seconds until half of the ``waiting`` sequences will have got a slot, at the rate at which slots become
+        free."""
         if len(self._finished) < 2:
             return 5.0
         span = time.monotonic() - self._finished[0]

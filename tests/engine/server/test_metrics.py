@@ -30,7 +30,12 @@ def step(seconds: float = 0.1, prefill: int = 0, decode: int = 0, **changes: Any
         "preempted": 1,
     } | changes
     return Step(
-        seconds=seconds, sequences=3, prefill_tokens=prefill, decode_tokens=decode, queued=[0.2], **fields
+        seconds=seconds,
+        sequences=3,
+        prefill_tokens=prefill,
+        decode_tokens=decode,
+        queued=[(1, 0.2)],
+        **fields,
     )
 
 
