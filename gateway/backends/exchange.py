@@ -128,7 +128,7 @@ class Exchange:
                     parts = aiter(answer)
                     while (part := await self._next_part(parts, timeouts)) is not None:
                         time_slice.begin()
-                        for piece in _pieces(part):
+                        for piece in (part,) if len(part) <= PIECE else _pieces(part):
                             if decoder.done:
                                 break
                             chunks = decoder.feed(piece)
@@ -339,6 +339,4 @@ class _TimeSlice:
 
 
 def _pieces(part: bytes) -> Iterable[bytes]:
-    if len(part) <= PIECE:
-        return (part,)
     return (part[start : start + PIECE] for start in range(0, len(part), PIECE))

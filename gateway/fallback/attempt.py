@@ -82,6 +82,15 @@ class Attempt:
 
     def add(self, chunk: Chunk) -> None:
         """Count ``chunk``, which goes to the caller as it is."""
+        delta = chunk.delta
+        if delta and len(delta) == 1 and chunk.finish_reason is None and chunk.logprobs is None:
+            # Nearly all chunks of a stream: a piece of text, and nothing else.
+            text = delta.get("content")
+            if text.__class__ is str and chunk.usage is None:
+                self.usage_counter.add_text(text)
+                if self.sent is not None:
+                    self.sent.add_text(text)
+                return
         self.count(chunk)
         if self.sent is not None:
             self.sent.add(chunk)

@@ -46,17 +46,16 @@ class SentAnswer:
     def add(self, chunk: Chunk) -> None:
         if chunk.finish_reason is not None:
             self.finished = True
-        delta = chunk.delta
-        if not delta:
-            return
-        text = delta.get("content")
-        if text and isinstance(text, str):
+        if delta := chunk.delta:
+            if isinstance(text := delta.get("content"), str):
+                self.add_text(text)
+            self.plain = self.plain and chunk.logprobs is None and _is_plain(delta)
+
+    def add_text(self, text: str) -> None:
+        """As ``add``, for a chunk with nothing but a piece of the answer's text."""
+        if text:
             self._parts.append(text)
             self.tokens += 1
-            if len(delta) == 1 and chunk.logprobs is None:
-                return
-        if chunk.logprobs is not None or not _is_plain(delta):
-            self.plain = False
 
 
 def _is_plain(delta: Mapping[str, Json], besides: frozenset[str] = frozenset()) -> bool:

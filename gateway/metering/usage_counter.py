@@ -37,15 +37,16 @@ class UsageCounter:
         if chunk.usage is not None:
             self.usage = chunk.usage
         if delta := chunk.delta:
-            content = delta.get("content")
-            if len(delta) == 1 and type(content) is str:
-                size = _weight(content)
-            else:
-                size = _text_size(delta)
-                self._thinks = self._thinks or not _THINKING.isdisjoint(delta)
-            if size:
+            if size := _text_size(delta):
                 self._pieces += 1
                 self._quarters += size
+            self._thinks = self._thinks or not _THINKING.isdisjoint(delta)
+
+    def add_text(self, text: str) -> None:
+        """As ``add``, for a chunk with nothing but a piece of the answer's text."""
+        if text:
+            self._pieces += 1
+            self._quarters += len(text) if text.isascii() else _weight(text)
 
     @property
     def counted(self) -> int:
