@@ -28,16 +28,25 @@ def read_chunks(
             fields = {
                 name: value for name, value in fields.items() if name not in _OWN or _is_sealed(name, value)
             }
+        reason, logprobs = choice.get("finish_reason"), choice.get("logprobs")
         chunk = Chunk(
-            index=choice.get("index", i),
-            delta=fields,
-            finish_reason=choice.get("finish_reason"),
-            stop=_stop(choice),
-            logprobs=choice.get("logprobs"),
-            usage=usage if i == last else None,
-            envelope=envelope,
+            choice.get("index", i),
+            fields,
+            reason,
+            _stop(choice) if reason is not None else None,
+            logprobs,
+            usage if i == last else None,
+            envelope,
         )
-        _check(chunk)
+        # A piece of text and nothing else, as nearly all events of a stream are, needs no closer look.
+        if (
+            reason is not None
+            or logprobs is not None
+            or len(fields) != 1
+            or type(fields.get("content")) is not str
+            or type(chunk.index) is not int
+        ):
+            _check(chunk)
         yield chunk
     if not choices and usage is not None:
         yield Chunk(usage=usage, envelope=envelope)
