@@ -649,7 +649,7 @@ async def test_many_choices_cannot_be_gone_on_with() -> None:
 
 async def test_what_was_at_its_end_already_is_not_ended_twice() -> None:
     def no_done(asked: faults.Asked) -> tuple[Any, ...]:
-        return (*faults.stream(*asked.events()[:-2], whole=False), 0.02, faults.Do.ABORT)
+        return (*faults.stream(*asked.events()[:-2], whole=False), 0.02, faults.Action.ABORT)
 
     async with row(FaultServer(no_done), FaultServer(), continues="b") as r:
         chunks = await ask(r, r.call())
