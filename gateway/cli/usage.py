@@ -24,7 +24,7 @@ from gateway.settings import Settings, SettingsError
 NANO = 10**9
 
 _GROUPS = {
-    "tenant": "tenant",
+    "tenant": "+tenant",  # without the sign SQLite walks the index by tenant, past every row before ``since``
     "key": "tenant || ' ' || key_id",
     "model": "model",
     "purpose": "purpose",
@@ -116,20 +116,24 @@ def _ledger(policies: Path) -> Path:
 def _rows(path: Path, by: str, since: float) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
         database.row_factory = sqlite3.Row
-        # A gateway before version 2 of the ledger did not record why requests failed, before 3 not what was put into
-        # prompt caches, and before 4 all that was paid for in one row.
-        columns = {row["name"] for row in database.execute("PRAGMA table_info(requests)")}
-        error = "error" if "error" in columns else "NULL"
-        reason = _REASON.format(error=error)
-        tokens = _TOKENS.format(written="cache_write_tokens" if "cache_write_tokens" in columns else "0")
-        rows = _REQUESTS.format(reason=reason, refused=_REFUSED.format(error=error), tokens=tokens)
-        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'spendings'").fetchone():
-            rows += _SPENDINGS.format(reason=reason, tokens=tokens)
-        query = _QUERY.format(group=_GROUPS[by], rows=rows, sums=_sums())
-        found = [_whole(dict(row)) for row in database.execute(query, {"since": since})]
+        found = [_whole(dict(row)) for row in database.execute(query(database, by), {"since": since})]
     if by == "day":
         return sorted(found, key=lambda row: str(row["name"]))
     return sorted(found, key=lambda row: (-row["cost_nanodollars"], -row["requests"], str(row["name"])))
+
+
+def query(database: sqlite3.Connection, by: str) -> str:
+    """The query for a ledger of any version, with the parameter ``since`` (Unix time)."""
+    # A gateway before version 2 of the ledger did not record why requests failed, before 3 not what was put into
+    # prompt caches, and before 4 all charges of a request in one row.
+    columns = {row[1] for row in database.execute("PRAGMA table_info(requests)")}
+    error = "error" if "error" in columns else "NULL"
+    reason = _REASON.format(error=error)
+    tokens = _TOKENS.format(written="cache_write_tokens" if "cache_write_tokens" in columns else "0")
+    rows = _REQUESTS.format(reason=reason, refused=_REFUSED.format(error=error), tokens=tokens)
+    if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'spendings'").fetchone():
+        rows += _SPENDINGS.format(reason=reason, tokens=tokens)
+    return _QUERY.format(group=_GROUPS[by], rows=rows, sums=_sums())
 
 
 def _sums() -> str:

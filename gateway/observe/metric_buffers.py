@@ -7,6 +7,7 @@ request makes a dozen. For the event loop's thread only.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -23,13 +24,14 @@ class Buffered(Protocol):
 class BufferedCounter:
     """A counter or a gauge; with None its values are dropped."""
 
-    __slots__ = ("_changed", "_metric", "_more", "_waiting")
+    __slots__ = ("_changed", "_metric", "_more", "_waiting", "flushed")
 
     def __init__(self, metric: Counter | Gauge | None, changed: list[Buffered]) -> None:
         self._metric = metric
         self._changed = changed
         self._more = 0.0
         self._waiting = False
+        self.flushed = time.monotonic()
 
     def inc(self, amount: float = 1) -> None:
         self._more += amount
@@ -43,6 +45,7 @@ class BufferedCounter:
 
     def flush(self) -> None:
         more, self._more, self._waiting = self._more, 0.0, False
+        self.flushed = time.monotonic()
         if more and self._metric is not None:
             self._metric.inc(more)
 
@@ -50,7 +53,7 @@ class BufferedCounter:
 class BufferedHistogram:
     """A histogram; with None its values are dropped."""
 
-    __slots__ = ("_bounds", "_changed", "_counts", "_metric", "_sum")
+    __slots__ = ("_bounds", "_changed", "_counts", "_metric", "_sum", "flushed")
 
     def __init__(self, metric: Histogram | None, changed: list[Buffered]) -> None:
         self._metric = metric
@@ -58,6 +61,7 @@ class BufferedHistogram:
         self._bounds: list[float] = metric._upper_bounds if metric is not None else []
         self._counts: dict[int, int] = {}
         self._sum = 0.0
+        self.flushed = time.monotonic()
 
     def observe(self, value: float) -> None:
         if not self._counts:
@@ -70,6 +74,7 @@ class BufferedHistogram:
         # prometheus_client itself only takes single values.
         counts, self._counts = self._counts, {}
         total, self._sum = self._sum, 0.0
+        self.flushed = time.monotonic()
         if self._metric is None:
             return
         self._metric._sum.inc(total)
@@ -77,26 +82,67 @@ class BufferedHistogram:
             self._metric._buckets[bucket].inc(count)
 
 
-_Child = TypeVar("_Child")
+class Child(Buffered, Protocol):
+    @property
+    def flushed(self) -> float:
+        """When it last had a value to pass on (``time.monotonic()``)."""
+        ...
+
+
+_Child = TypeVar("_Child", bound=Child)
+
+MAX_SERIES = 10_000
+"""Sets of labels that one metric may have in a process."""
+IDLE = 3600.0
+"""Seconds without a new value, after which a set of labels makes way for another."""
+CHECK_EVERY = 60.0
+"""Seconds between two searches for idle ones."""
+OTHER = "other"
+"""The value of all labels of what exceeds ``MAX_SERIES``."""
 
 
 class Family(Generic[_Child]):
     """A metric with labels. Children are cached, as prometheus_client's own look-up takes a lock, and longer than the
     update itself. Where ``has_space`` says no, values of new children are ``dropped``.
+
+    ``remove`` removes a set of labels from the metric; without it they stay for as long as the process.
     """
 
     def __init__(
-        self, child: Callable[[tuple[str, ...]], _Child], *, dropped: _Child, has_space: Callable[[], bool]
+        self,
+        child: Callable[[tuple[str, ...]], _Child],
+        *,
+        dropped: _Child,
+        has_space: Callable[[], bool],
+        remove: Callable[..., object] | None = None,
     ) -> None:
         self._child = child
         self._dropped = dropped
         self._has_space = has_space
+        self._remove = remove
         self._children: dict[tuple[str, ...], _Child] = {}
+        self._checked = float("-inf")
 
     def labels(self, *values: str) -> _Child:
         child = self._children.get(values)
         if child is None:
+            if len(self._children) >= MAX_SERIES:
+                self._remove_idle()
+            if len(self._children) >= MAX_SERIES:
+                values = (OTHER,) * len(values)
+                if values in self._children:
+                    return self._children[values]
             if not self._has_space():
                 return self._dropped
             child = self._children[values] = self._child(values)
         return child
+
+    def _remove_idle(self) -> None:
+        now = time.monotonic()
+        if self._remove is None or now - self._checked < CHECK_EVERY:
+            return
+        self._checked = now
+        for values, child in list(self._children.items()):
+            if now - child.flushed > IDLE:
+                del self._children[values]
+                self._remove(*values)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from prometheus_client import (
@@ -11,6 +13,8 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -18,6 +22,10 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from gateway.observe.metric_buffers import Buffered, BufferedCounter, BufferedHistogram, Family
 from gateway.observe.metric_files import FOLDER, MetricFiles
 
+Collected = Counter | Gauge | Histogram
+
+SAMPLES_AT_ONCE = 100
+"""Rendered without a pause: about a millisecond."""
 KIND = CONTENT_TYPE_LATEST
 """The type of what ``render`` returns."""
 
@@ -34,12 +42,14 @@ class _Families:
     def __init__(self, registry: CollectorRegistry, changed: list[Buffered]) -> None:
         self._registry = registry
         self._changed = changed
+        self.made: list[Collected] = []
         files = MetricFiles.of_this_process()
         self._has_space = files.allocate if files is not None else lambda: True
         self._has_space()
+        self._may_remove = files is None  # prometheus_client cannot remove from its files
 
     def counter(self, name: str, about: str, labels: list[str]) -> Family[BufferedCounter]:
-        return self._counts(Counter(name, about, labels, registry=self._registry))
+        return self._counts(Counter(name, about, labels, registry=self._registry), remove_idle=True)
 
     def gauge(self, name: str, about: str, labels: list[str]) -> Family[BufferedCounter]:
         return self._counts(Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum"))
@@ -48,25 +58,31 @@ class _Families:
         self, name: str, about: str, labels: list[str], buckets: tuple[float, ...]
     ) -> Family[BufferedHistogram]:
         metric = Histogram(name, about, labels, buckets=buckets, registry=self._registry)
+        self.made.append(metric)
         return Family(
             lambda values: BufferedHistogram(metric.labels(*values), self._changed),
             dropped=BufferedHistogram(None, self._changed),
             has_space=self._has_space,
+            remove=metric.remove if self._may_remove else None,
         )
 
-    def _counts(self, metric: Counter | Gauge) -> Family[BufferedCounter]:
+    def _counts(self, metric: Counter | Gauge, *, remove_idle: bool = False) -> Family[BufferedCounter]:
+        self.made.append(metric)
         return Family(
             lambda values: BufferedCounter(metric.labels(*values), self._changed),
             dropped=BufferedCounter(None, self._changed),
             has_space=self._has_space,
+            remove=metric.remove if remove_idle and self._may_remove else None,
         )
 
 
 class Metrics:
-    """One worker's figures. With ``PROMETHEUS_MULTIPROC_DIR`` set they also lie in a folder, with those of all."""
+    """One worker's metrics. With ``PROMETHEUS_MULTIPROC_DIR`` set they are also in a folder, with those of all
+    workers."""
 
     def __init__(self, *, tenants: bool = False) -> None:
-        """``tenants``: tell which tenant used what."""
+        """``tenants``: label metrics with tenants' names."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # half the lines; resets are found without them
         self._tenants = tenants
         self._registry = CollectorRegistry()
         here = self._registry
@@ -242,9 +258,10 @@ class Metrics:
             "Policy edits that were refused; the last good one stays.",
             registry=here,
         )
+        self._collected = [*make.made, self.loop_lag, self.policy_generation, self.policy_errors]
 
     def observe_lag(self, late: float) -> None:
-        """A timer of the event loop came ``late`` by so many seconds. Hands on what was counted since the last beat."""
+        """A timer of the event loop was ``late`` by so many seconds. Flushes all metrics."""
         self.loop_lag.observe(late)
         self.flush()
 
@@ -254,31 +271,66 @@ class Metrics:
         self._changed.clear()
 
     def tenant(self, name: str) -> str:
-        """What the label ``tenant`` says of ``name``: nothing, unless the operator wants it."""
+        """The value of the label ``tenant``: empty, unless the operator enables it."""
         return name if self._tenants else ""
 
     @property
     def folder(self) -> Path | None:
-        """Where the figures of all workers lie; None where there is but one."""
+        """The folder of all workers' metrics; None where there is only one."""
         folder = os.environ.get(FOLDER)
         return Path(folder) if folder else None
 
     def render(self) -> bytes:
-        """The figures as text. Other workers' are of their last beat."""
+        """All metrics as text. Those of other workers are as of their last flush."""
+        if self.folder is None:
+            return b"".join(self.slices())
         self.flush()
-        return generate_latest(self._registry) if self.folder is None else render_shared(self.folder)
+        return render_shared(self.folder)
+
+    def slices(self) -> Iterator[bytes]:
+        """This worker's metrics as text, in parts that each take about a millisecond to render."""
+        self.flush()
+        for collected in self._collected:
+            yield from _slices(collected)
+
+
+class _One:
+    """A collector of one metric's samples."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> list[Metric]:
+        return [self._metric]
+
+
+def _slices(collected: Collected) -> Iterator[bytes]:
+    samples = iter(collected._samples())
+    is_first = True
+    while True:
+        metric = collected._get_metric()  # type: ignore[no-untyped-call]
+        for suffix, *sample in islice(samples, SAMPLES_AT_ONCE):
+            metric.add_sample(collected._name + suffix, *sample)
+        if is_first:
+            yield generate_latest(_One(metric))
+        elif metric.samples:
+            _help, _type, text = generate_latest(_One(metric)).split(b"\n", 2)
+            yield text
+        if len(metric.samples) < SAMPLES_AT_ONCE:
+            return
+        is_first = False
 
 
 def render_shared(folder: Path) -> bytes:
-    """The figures of all workers, added up."""
-    _forget_the_dead(folder)
+    """The metrics of all workers, added up."""
+    _remove_dead_gauges(folder)
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
     return generate_latest(registry)
 
 
-def _forget_the_dead(folder: Path) -> None:
-    """A worker that was killed has nothing in flight, whatever its last figures say."""
+def _remove_dead_gauges(folder: Path) -> None:
+    """A worker that was killed has nothing in flight, whatever its last gauges say."""
     for file in folder.glob("gauge_live*_*.db"):
         pid = file.stem.rpartition("_")[2]
         if pid.isdigit() and not Path("/proc", pid).exists():

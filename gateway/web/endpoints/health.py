@@ -95,10 +95,14 @@ class MetricsPage:
         return Response(self._page, headers={"content-type": KIND})
 
     async def _render(self) -> bytes:
-        """Figures of several workers are added up beside the event loop: there may be many thousands."""
+        """There may be many thousands: one worker's are rendered with pauses, several workers' in another process."""
         folder = self._metrics.folder
         if folder is None:
-            return self._metrics.render()
+            parts = []
+            for part in self._metrics.slices():
+                parts.append(part)
+                await asyncio.sleep(0)
+            return b"".join(parts)
         self._metrics.flush()
         try:
             return await self._pool.run("", PATIENCE, render_shared, folder)

@@ -159,6 +159,17 @@ def test_a_ledger_from_before_spendings_is_read_all_the_same(
     assert json.loads(run("--by", by, "--json")[1]) == rows
 
 
+@pytest.mark.parametrize("by", ["tenant", "key", "model", "purpose", "day", "reason"])
+def test_rows_before_the_span_are_not_read(recorded: None, folder: Path, by: str) -> None:
+    with closing(sqlite3.connect(folder / "state" / "costs.sqlite")) as database:
+        plan = database.execute("EXPLAIN QUERY PLAN " + usage.query(database, by), {"since": 0}).fetchall()
+    reads = [
+        step[3] for step in plan if step[3].startswith(("SCAN requests", "SEARCH requests", "SCAN spend"))
+    ]
+    assert any("requests_by_time (created>?)" in step for step in reads)
+    assert not any(step.startswith("SCAN") for step in reads)
+
+
 def test_by_day_the_oldest_comes_first(run: Run, recorded: None) -> None:
     rows = json.loads(run("--by", "day", "--json")[1])
     assert [row["usd"] for row in rows] == [1e-9, 3.5]

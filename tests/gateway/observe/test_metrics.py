@@ -3,9 +3,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from prometheus_client import generate_latest
 
 from gateway import errors
-from gateway.observe.metrics import Metrics
+from gateway.observe import metric_buffers
+from gateway.observe.metrics import SAMPLES_AT_ONCE, Metrics
 from gateway.observe.outcome import outcome_of
 
 
@@ -47,3 +49,39 @@ def test_each_has_its_own() -> None:
 )
 def test_outcomes(error: BaseException, status: int, code: str | None) -> None:
     assert outcome_of(error) == (status, code)
+
+
+def test_slices_are_what_prometheus_client_renders() -> None:
+    metrics = Metrics()
+    for number in range(300):
+        metrics.tokens.labels(f"model-{number}", "in", "answer").inc(number)
+        metrics.seconds.labels(f"model-{number}").observe(0.1)
+    slices = list(metrics.slices())
+    whole = generate_latest(metrics._registry)
+    assert sorted(b"".join(slices).splitlines()) == sorted(whole.splitlines())
+    assert b"_created" not in whole
+    assert max(part.count(b"\n") for part in slices) <= SAMPLES_AT_ONCE + 2
+
+
+def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_buffers, "MAX_SERIES", 20)
+    metrics = Metrics()
+    for number in range(50):
+        metrics.tokens.labels(f"model-{number}", "in", "answer").inc()
+    body = metrics.render().decode()
+    assert body.count("tollgate_tokens_total{") == 21
+    assert 'tollgate_tokens_total{direction="other",model="other",purpose="other"} 30.0' in body
+
+
+def test_idle_series_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_buffers, "MAX_SERIES", 20)
+    monkeypatch.setattr(metric_buffers, "IDLE", -1.0)
+    metrics = Metrics()
+    for number in range(25):
+        metrics.tokens.labels(f"model-{number}", "in", "answer").inc()
+        metrics.in_flight.labels(f"model-{number}", "running").inc()
+        metrics.flush()
+    body = metrics.render().decode()
+    assert "model-24" in body and 'tollgate_tokens_total{direction="in",model="model-1",' not in body
+    assert 'model="other",purpose="other"' not in body
+    assert 'tollgate_requests_in_flight{model="model-1",state="running"} 1.0' in body, "a gauge has a value"
