@@ -12,6 +12,7 @@ from gateway.types import Call, Chunk
 from gateway.wire import sse
 from gateway.wire.anthropic.body_to_request import DIALECT
 from gateway.wire.anthropic.events_to_chunks import AnthropicChunkReader
+from gateway.wire.event_template import EventTemplate
 
 _NONSENSE = (KeyError, TypeError, AttributeError, ValueError)
 
@@ -28,6 +29,7 @@ class AnthropicStreamDecoder:
         self._events = sse.EventReader()
         self._message = AnthropicChunkReader(native=call.request.speaks(DIALECT))
         self._limits = AnswerLimits(backend, call.request, call.policy.limits)
+        self._template = EventTemplate(self._message.read_event)
         self._malformed = 0
 
     @property
@@ -69,6 +71,8 @@ class AnthropicStreamDecoder:
 
     def _chunks(self, data: bytes) -> list[Chunk]:
         self._limits.read_event(data)
+        if (known := self._template.chunk(data)) is not None:
+            return [known]
         try:
             raw = self._limits.parsed(data)
             if raw["type"] == "error":
@@ -83,6 +87,8 @@ class AnthropicStreamDecoder:
             return []
         if self._malformed and any(chunk.finish_reason == "tool_calls" for chunk in chunks):
             self._check_tool_calls()
+        if len(chunks) == 1 and self.has_content:
+            self._template.learn(data, chunks[0])
         return chunks
 
     def _check_tool_calls(self) -> None:

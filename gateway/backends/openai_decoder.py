@@ -14,6 +14,7 @@ from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, Chunk, Json
 from gateway.wire import sse
 from gateway.wire.dialect import Dialect
+from gateway.wire.event_template import EventTemplate
 
 _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 
@@ -49,6 +50,7 @@ class OpenAIStreamDecoder:
         self._backend = backend
         self._read_event = dialect.chunk_reader().read_event
         self._call = call
+        self._template = EventTemplate(self._read_event)
         self._reader = sse.EventReader()
         self._limits = AnswerLimits(backend, call.request, call.policy.limits)
         self._ended: set[int] = set()
@@ -71,8 +73,9 @@ class OpenAIStreamDecoder:
             self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
         except GatewayError as error:
             self.error = error
-        for chunk in chunks[:-1]:
-            chunk.more = True
+        if len(chunks) > 1:
+            for chunk in chunks[:-1]:
+                chunk.more = True
         return chunks
 
     def finish(self) -> Sequence[Chunk]:
@@ -87,6 +90,9 @@ class OpenAIStreamDecoder:
 
     def _read(self, data: bytes, chunks: list[Chunk]) -> None:
         self._limits.read_event(data)
+        if (known := self._template.chunk(data)) is not None:
+            chunks.append(known)
+            return
         fresh: list[Chunk] = []
         useful = False
         try:
@@ -114,6 +120,8 @@ class OpenAIStreamDecoder:
                 if self._malformed and chunk.finish_reason != "length":
                     self._check_tools()
                 self._ended.add(chunk.index)
+        if len(fresh) == 1 and self.has_content:
+            self._template.learn(data, fresh[0])
         chunks += fresh
 
     def _track_tools(self, choice: int, calls: Sequence[Mapping[str, Json]]) -> None:

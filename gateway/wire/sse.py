@@ -29,6 +29,13 @@ class EventReader:
 
     def feed(self, part: bytes) -> list[bytes]:
         """The data of the events that ``part`` completes. Raises ``EventTooLarge``."""
+        if (
+            part.startswith(b"data: ")
+            and part.endswith(b"\n\n")
+            and part.count(b"\n") == 2
+            and b"\r" not in part
+        ):
+            return [part[6:-2]]
         if self._held or b"\r" in part:
             part, self._held = self._held + part, b""
             if part.endswith(b"\r"):  # its \n may be the next byte to come
@@ -43,8 +50,9 @@ class EventReader:
                 return []
             part = bytes(self._rest)
         *blocks, rest = part.split(b"\n\n")
-        self._rest = bytearray(rest)
-        self._bound()
+        if rest or self._rest:
+            self._rest = bytearray(rest)
+            self._bound()
         events = [data for block in blocks if (data := _data(block)) is not None]
         self.passed_over += len(blocks) - len(events)
         return events
@@ -52,6 +60,13 @@ class EventReader:
     def _bound(self) -> None:
         if len(self._rest) > MAX_EVENT:
             raise EventTooLarge(f"an event of over {MAX_EVENT} bytes")
+
+
+def _is_one_event(part: bytes) -> bool:
+    """As a token mostly comes."""
+    return (
+        part.startswith(b"data: ") and part.endswith(b"\n\n") and part.count(b"\n") == 2 and b"\r" not in part
+    )
 
 
 def _data(block: bytes) -> bytes | None:

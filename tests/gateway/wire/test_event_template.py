@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.backends.anthropic_decoder import AnthropicStreamDecoder
+from gateway.backends.openai_decoder import OpenAIStreamDecoder
+from gateway.backends.openai_errors import Outage
+from gateway.types import Chunk
+from gateway.wire.event_template import EventTemplate
+from gateway.wire.openai.dialect import CHAT
+from tests.fakes import a_call
+
+
+def event(text: Any, **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None, **more.pop("choice", {})}
+    return {"id": "x", "created": 1, "choices": [choice], **more}
+
+
+def learned(data: bytes) -> EventTemplate:
+    template = EventTemplate(CHAT.read_event)
+    (chunk,) = CHAT.read_event(orjson.loads(data))
+    template.learn(data, chunk)
+    return template
+
+
+@pytest.mark.parametrize(
+    ("other", "matches"),
+    [
+        (event("b"), True),
+        (event('"}\n\\é'), True),
+        (event(""), False),
+        (event(None), False),
+        (event("b", created=2), False),
+        (event("b", choice={"index": 1}), False),
+        (event("b", choice={"finish_reason": "stop"}), False),
+        (event("b", usage={"prompt_tokens": 1, "completion_tokens": 1}), False),
+    ],
+)
+@pytest.mark.parametrize("written", [orjson.dumps, lambda value: json.dumps(value).encode()])
+def test_what_differs_by_its_text_alone_matches(other: dict[str, Any], matches: bool, written: Any) -> None:
+    template = learned(written(event("a")))
+    chunk = template.chunk(written(other))
+    assert (chunk is not None) is matches
+    if chunk is not None:
+        assert [chunk] == [*CHAT.read_event(other)]
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        b'"b","role":"tool"',
+        b'"b"},"finish_reason":"stop","x":{"y":"z"',
+        b'"b" "c"',
+        b"1",
+        b'["b"]',
+        b'"b',
+        b"",
+    ],
+)
+def test_more_than_a_string_in_its_place_does_not(inside: bytes) -> None:
+    data = orjson.dumps(event("a"))
+    prefix, suffix = data.split(b'"a"')
+    assert learned(data).chunk(prefix + inside + suffix) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        orjson.dumps(event("x")),  # the id has the same bytes
+        b'{"choices":[{"index":0,"delta":{"content":"a","content":"b"},"n":"b"}]}',
+        orjson.dumps(event("a", usage={"prompt_tokens": 1, "completion_tokens": 1})),
+        orjson.dumps(event("a", choice={"finish_reason": "stop"})),
+        orjson.dumps(event("a", choice={"delta": {"role": "assistant", "content": "a"}})),
+    ],
+)
+def test_where_the_text_is_not_all_nothing_is_learned(data: bytes) -> None:
+    assert learned(data).chunk(data) is None
+
+
+def test_a_field_given_twice_keeps_its_last_value() -> None:
+    def data(text: bytes) -> bytes:
+        return b'{"choices":[{"index":0,"delta":{"content":"a","content":%b}}]}' % text
+
+    template = learned(data(b'"b"'))
+    chunk = template.chunk(data(b'"c"'))
+    assert chunk is not None
+    assert chunk.delta == {"content": "c"}
+
+
+def test_events_that_never_match_are_not_looked_into_for_ever() -> None:
+    template = EventTemplate(CHAT.read_event)
+    for number in range(20):
+        value = event("a", obfuscation=str(number))
+        template.learn(orjson.dumps(value), next(iter(CHAT.read_event(value))))
+        assert template.chunk(orjson.dumps(event("a", obfuscation=f"{number} more"))) is None
+    assert template.chunk(orjson.dumps(event("b", obfuscation="19"))) is None
+
+
+texts = st.text(st.sampled_from('ab"\\é\x00\n{}:,'), max_size=4)
+events = st.builds(
+    event,
+    texts,
+    created=st.sampled_from([1, 1, 1, 2]),
+    choice=st.sampled_from(
+        [{}, {}, {}, {"index": 1}, {"finish_reason": "stop"}, {"logprobs": {"content": []}}, {"delta": {}}]
+    )
+    | st.builds(lambda text: {"delta": {"reasoning_content": text}}, texts),
+)
+
+
+@given(st.lists(events, max_size=12), st.sampled_from([True, False]), st.sampled_from([None, (",", ":")]))
+def test_a_stream_is_read_as_its_events_are(values: list[Any], ascii_: bool, separators: Any) -> None:
+    decoder = OpenAIStreamDecoder("up", CHAT, a_call(n=2))
+    for value in values:
+        data = json.dumps(value, ensure_ascii=ascii_, separators=separators).encode()
+        assert [*decoder.feed(b"data: " + data + b"\n\n")] == [*CHAT.read_event(orjson.loads(data))]
+
+
+@given(st.lists(texts.filter(bool), max_size=8))
+def test_anthropics_deltas_too(parts: list[str]) -> None:
+    decoder = AnthropicStreamDecoder("up", a_call(), Outage())
+
+    def feed(value: Any) -> list[Chunk]:
+        return [*decoder.feed(b"event: x\ndata: " + orjson.dumps(value) + b"\n\n")]
+
+    feed({"type": "message_start", "message": {"id": "msg_1", "usage": {"input_tokens": 1}}})
+    feed({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}})
+    chunks = []
+    for text in parts:
+        chunks += feed(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        )
+    assert [(chunk.delta or {})["content"] for chunk in chunks] == parts
