@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.attention.metadata import AttentionMetadata
 from engine.attention.native_backend import NativeBackend
 from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache, KVShape
@@ -84,7 +85,7 @@ class Bench:
         for layer in self.cache.layers:
             every = torch.arange(sum(blocks) * BLOCK)
             k = torch.randn(len(every), options.kv_heads, options.head_dim, generator=generator).to(dtype)
-            layer.backend.store(layer, k, k, every)
+            layer.backend.store(layer, k, k, AttentionMetadata(every))
         self.scale = options.head_dim**-0.5
 
     def store(self, batch: Batch) -> None:
