@@ -1,6 +1,6 @@
 """A load generator and a static model server, both as cheap as Python can make them, so that the proxy is measured.
 
-python -m benchmarks.load serve PORT                      the static upstream: models static, long, trickled
+python -m benchmarks.load serve PORT                      the static upstream: models static, short, long, trickled …
 python -m benchmarks.load ask PORT --connections 32 …     prints one JSON object
 """
 
@@ -15,12 +15,11 @@ import time
 import uvloop
 
 CHUNKS = 200
-TRICKLED = 50
-"""Chunks of the model ``trickled``, one each"""
-EVERY = 0.02
-"""seconds, as tokens really come."""
-LONG = 16 * 1024
-"""Characters that the model ``long`` answers."""
+TRICKLED = {b'"model":"trickled"': (50, 0.02), b'"model":"trickled-slowly"': (25, 0.2)}
+"""Models whose tokens come one by one, as they really do: how many chunks, and the seconds between two. A thousand
+streams at 20 ms would be more than a core does, and come in bunches after all."""
+LENGTHS = {b'"model":"short"': 512, b'"model":"long"': 16 * 1024}
+"""Bytes of these models' answers, bodies as a whole."""
 ANSWER = (
     b'{"id":"c","object":"chat.completion","created":1700000000,"model":"static","choices":[{"index":0,"message":'
     b'{"role":"assistant","content":"Hello! How can I help you today?"},"logprobs":null,"finish_reason":"stop"}],'
@@ -45,8 +44,13 @@ def _whole(body: bytes) -> bytes:
     return head % len(body) + body
 
 
+def _of(length: int) -> bytes:
+    """The answer, its text filled up to so many bytes in all."""
+    return ANSWER.replace(b"Hello!", (b"Hello, world. " * length)[: length - len(ANSWER) + 6])
+
+
 WHOLE = _whole(ANSWER)
-WHOLE_LONG = _whole(ANSWER.replace(b"Hello!", b"Hello, world. " * (LONG // 14)))
+SIZED = {model: _whole(_of(length)) for model, length in LENGTHS.items()}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 STREAM = STREAM_HEAD + _chunked(
     _EVENT % (b'{"role":"assistant","content":""}', b"null"),
@@ -76,19 +80,21 @@ class Static(asyncio.Protocol):
                 return
             body, self.seen = rest[:length], rest[length:]
             streamed = b'"stream":true' in body or b'"stream": true' in body
-            if streamed and b'"model":"trickled"' in body:
-                self.trickle(0)
+            trickled = [pace for model, pace in TRICKLED.items() if model in body]
+            if streamed and trickled:
+                self.trickle(0, *trickled[0])
             elif streamed:
                 self.transport.write(STREAM)  # type: ignore[attr-defined]
             else:
-                self.transport.write(WHOLE_LONG if b'"model":"long"' in body else WHOLE)  # type: ignore[attr-defined]
+                sized = [answer for model, answer in SIZED.items() if model in body]
+                self.transport.write(sized[0] if sized else WHOLE)  # type: ignore[attr-defined]
 
-    def trickle(self, number: int) -> None:
-        """The next chunk of a stream whose tokens come one by one."""
-        if number < TRICKLED:
+    def trickle(self, number: int, count: int, seconds: float) -> None:
+        """The next of ``count`` chunks of a stream whose tokens come one by one, ``seconds`` apart."""
+        if number < count:
             event = _EVENT % (b'{"content":" word%d"}' % number, b"null")
             part = b"%x\r\n%s\r\n" % (len(event), event)
-            asyncio.get_running_loop().call_later(EVERY, self.trickle, number + 1)
+            asyncio.get_running_loop().call_later(seconds, self.trickle, number + 1, count, seconds)
         else:
             part = _chunked(_EVENT % (b"{}", b'"stop"'), _USAGE, b"data: [DONE]\n\n")
         self.transport.write(part if number else STREAM_HEAD + part)  # type: ignore[attr-defined]
@@ -126,6 +132,7 @@ class Asker(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         buffer = self.buffer
         buffer += data
+        self.run.reads += 1
         if self.run.stream:
             if not buffer.endswith(b"0\r\n\r\n"):
                 return
@@ -137,6 +144,8 @@ class Asker(asyncio.Protocol):
                 return
             events = 1
             good = buffer.startswith(b"HTTP/1.1 200")
+        if not good:
+            self.run.failure = self.run.failure or bytes(buffer[:600]).decode(errors="replace")
         self.run.took(time.perf_counter() - self.asked, events, good)
         buffer.clear()
         self.ask()
@@ -149,7 +158,9 @@ class Run:
         self.left = requests
         self.times: list[float] = []
         self.events = 0
+        self.reads = 0
         self.failed = 0
+        self.failure = ""
 
     def another(self) -> bool:
         self.left -= 1
@@ -186,7 +197,7 @@ def question(model: str, *, stream: bool, size: int = 0, tools: int = 0) -> byte
 
 async def ask(
     port: int, connections: int, requests: int, stream: bool, headers: list[str], body: bytes
-) -> dict[str, float]:
+) -> dict[str, float | str]:
     lines = ["POST /v1/chat/completions HTTP/1.1", "host: bench", "content-type: application/json", *headers]
     head = "\r\n".join([*lines, f"content-length: {len(body)}"]).encode()
     run = Run(head + b"\r\n\r\n" + body, requests=requests, stream=stream)
@@ -202,8 +213,10 @@ async def ask(
     return {
         "requests": done,
         "failed": run.failed,
+        "failure": run.failure,
         "seconds": seconds,
         "chunks": run.events,
+        "reads": run.reads,
         "requests_per_second": done / seconds,
         "chunks_per_second": run.events / seconds,
         "p50_ms": statistics.median(run.times) * 1000,

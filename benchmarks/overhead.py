@@ -1,17 +1,18 @@
 """What does the gateway cost? Requests/s, latency, chunks/s and memory against a bare relay, and against its peers.
 
-    python -m benchmarks.overhead [--repeats 5] [--workloads] [--litellm PYTHON] [--portkey FOLDER] [--redis]
-                                  [--memory] [--json FILE]
+    python -m benchmarks.overhead [--repeats 5] [--scale 1.0] [--only WORD …] [--json FILE]
+                                  [--litellm PYTHON] [--portkey FOLDER] [--memory]
 
-What is measured is what ``tollgate serve`` runs: its log at ``info`` to a pipe, ledger, receipts, quotas, metrics.
-A static server answers every request alike. The proxy under test has one core to itself, the server and the load
-generator share another. All candidates take turns within every repeat; the tables show medians, and ratios to the
-bare relay (``benchmarks/relay.py``) of the same run.
+What is measured is what ``tollgate serve`` runs by default: its log at ``info`` to a pipe, ledger, receipts, quotas,
+metrics. A static server answers every request alike. The proxy under test has one core to itself, the server and the
+load generator share another. The table has a row for each of ``benchmarks/workloads.py``: bodies and answers of several
+sizes, tools, exact hits, a Redis store, streams in bunches and chunk by chunk, with and without guards. Relay
+(``benchmarks/relay.py``) and gateway take turns within every repeat. Processor time says most on a machine that does
+other work as well; it is that of all the gateway's processes, by the request, or by the chunk of a stream.
 
---litellm PYTHON   the Python of an environment with ``litellm[proxy]``
---portkey FOLDER   a folder in which ``npm install @portkey-ai/gateway`` was run
---workloads        also: sizes of bodies and answers, tools, streams, guards, exact hits (``benchmarks/workloads.py``)
---redis            also: one and two workers with a Redis store (needs redis-server, and four cores to show the ratio)
+--only WORD        rows whose name has one of these words
+--litellm PYTHON   also a table of proxies: the Python of an environment with ``litellm[proxy]``
+--portkey FOLDER   likewise: a folder in which ``npm install @portkey-ai/gateway`` was run
 --memory           also: resident memory over 200,000 requests
 """
 
@@ -20,12 +21,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from benchmarks import workloads
 from benchmarks.processes import free_port, resident, running, wait_for
@@ -102,30 +103,6 @@ def memory(
     return points
 
 
-def with_redis(upstream: int, repeats: int, scale: float) -> dict[str, dict[str, float]]:
-    """One and two workers that may use all cores: requests/s, and processor time for a request."""
-    cores = os.sched_getaffinity(0)
-    port = free_port()
-    program = shutil.which("redis-server") or "redis-server"
-    found: dict[str, list[dict[str, float]]] = {"1": [], "2": []}
-    with ExitStack() as stack:
-        stack.enter_context(
-            running([program, "--port", str(port), "--save", "", "--appendonly", "no"], cores=cores)
-        )
-        store = f"redis://127.0.0.1:{port}/0"
-        gateways = {
-            workers: start_gateway(stack, upstream, cores=cores, workers=int(workers), store=store)
-            for workers in found
-        }
-        for _ in range(repeats):
-            for workers, gateway in gateways.items():
-                result = ask(gateway, cores, connections=32, requests=int(6000 * scale))
-                found[workers].append(
-                    {name: result[name] for name in ("requests_per_second", "processor_us")}
-                )
-    return {workers: _medians(results) for workers, results in found.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -134,46 +111,32 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the number of requests (1.0)")
     parser.add_argument("--litellm", type=Path, metavar="PYTHON")
     parser.add_argument("--portkey", type=Path, metavar="FOLDER")
-    parser.add_argument("--workloads", action="store_true")
-    parser.add_argument("--redis", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     first, *others = sorted(os.sched_getaffinity(0))
     proxy, load = {first}, set(others) or {first}
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     with ExitStack() as stack:
         upstream = free_port()
         stack.enter_context(
             running([sys.executable, "-m", "benchmarks.load", "serve", str(upstream)], cores=load)
         )
         wait_for(upstream)
-        with ExitStack() as proxies:
-            candidates = [
-                start_relay(proxies, upstream, proxy),
-                start_gateway(proxies, upstream, cores=proxy),
-            ]
-            if given.litellm:
-                candidates.append(start_litellm(proxies, upstream, proxy, given.litellm))
-            if given.portkey:
-                candidates.append(start_portkey(proxies, upstream, proxy, given.portkey))
-            rows = compare(candidates, load, given.repeats, given.scale)
-        show(rows)
-        found["table"] = rows
-        if given.workloads:
-            found["workloads"] = workloads.run(upstream, proxy, load, given.repeats, given.scale)
-            workloads.show(found["workloads"])
-        if given.redis:
-            rows_ = with_redis(upstream, given.repeats, given.scale)
-            print(
-                "\n| workers, Redis store | requests/s | ratio | processor time a request |\n|---|---|---|---|"
-            )
-            for workers, row in rows_.items():
-                ratio = row["requests_per_second"] / rows_["1"]["requests_per_second"]
-                print(
-                    f"| {workers} | {row['requests_per_second']:,.0f} | {ratio:.2f} | {row['processor_us']:.0f} µs |"
-                )
-            found["redis"] = rows_
+        found["workloads"] = workloads.run(upstream, proxy, load, given.repeats, given.scale, given.only)
+        if given.litellm or given.portkey:
+            with ExitStack() as proxies:
+                candidates = [
+                    start_relay(proxies, upstream, proxy),
+                    start_gateway(proxies, upstream, cores=proxy),
+                ]
+                if given.litellm:
+                    candidates.append(start_litellm(proxies, upstream, proxy, given.litellm))
+                if given.portkey:
+                    candidates.append(start_portkey(proxies, upstream, proxy, given.portkey))
+                found["proxies"] = compare(candidates, load, given.repeats, given.scale)
+            show(found["proxies"])
         if given.memory:
             points = memory(upstream, proxy, load)
             print("\n| requests | resident MiB |\n|---|---|")

@@ -19,7 +19,7 @@ import yaml
 from benchmarks.processes import ROOT, free_port, processor_seconds, running, wait_for
 
 KEY = "tg-benchmark"
-MODELS = ("static", "long", "trickled")
+MODELS = ("static", "short", "long", "trickled", "trickled-slowly")
 """What the static upstream knows."""
 
 
@@ -161,6 +161,7 @@ def generated(argv: list[str], name: str, cores: set[int]) -> dict[str, float]:
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
     result: dict[str, float] = json.loads(done.stdout)
+    failure = result.pop("failure", "")
     if result["failed"]:
-        raise SystemExit(f"{name}: {result['failed']:.0f} requests failed")
+        raise SystemExit(f"{name}: {result['failed']:.0f} requests failed, the first with\n{failure}")
     return result
