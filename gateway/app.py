@@ -16,7 +16,7 @@ from gateway.guards.actions.offload import MAX_WAIT
 from gateway.identity.control import publish_keys
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
-from gateway.policy.key_store import ISSUED
+from gateway.policy.key_store import issued_files
 from gateway.policy.reload import PolicyWatcher
 from gateway.runtime.generations import Generations
 from gateway.runtime.worker_state import WorkerState
@@ -61,7 +61,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             on_keys=partial(publish_keys, settings.worker_keys, settings.worker)
             if settings.worker_keys
             else None,
-            also=(settings.state_dir / ISSUED,),
+            also=issued_files(settings.state_dir),
             fallback=settings.last_good,
         )
         # The loop keeps a set of all open async generators, to close them at its end; a request has eight, and this was

@@ -19,7 +19,7 @@ from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token
 from gateway.identity.api_keys import hash_key
 from gateway.observe import logs
-from gateway.policy.key_store import ISSUED
+from gateway.policy.key_store import issued_files
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.process.listener import CannotListen, listen, reachable
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             "no folder 'policies' here: serving the built-in policy; 'tollgate init' writes a copy to edit"
         )
     try:
-        loaded = load_policy(settings.policies, env, also=(settings.state_dir / ISSUED,))
+        loaded = load_policy(settings.policies, env, also=issued_files(settings.state_dir))
         listeners = listen(settings.host, settings.port, settings.workers)
     except PolicyError as error:
         return _fail(f"the policy is rejected:\n{error}")

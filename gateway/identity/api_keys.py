@@ -20,8 +20,6 @@ DEVELOPMENT = Principal(key_id="dev", tenant="default", models=("*",))
 """The caller that the development key authenticates."""
 _RETRY_AFTER = 5.0
 """Seconds: an operator has to make the files readable first."""
-_INDEXED = 16
-"""Bytes of a digest that find an entry; all of it is then compared in constant time."""
 
 
 def make_key() -> str:
@@ -69,6 +67,8 @@ class ApiKey:
 
     digest: bytes
     principal: Principal
+    key: Key | None = None
+    """The policy's entry."""
     expires: float = float("inf")
     """Unix time."""
     expiry_date: date | None = None
@@ -89,14 +89,20 @@ class KeyRing:
         *,
         tenants: Mapping[str, Tenant] | None = None,
         dev_key_sha256: str | None = None,
+        before: KeyRing | None = None,
     ) -> None:
-        """The development key is valid only where a policy has no keys of its own."""
+        """The development key is valid only where a policy has no keys of its own. Keys that are unchanged since
+        ``before`` are taken from there."""
         tenants = tenants or {}
-        active = [_active(key, tenants) for key in keys]
-        if dev_key_sha256 and not active:
+        self._tenants = tenants
+        known = before._active if before is not None and before._tenants == tenants else {}
+        self._active: dict[str, ApiKey] = {}
+        for key in keys:
+            old = known.get(key.sha256)
+            self._active[key.sha256] = old if old is not None and old.key is key else _active(key, tenants)
+        if dev_key_sha256 and not self._active:
             principal = replace(DEVELOPMENT, tier=tier_of(DEVELOPMENT.tenant, tenants))
-            active.append(ApiKey(bytes.fromhex(dev_key_sha256), principal))
-        self._active = {key.digest[:_INDEXED]: key for key in active}
+            self._active[dev_key_sha256] = ApiKey(bytes.fromhex(dev_key_sha256), principal)
         self._revoked = RevokedKeys()
 
     def __len__(self) -> int:
@@ -112,7 +118,7 @@ class KeyRing:
         Raises ``Unauthenticated``, code ``expired_api_key``, for one that has expired, and ``AuthUnavailable`` for one
         whose file cannot be read. The caller checks ``allow_ips``: the address of a request is known there only.
         """
-        key = self._active.get(digest[:_INDEXED])
+        key = self._active.get(digest.hex())
         if key is None or not compare_digest(key.digest, digest):
             return None
         if key.principal.key_id in self._revoked.gone:
@@ -160,7 +166,7 @@ def _active(key: Key, tenants: Mapping[str, Tenant]) -> ApiKey:
         budget=key.budget,
     )
     networks = tuple(map(ip_network, key.allow_ips))
-    return ApiKey(bytes.fromhex(key.sha256), principal, _midnight(key.expires), key.expires, networks)
+    return ApiKey(bytes.fromhex(key.sha256), principal, key, _midnight(key.expires), key.expires, networks)
 
 
 def _midnight(day: date | None) -> float:

@@ -22,6 +22,15 @@ from gateway.policy.schema import Jwt, Policy
 from gateway.types import Principal
 
 
+def key_ring(policy: Policy, dev_key_sha256: str | None, before: Authenticator | None = None) -> KeyRing:
+    return KeyRing(
+        policy.keys_in_force,
+        tenants=policy.tenants,
+        dev_key_sha256=None if policy.keys or policy.jwt else dev_key_sha256,
+        before=before._keys if before is not None else None,
+    )
+
+
 class Authenticator:
     """API keys, and the tokens of the issuers that the policy trusts."""
 
@@ -31,21 +40,20 @@ class Authenticator:
         folder: Path,
         transport: httpx.AsyncBaseTransport,
         *,
+        keys: KeyRing | None = None,
         dev_key_sha256: str | None = None,
         before: Authenticator | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``folder`` is where relative JWKS paths begin; ``transport`` fetches URLs, and stays the caller's to close.
 
+        ``keys`` is what ``key_ring`` makes, which takes a while where there are many.
+
         ``before`` is the generation that this one replaces: its issuers' keys are used until they are read anew.
         With ``jwt`` entries an event loop must be running. ``clock`` is Unix time.
         """
         self._clock = clock
-        self._keys = KeyRing(
-            policy.keys_in_force,
-            tenants=policy.tenants,
-            dev_key_sha256=None if policy.keys or policy.jwt else dev_key_sha256,
-        )
+        self._keys = key_ring(policy, dev_key_sha256) if keys is None else keys
         self._addresses = ClientAddress(policy.trusted_proxies)
         known = {} if before is None else {source.location: source for source in before._sources.values()}
         self._sources: dict[str, JwksSource] = {}

@@ -43,6 +43,11 @@ def check(content: Mapping[str, Any], folder: Path | None = None) -> Iterator[Di
     yield from guard_diagnostics(content)
 
 
+def is_pattern(name: str) -> bool:
+    """Whether it may match several models, some of which may be added later."""
+    return not _GLOB.isdisjoint(name)
+
+
 def aliases_of(models: Mapping[str, Any]) -> Iterator[str]:
     """Every alias in a policy's ``models``, valid or not."""
     for model in models.values():
@@ -201,7 +206,7 @@ def _keys(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
                 yield Diagnostic(path, f"{message}; each needs its own", first)
         for position, pattern in enumerate(list_at(key, "models")):
             # A pattern may match models that are added later; a plain name that matches none is a mistake.
-            if isinstance(pattern, str) and not _GLOB & set(pattern) and pattern not in models:
+            if isinstance(pattern, str) and not is_pattern(pattern) and pattern not in models:
                 yield Diagnostic(
                     ("keys", index, "models", position),
                     f"no model is named '{pattern}'{suggestion(pattern, models)}",

@@ -13,9 +13,12 @@ from typing import NamedTuple
 from gateway.policy.problems import PolicyError, Problem
 
 MAX_BYTES = 16 * 1024 * 1024
+MAX_TABLE_BYTES = 256 * 1024 * 1024
 BOUND = 0.6
 """Seconds after which keys that a file has lost no longer wait for it to be stable."""
 _SUFFIXES = (".yaml", ".yml")
+TABLE = "keys.jsonl"
+"""The policy folder's table of keys (``gateway.policy.key_table``)."""
 _JUST_WRITTEN = 1.0
 
 Stamp = tuple[int, int, int, int]
@@ -51,7 +54,8 @@ def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]
     files = tuple(directory / name for name in visible if name.lower().endswith(_SUFFIXES))
     if not files:
         raise _nothing(directory, f"holds no *.yaml file; {_instead(visible)}")
-    return (*files, *(path for path in also if _stamp(path) is not None))
+    tables = [directory / TABLE] if TABLE in visible else []
+    return (*files, *tables, *(path for path in also if _stamp(path) is not None))
 
 
 def read_files(directory: Path, also: Sequence[Path] = ()) -> tuple[PolicyFile, ...]:
@@ -59,11 +63,17 @@ def read_files(directory: Path, also: Sequence[Path] = ()) -> tuple[PolicyFile, 
     return tuple(map(read_file, policy_files(directory, also)))
 
 
+def is_table(path: Path) -> bool:
+    """Whether it holds keys as JSON lines, rather than YAML."""
+    return path.suffix == ".jsonl"
+
+
 def read_file(path: Path) -> PolicyFile:
+    limit = MAX_TABLE_BYTES if is_table(path) else MAX_BYTES
     try:
         found = path.stat()
-        if found.st_size > MAX_BYTES:
-            return PolicyFile(path, None, f"is larger than {MAX_BYTES} bytes")
+        if found.st_size > limit:
+            return PolicyFile(path, None, f"is larger than {limit} bytes")
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             # A pipe would be waited for, and a device might never end.
             return PolicyFile(path, None, "is a pipe, a device or a socket; write a file, or remove it")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.policy import yaml_tree
-from gateway.policy.files import PolicyFile, read_files
+from gateway.policy.files import PolicyFile, is_table, read_files
+from gateway.policy.key_table import KeyTable, KeyTableReader
 from gateway.policy.problems import KeyPath, Location, PolicyError, Problem
 from gateway.policy.yaml_tree import Entry, Map, Node, Scalar, Sequence
 
@@ -21,21 +22,42 @@ class Folder:
     problems: tuple[Problem, ...]
     complete: bool
     """Every file could be read to its end."""
+    tables: tuple[KeyTable, ...] = ()
+    """Keys that are in no YAML file, and so not in ``root``."""
 
 
-def read_folder(directory: Path, env: Mapping[str, str], *, also: Iterable[Path] = ()) -> Folder:
+def read_folder(
+    directory: Path,
+    env: Mapping[str, str],
+    *,
+    also: Iterable[Path] = (),
+    tables: KeyTableReader | None = None,
+) -> Folder:
     """The joined tree of a folder's files. Raises ``PolicyError`` where there is nothing to read."""
-    return joined(read_files(directory, tuple(also)), env)
+    return joined(read_files(directory, tuple(also)), env, tables)
 
 
-def joined(files: Iterable[PolicyFile], env: Mapping[str, str]) -> Folder:
-    """The tree of files that have been read. Raises ``PolicyError`` where they hold nothing."""
+def joined(
+    files: Iterable[PolicyFile], env: Mapping[str, str], tables: KeyTableReader | None = None
+) -> Folder:
+    """The tree of files that have been read. Raises ``PolicyError`` where they hold nothing.
+
+    ``tables`` remembers what it read before.
+    """
     problems: list[Problem] = []
     trees: list[Map] = []
     sources = tuple(files)
+    reader, found = tables or KeyTableReader(), list[KeyTable]()
     complete = True
     for file in sources:
         before = len(problems)
+        if is_table(file.path):
+            if file.content is None or file.problem:
+                problems.append(Problem(file.path, 1, file.problem))
+            else:
+                found.append(reader.read(file, problems))
+            complete = complete and len(problems) == before
+            continue
         text = _text(file, problems)
         tree = yaml_tree.read(text, file.path, env, problems) if text is not None else None
         if tree is not None:
@@ -45,7 +67,7 @@ def joined(files: Iterable[PolicyFile], env: Mapping[str, str]) -> Folder:
     if not trees and complete:
         raise PolicyError([Problem(sources[0].path, 1, "holds nothing; begin with 'version: 1'")])
     root = _joined(trees, Location(sources[0].path, 1), problems)
-    return Folder(root, sources, tuple(problems), complete)
+    return Folder(root, sources, tuple(problems), complete, tuple(found))
 
 
 def location_of(root: Map, path: KeyPath) -> Location:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from gateway.policy import yaml_tree
 from gateway.policy.checks import aliases_of
-from gateway.policy.files import policy_files
+from gateway.policy.files import TABLE, is_table, policy_files
 from gateway.policy.folder import Folder, find, read_folder
 from gateway.policy.key_file import ISSUED_FILE, NEW_FILE, CannotEdit, added, removed
+from gateway.policy.key_table import ISSUED_TABLE, KeyTableReader, append
 from gateway.policy.problems import Location, PolicyError, suggestion
 from gateway.policy.schema.access import DEFAULT_TIER
 from gateway.policy.yaml_tree import Map, Scalar, Sequence
@@ -23,6 +24,8 @@ from gateway.private import private_folder
 
 FILE = "keys.yaml"
 """In the policy folder."""
+FEW = 256
+"""Keys in a YAML file, from which on new ones are added to a table beside it."""
 ISSUED = "issued-keys.yaml"
 """In the state folder, and part of the policy, too: for a gateway that may not write to its policy folder."""
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -64,10 +67,12 @@ class KeyStore:
         self._directory = directory
         self._issued = issued
         self._env = env
+        self._tables = KeyTableReader()
 
     def read(self) -> Folder:
         """Raises ``PolicyError`` where there is nothing to read."""
-        return read_folder(self._directory, self._env, also=(self._issued,) if self._issued else ())
+        also = issued_files(self._issued.parent) if self._issued else ()
+        return read_folder(self._directory, self._env, also=also, tables=self._tables)
 
     def read_valid(self) -> Folder:
         """Raises ``PolicyError`` also where the files have problems."""
@@ -80,19 +85,24 @@ class KeyStore:
         """The file that it was added to. Raises ``KeyStoreError``, ``PolicyError`` and ``OSError``."""
         with self._locked():
             folder = self.read_valid()
-            for known in entries(folder):
-                if known.text("id") == entry["id"]:
-                    raise KeyStoreError(
-                        f"{known.location}: there is a key with the id '{entry['id']}' already"
-                    )
+            known = _locate(folder, entry["id"])
+            if known is not None:
+                raise KeyStoreError(f"{known}: there is a key with the id '{entry['id']}' already")
             _check_patterns(entry["models"], folder)
             _check_tier(entry.get("tier"), folder)
             try:
-                return self._edit(self._directory / FILE, lambda text: added(text, entry))
+                return self._add_to(self._directory / FILE, self._directory / TABLE, entry, folder)
             except OSError as error:
                 if self._issued is None or error.errno not in _NOT_WRITABLE:
                     raise
-            return self._edit(self._issued, lambda text: added(text, entry))
+            return self._add_to(self._issued, self._issued.with_name(ISSUED_TABLE), entry, folder)
+
+    def _add_to(self, file: Path, table: Path, entry: Mapping[str, Any], folder: Folder) -> Path:
+        """Add to ``file``, or to the ``table`` beside it where either holds many."""
+        if not table.exists() and sum(one.location.file == file for one in yaml_entries(folder)) < FEW:
+            return self._edit(file, lambda text: added(text, entry))
+        append(table, dict(entry), 0o600 if file == self._issued else self._mode(table))
+        return table
 
     def revoke(self, id: str) -> Revoked:
         """Remove a key or, where its file cannot be changed, list it under ``revoked_keys``. Raises as ``add``."""
@@ -114,6 +124,13 @@ class KeyStore:
 
     def _remove(self, entry: KeyEntry) -> Path:
         file = entry.location.file
+        if is_table(file):
+            try:
+                append(file, {"revoked": entry.text("sha256").lower()}, self._mode(file))
+                return file
+            except OSError as error:
+                if error.errno not in _NOT_WRITABLE or self._issued is None:
+                    raise
         writable = os.access(file, os.W_OK)
         if file == self._issued or file.name == FILE:
             try:
@@ -168,8 +185,31 @@ class KeyStore:
             yield
 
 
+def issued_files(state_dir: Path) -> tuple[Path, Path]:
+    return state_dir / ISSUED, state_dir / ISSUED_TABLE
+
+
 def entries(folder: Folder) -> Iterator[KeyEntry]:
     """Every key entry of a policy's files."""
+    yield from yaml_entries(folder)
+    for table in folder.tables:
+        for number, key in table.numbered():
+            content = key.model_dump(mode="json", exclude_unset=True)
+            yield KeyEntry(Location(table.file, number), number, content)
+
+
+def _locate(folder: Folder, id: str) -> Location | None:
+    for entry in yaml_entries(folder):
+        if entry.text("id") == id:
+            return entry.location
+    for table in folder.tables:
+        for number, key in table.numbered():
+            if key.id == id:
+                return Location(table.file, number)
+    return None
+
+
+def yaml_entries(folder: Folder) -> Iterator[KeyEntry]:
     keys = find(folder.root, ("keys",))
     positions: dict[Path, int] = {}
     for item in keys.items if isinstance(keys, Sequence) else ():
@@ -182,7 +222,8 @@ def entries(folder: Folder) -> Iterator[KeyEntry]:
 def revoked_hashes(folder: Folder) -> frozenset[str]:
     listed = find(folder.root, ("revoked_keys",))
     items = listed.items if isinstance(listed, Sequence) else ()
-    return frozenset(item.text.lower() for item in items if isinstance(item, Scalar))
+    in_yaml = (item.text.lower() for item in items if isinstance(item, Scalar))
+    return frozenset(in_yaml).union(*(table.revoked for table in folder.tables))
 
 
 def _check_tier(tier: str | None, folder: Folder) -> None:

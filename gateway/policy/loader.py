@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -15,12 +15,13 @@ from gateway import packages
 from gateway.policy import checks, prices, yaml_tree
 from gateway.policy.explain import explain
 from gateway.policy.fields import locate
-from gateway.policy.files import PolicyFile, read_files
+from gateway.policy.files import PolicyFile, is_table, read_files
 from gateway.policy.folder import find, joined, location_of
 from gateway.policy.ineffective_keys import ineffective_keys
+from gateway.policy.key_table import KeyTable, KeyTableReader, check_tables
 from gateway.policy.prices import CatalogPrice
-from gateway.policy.problems import KeyPath, PolicyError, Problem
-from gateway.policy.schema import EngineBackend, Policy
+from gateway.policy.problems import KeyPath, Location, PolicyError, Problem, suggestion
+from gateway.policy.schema import DEFAULT_TIER, EngineBackend, Key, Policy
 from gateway.policy.warnings import warnings_of
 from gateway.policy.yaml_tree import Map, Scalar
 
@@ -58,9 +59,16 @@ def load_policy(
     return policy_of(read_files(directory, also), env, beside=directory if with_files else None)
 
 
-def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Path | None = None) -> Loaded:
-    """The policy that these files make. ``beside`` is the folder in which the files that they name must exist."""
-    folder = joined(files, env)
+def policy_of(
+    files: Iterable[PolicyFile],
+    env: Mapping[str, str],
+    *,
+    beside: Path | None = None,
+    tables: KeyTableReader | None = None,
+) -> Loaded:
+    """The policy that these files make. ``beside`` is the folder in which the files that they name must exist;
+    ``tables`` remembers the keys that it read before."""
+    folder = joined(files, env, tables)
     problems = list(folder.problems)
     content = yaml_tree.data(folder.root)
     disabled = dict(_without_key(folder.root, content))
@@ -88,8 +96,13 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
             if diagnostic.clash:
                 message += f" (the other is at {location_of(folder.root, diagnostic.clash)})"
             problems.append(Problem.at(location_of(folder.root, diagnostic.path), message, diagnostic.path))
+    if policy is not None and folder.tables:
+        problems += check_tables(folder.tables, *_references(folder.root, policy))
     if policy is None or problems:
         raise PolicyError(problems)
+    in_yaml = policy
+    if folder.tables:
+        policy = _with_tables(policy, folder.tables)
     if any(
         isinstance(one, EngineBackend) and one.launch for one in policy.backends.values()
     ) and packages.missing(packages.ENGINE):
@@ -98,13 +111,48 @@ def policy_of(files: Iterable[PolicyFile], env: Mapping[str, str], *, beside: Pa
             for name, one in policy.backends.items()
             if isinstance(one, EngineBackend) and one.launch
         }
-    digest = sha256(json.dumps([content, disabled], sort_keys=True).encode()).hexdigest()
+    digest = sha256(json.dumps([content, disabled], sort_keys=True).encode())
+    for file in folder.sources:
+        if is_table(file.path):
+            digest.update(file.content or b"")
     policy, listed = prices.completed(policy, disabled)
     warnings = tuple(
         Problem.at(location_of(folder.root, diagnostic.path), diagnostic.message, diagnostic.path)
-        for diagnostic in (*ineffective_keys(policy, content), *warnings_of(policy))
+        for diagnostic in (*ineffective_keys(in_yaml, content), *warnings_of(policy))
     )
-    return Loaded(policy, disabled, digest, folder.sources, warnings, listed)
+    return Loaded(policy, disabled, digest.hexdigest(), folder.sources, warnings, listed)
+
+
+def _with_tables(policy: Policy, tables: Iterable[KeyTable]) -> Policy:
+    keys, revoked = list(policy.keys), list(policy.revoked_keys)
+    for table in tables:
+        keys += table.keys
+        revoked += table.revoked
+    return policy.model_copy(update={"keys": tuple(keys), "revoked_keys": tuple(revoked)})
+
+
+def _references(
+    root: Map, policy: Policy
+) -> tuple[Callable[[str], Location | None], Callable[[Key], str | None]]:
+    """Where a key of the YAML files is, by its id or hash; and what is wrong with the names that a key refers to."""
+    paths = {
+        value: ("keys", index, what)
+        for index, key in enumerate(policy.keys)
+        for what, value in (("id", key.id), ("sha256", key.sha256))
+    }
+
+    def locate(value: str) -> Location | None:
+        return location_of(root, paths[value]) if value in paths else None
+
+    def check_key(key: Key) -> str | None:
+        for pattern in key.models:
+            if not checks.is_pattern(pattern) and policy.resolve(pattern) is None:
+                return f"models: no model is named '{pattern}'{suggestion(pattern, tuple(policy.models))}"
+        if policy.tiers and key.tier is not None and key.tier not in (*policy.tiers, DEFAULT_TIER):
+            return f"tier: no tier is named '{key.tier}'{suggestion(key.tier, tuple(policy.tiers))}"
+        return None
+
+    return locate, check_key
 
 
 def _is_backend_key(path: KeyPath) -> bool:

@@ -115,7 +115,7 @@ def has_budgets(policy: Policy) -> bool:
 
 def owners(policy: Policy) -> Iterator[Key | Tenant | Tier]:
     """Everything that can have quotas and budgets."""
-    yield from policy.keys
+    yield from policy.keys_with_limits
     yield from policy.tenants.values()
     yield from policy.tiers.values()
 

@@ -12,11 +12,11 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 
-from gateway.policy.files import WatchedFiles
+from gateway.policy.files import WatchedFiles, read_files
+from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded, load_policy, policy_of
 from gateway.policy.problems import PolicyError
 from gateway.policy.revoked_keys import RevocationTracker, RevokedKeys
@@ -77,6 +77,9 @@ class PolicyWatcher:
         self._interval = interval
         self._files = WatchedFiles(directory, also)
         self._tracker = RevocationTracker(env)
+        self._tables = KeyTableReader()
+        self._accepted: frozenset[str] = frozenset()
+        """The hashes of all keys that are accepted."""
         self._revoked = _NO_KEYS
         self._warned_at = float("-inf")
         self._retry_at = float("inf")
@@ -97,7 +100,7 @@ class PolicyWatcher:
             await asyncio.to_thread(self._files.look)
         try:
             # As it is now, even while it is being written: there is no earlier one.
-            loaded = await asyncio.to_thread(load_policy, self._directory, self._env, also=self._also)
+            loaded = await asyncio.to_thread(self._load)
         except PolicyError as error:
             if self._fallback is None or not self._fallback.is_dir():
                 raise
@@ -117,7 +120,10 @@ class PolicyWatcher:
 
     def accepts(self, digest: str) -> bool:
         """Whether the key with this SHA-256 in hex is accepted."""
-        return digest in self._hashes()
+        return digest in self._accepted
+
+    def _load(self) -> Loaded:
+        return policy_of(read_files(self._directory, self._also), self._env, tables=self._tables)
 
     async def _follow(self) -> None:
         read: Loaded | None = None
@@ -144,7 +150,7 @@ class PolicyWatcher:
             return
         self._retry_at = float("inf")
         try:
-            loaded = await asyncio.to_thread(policy_of, self._files.settled, self._env)
+            loaded = await asyncio.to_thread(policy_of, self._files.settled, self._env, tables=self._tables)
             if self.current is None or self.current.fingerprint != loaded.fingerprint:
                 await self._apply(loaded)
         except Exception as error:
@@ -162,10 +168,10 @@ class PolicyWatcher:
         if before != _NO_KEYS:
             # The new generation does not know of them, and some may still be revoked.
             keys, files = loaded.policy.keys_in_force, loaded.sources
-            still = self._tracker.of(keys, files, files, self._files.unsettled)
+            still = await asyncio.to_thread(self._tracker.of, keys, files, files, self._files.unsettled)
             if still != _NO_KEYS:
                 self._report(still)
-        self._publish_keys()
+        await self._update_accepted()
         if self.generation > 1:
             log.info("policy generation %d is in force", self.generation)
 
@@ -181,7 +187,7 @@ class PolicyWatcher:
         revoked = await asyncio.to_thread(self._tracker.of, keys, sources, settled, self._files.unsettled)
         if revoked != self._revoked:
             self._report(revoked)
-            self._publish_keys()
+            await self._update_accepted()
         self._warn()
 
     def _report(self, revoked: RevokedKeys) -> None:
@@ -209,7 +215,6 @@ class PolicyWatcher:
 
     def _publish_keys(self) -> None:
         """A digest that cannot be published, on a full disk say, is published later; the keys are in force anyway."""
-        self.keys_digest = sha256(" ".join(sorted(self._hashes())).encode()).hexdigest()
         if self._on_keys is None or self._published == self.keys_digest:
             return
         try:
@@ -221,11 +226,20 @@ class PolicyWatcher:
         else:
             self._published = self.keys_digest
 
-    def _hashes(self) -> set[str]:
+    async def _update_accepted(self) -> None:
+        self._accepted, self.keys_digest = await asyncio.to_thread(self._accepted_keys)
+        self._publish_keys()
+
+    def _accepted_keys(self) -> tuple[frozenset[str], str]:
+        """Their hashes, and a digest of these that does not depend on their order."""
         if self.current is None:
-            return set()
-        policy, out = self.current.policy, self._revoked.gone | self._revoked.unverified
-        return {key.sha256 for key in policy.keys_in_force if key.id not in out}
+            return frozenset(), ""
+        refused = self._revoked.gone | self._revoked.unverified
+        accepted = [key.sha256 for key in self.current.policy.keys_in_force if key.id not in refused]
+        digest = 0
+        for value in accepted:
+            digest ^= int(value, 16)
+        return frozenset(accepted), f"{digest:064x}"
 
     def _failed(self, error: Exception, consequence: str) -> None:
         message = str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from gateway.policy import yaml_tree
 from gateway.policy.environment import substitute
-from gateway.policy.files import PolicyFile
+from gateway.policy.files import PolicyFile, is_table
+from gateway.policy.key_table import hashes_of
 from gateway.policy.problems import Problem
 from gateway.policy.schema import Key
 
@@ -119,6 +120,8 @@ _VERSIONS = 3
 
 def _file_keys(path: Path, content: bytes, env: Mapping[str, str]) -> _FileKeys:
     """The hashes under ``keys`` and ``revoked_keys``; of a file that is no valid YAML, all hashes in its text."""
+    if is_table(path):
+        return _FileKeys(content, *hashes_of(content), mentions_keys=not content.isspace())
     text = content.decode("utf-8-sig", "replace")
     problems: list[Problem] = []
     root = yaml_tree.read(text, path, env, problems)

@@ -20,7 +20,7 @@ from pathlib import Path
 from gateway.backends.launcher import launches
 from gateway.children.child import OnLine
 from gateway.identity.control import Control, preallocate
-from gateway.policy.key_store import ISSUED
+from gateway.policy.key_store import issued_files
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
 from gateway.policy.warnings import unshared_state
@@ -81,7 +81,7 @@ async def run(
 
         try:
             preallocate(scratch / "keys", settings.workers)
-            also = (settings.state_dir / ISSUED,)
+            also = issued_files(settings.state_dir)
             async with (
                 PolicyWatcher(settings.policies, apply_policy, env=env, also=also) as watcher,
                 Control(

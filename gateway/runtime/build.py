@@ -20,7 +20,7 @@ from gateway.guards.actions.moderator import Moderator
 from gateway.guards.actions.offload import build_offloads
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.judge import LlamaGuard
-from gateway.identity.authenticator import Authenticator
+from gateway.identity.authenticator import Authenticator, key_ring
 from gateway.metering.window_usage import WindowUsage
 from gateway.observe.accounting import Accounting
 from gateway.observe.ledger import Ledger
@@ -51,6 +51,9 @@ Judges = dict[str, LlamaGuard]
 async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | None) -> Runtime:
     """``before`` is the runtime in force, whose backends, stores and caches live on where they stay the same."""
     policy, metrics = loaded.policy, state.metrics
+    keys = await asyncio.to_thread(
+        key_ring, policy, state.dev_key_sha256, before.authenticator if before else None
+    )
     ledger = _ledger(policy.ledger, state, before)
     receipts = _receipts(policy, before)
     quotas = await _quotas(policy, state, before, ledger)
@@ -95,7 +98,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             policy,
             state.folder,
             state.outgoing,
-            dev_key_sha256=state.dev_key_sha256,
+            keys=keys,
             before=before.authenticator if before else None,
         ),
         backends=backends,

@@ -207,6 +207,10 @@ class Policy(Frozen):
         return tuple(key for key in self.keys if key.sha256 not in revoked)
 
     @cached_property
+    def keys_with_limits(self) -> tuple[Key, ...]:
+        return tuple(key for key in self.keys if key.quotas.model_fields_set or key.budget.model_fields_set)
+
+    @cached_property
     def _names(self) -> dict[str, str]:
         aliases = {alias: name for name, model in self.models.items() for alias in model.aliases}
         return {**aliases, **{name: name for name in self.models}}

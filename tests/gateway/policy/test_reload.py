@@ -403,3 +403,18 @@ async def test_files_elsewhere_belong_to_the_policy_while_they_are_there(
         await until(lambda: not watcher.accepts(hash_key("b")))
         other.unlink()
         await until(lambda: watcher.accepts(hash_key("b")) and not watcher.accepts(hash_key("a")))
+
+
+async def test_keys_of_a_table_come_and_go(folder: Path) -> None:
+    table, key = folder / "keys.jsonl", '{{"id": "{0}", "sha256": "{1}"}}\n'
+    table.write_text(key.format("a", hash_key("a")))
+    async with PolicyWatcher(folder, Taker(), interval=POLL) as watcher:
+        assert watcher.accepts(hash_key("a"))
+        with table.open("a") as file:
+            file.write(key.format("b", hash_key("b")))
+        await until(lambda: watcher.accepts(hash_key("b")))
+        (folder / "broken.yaml").write_text("models: [")
+        with table.open("a") as file:
+            file.write(f'{{"revoked": "{hash_key("a")}"}}\n')
+        await until(lambda: not watcher.accepts(hash_key("a")))
+        assert watcher.accepts(hash_key("b")), "while the rest is broken"
