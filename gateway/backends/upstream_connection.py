@@ -78,7 +78,8 @@ class Response:
         connection = self._connection
         if connection is None:
             raise StopAsyncIteration
-        part = await connection.read()
+        while (part := connection.take()) is None:
+            await connection.wait()
         if not part:
             self._connection = None
             connection.release()
@@ -247,7 +248,7 @@ class Connection(asyncio.Protocol):
             while not self._head_done:
                 if self._error is not None:
                     raise self._error
-                await self._wait()
+                await self.wait()
             if self._used:
                 self._doubt(sent_before)
             self._used = True
@@ -272,14 +273,14 @@ class Connection(asyncio.Protocol):
         elif self._is_new and kind in self._home.ids_vary:
             self._refuse("the answer before came once more")
 
-    async def read(self) -> bytes:
-        """What has come of the body; empty at its end."""
-        while not self._parts:
+    def take(self) -> bytes | None:
+        """What has come of the body; empty at its end, None where ``wait`` is to be awaited first."""
+        if not self._parts:
             if self._done:
                 return b""
             if self._error is not None:
                 raise self._error
-            await self._wait()
+            return None
         parts, self._parts, self._size = self._parts, [], 0
         if self._paused:
             self._paused = False
@@ -330,12 +331,10 @@ class Connection(asyncio.Protocol):
         fcntl.ioctl(self._fd, termios.TIOCOUTQ, waiting)
         return any(waiting)
 
-    async def _wait(self) -> None:
+    def wait(self) -> asyncio.Future[None]:
+        """Done once something has come, or the connection is lost."""
         self._waiter = self.loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -7,7 +7,6 @@ string needs to be parsed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 import orjson
 
@@ -54,19 +53,19 @@ class EventTemplate:
     def learn(self, data: bytes, chunk: Chunk) -> None:
         """Take the bytes around the text of ``chunk``, which was read from ``data``, if it holds nothing else."""
         delta = chunk.delta
-        if not self._attempts or delta is None or len(delta) != 1 or chunk.finish_reason is not None:
+        if not self._attempts or delta is None or len(delta) != 1:
             return
         ((name, text),) = delta.items()
-        if name not in TEXT_FIELDS or type(text) is not str or not text or chunk.usage is not None:
+        if name not in TEXT_FIELDS or type(text) is not str or not text:
             return
         self._attempts -= 1
         literal = orjson.dumps(text)
         if data.count(literal) != 1:
             return
         prefix, suffix = data.split(literal)
-        # Proof that the literal found is the text, and that nothing else depends on it.
+        # Proof that the literal found is the text, and that the event holds nothing else.
         probe = orjson.loads(prefix + orjson.dumps(_PROBE) + suffix)
-        if [*self._read(probe)] != [replace(chunk, delta={name: _PROBE})]:
+        if [*self._read(probe)] != [Chunk(chunk.index, {name: _PROBE}, envelope=chunk.envelope)]:
             return
         self._name = name
         self._chunk, self._prefix, self._suffix = chunk, prefix, suffix

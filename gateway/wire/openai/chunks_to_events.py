@@ -18,6 +18,7 @@ from gateway.wire.openai.usage import write_usage
 
 _SHARED = frozenset({"id", "created", "system_fingerprint"})
 """Fields of a stream that are the same in all its events."""
+_MARK = "\x00"
 
 
 class OpenAIEventWriter:
@@ -32,6 +33,10 @@ class OpenAIEventWriter:
         self._shared: dict[str, Json] = {}
         self._candidate: Candidate | None = None
         self._thinking: dict[int, ThinkingBlocks] = {}
+        self._plain: Mapping[str, Json] | None = None
+        """The envelope of the last event that had no fields of its own."""
+        self._around: dict[int, tuple[bytes, bytes]] = {}
+        """By choice, the bytes around the text of an event that holds nothing else."""
 
     def event(self, chunk: Chunk) -> bytes:
         """Empty when the chunk holds nothing for the caller."""
@@ -39,13 +44,25 @@ class OpenAIEventWriter:
             self._usage = chunk.usage
         if not self._start or self._call.candidate is not self._candidate:
             self._open(chunk.envelope)
-        if chunk.delta is None:
+        if (delta := chunk.delta) is None:
             return b""
-        if len(chunk.delta) > 1 or "content" not in chunk.delta:
+        text = delta.get("content")
+        if len(delta) > 1 or "content" not in delta:
             thinking = self._thinking.setdefault(chunk.index, ThinkingBlocks())
-            chunk = replace(chunk, delta=thinking.feed(chunk.delta))
+            chunk = replace(chunk, delta=thinking.feed(delta))
+        elif (
+            type(text) is str
+            and (chunk.envelope is self._plain or not chunk.envelope)
+            and chunk.finish_reason is None
+            and chunk.stop is None
+            and chunk.logprobs is None
+            and chunk.revocation is None
+        ):
+            before, after = self._around.get(chunk.index) or self._split(chunk.index)
+            return before + orjson.dumps(text) + after
         event = self._start + orjson.dumps(self._format.event_choice(chunk)) + self._tail
         if chunk.revocation is None and (not chunk.envelope or chunk.envelope.keys() <= _SHARED):
+            self._plain = chunk.envelope
             return event
         own = {name: value for name, value in chunk.envelope.items() if name not in _SHARED}
         if chunk.revocation is not None:
@@ -72,11 +89,18 @@ class OpenAIEventWriter:
         """Past the first byte an error can only be an event; without [DONE], so that nobody takes it for success."""
         return sse.event(error_body(error, self._call.request_id))
 
+    def _split(self, index: int) -> tuple[bytes, bytes]:
+        choice = orjson.dumps(self._format.event_choice(Chunk(index, {"content": _MARK})))
+        before, _, after = choice.partition(orjson.dumps(_MARK))
+        self._around[index] = around = self._start + before, after + self._tail
+        return around
+
     def _open(self, envelope: Mapping[str, Json]) -> None:
         # What all events of an answer share is written out once; only the model can change, if another takes over.
         if not self._shared:
             self._shared = {name: value for name, value in envelope.items() if name in _SHARED}
             self._shared.setdefault("created", int(time.time()))
         self._candidate = self._call.candidate
+        self._around.clear()
         head = envelope_fields(self._shared, self._format.chunk_object, self._format.id_prefix, self._call)
         self._start = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['

@@ -76,6 +76,7 @@ def test_more_than_a_string_in_its_place_does_not(inside: bytes) -> None:
         b'{"choices":[{"index":0,"delta":{"content":"a","content":"b"},"n":"b"}]}',
         orjson.dumps(event("a", usage={"prompt_tokens": 1, "completion_tokens": 1})),
         orjson.dumps(event("a", choice={"finish_reason": "stop"})),
+        orjson.dumps(event("a", choice={"logprobs": {"content": [{"token": "t", "logprob": -1}]}})),
         orjson.dumps(event("a", choice={"delta": {"role": "assistant", "content": "a"}})),
     ],
 )

@@ -524,3 +524,25 @@ def test_a_tool_call_that_is_written_otherwise_is_read_as_it_is_meant() -> None:
 def test_a_tool_call_that_is_none_is_no_event(function: Any) -> None:
     with pytest.raises(TypeError):
         list(CHAT.read_event(delta(tool_calls=[{"index": 0, "function": function}])))
+
+
+pieces = st.builds(
+    Chunk,
+    st.integers(0, 1),
+    st.builds(lambda text: {"content": text}, st.sampled_from(["a", "", "\x00", 'é"'])) | st.just({}),
+    st.sampled_from([None, None, "stop"]),
+    st.sampled_from([None, None, "end"]),
+    st.sampled_from([None, None, {"content": []}]),
+    envelope=st.sampled_from([{}, {"id": "\x00", "created": 1}, {"id": "\x00", "created": 1, "timings": 2}]),
+)
+
+
+@pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS])
+@given(st.lists(pieces, min_size=1, max_size=8))
+def test_each_event_is_what_it_would_be_as_the_first(dialect: OpenAIDialect, chunks: list[Chunk]) -> None:
+    writer = dialect.event_writer(a_call())
+    for chunk in chunks:
+        first = dialect.event_writer(a_call())
+        first.event(Chunk(envelope=chunks[0].envelope))
+        given_, wanted = (orjson.loads(data[6:]) for data in (writer.event(chunk), first.event(chunk)))
+        assert {**given_, "created": 0} == {**wanted, "created": 0}
