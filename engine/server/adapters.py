@@ -22,7 +22,7 @@ from engine.errors import InvalidRequest, ModelNotFound, StartupError
 from engine.server.requests import StrictBody, read
 
 _NAME = re.compile(r"[\w.:/@-]+")
-"""``#`` is left for keys."""
+"""``#`` is reserved for keys."""
 
 
 class UnloadBody(StrictBody):
@@ -41,7 +41,7 @@ class LoadBody(UnloadBody):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An adapter that can be asked for."""
+    """An adapter that requests can use."""
 
     name: str
     key: str
@@ -55,10 +55,11 @@ def name_of(key: str) -> str:
 
 
 class Adapters:
-    """By name. ``base`` is the name of the model that they sit on."""
+    """By name. ``base`` is the base model's."""
 
     def __init__(self, client: EngineClient, base: str, started: Sequence[tuple[str, Path]] = ()) -> None:
-        """``started``: those that the engine has loaded already. Raises ``StartupError`` for a name that cannot be."""
+        """``started``: those that the engine has loaded already. Raises ``StartupError`` for an invalid or duplicate
+        name."""
         self._client = client
         self._base = base
         self._served: dict[str, Served] = {}
@@ -86,7 +87,7 @@ class Adapters:
         return self._served[model].key
 
     async def load(self, data: bytes) -> str:
-        """``LoadBody`` as JSON → what to tell the caller. Raises ``EngineError``."""
+        """``LoadBody`` as JSON → the response. Raises ``EngineError``."""
         body = read(LoadBody, data)
         name, folder = body.lora_name, Path(body.lora_path)
         if name == self._base or name in self._served or name in self._loading:
@@ -105,7 +106,7 @@ class Adapters:
         return f"Success: LoRA adapter '{name}' added successfully."
 
     async def unload(self, data: bytes) -> str:
-        """``UnloadBody`` as JSON → what to tell the caller, when the last request that uses it has ended.
+        """``UnloadBody`` as JSON → the response, when the last request that uses it has ended.
 
         New requests no longer find it from the first moment. Raises ``EngineError``.
         """

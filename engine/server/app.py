@@ -1,4 +1,4 @@
-"""The HTTP server: which path does what. Everything is wired here and nowhere else."""
+"""The HTTP server's paths, and the wiring of everything behind them."""
 
 from __future__ import annotations
 
@@ -118,7 +118,8 @@ def _adapter_names(client: EngineClient) -> tuple[set[str], set[str]]:
 
 @dataclass(slots=True)
 class TextEndpoint:
-    """Chat and plain completions: a raw ASGI application, since it must notice at any time that the client is gone."""
+    """Chat and plain completions: a raw ASGI application, since it must notice at any time that the client has
+    disconnected."""
 
     path: str
     prepare: Callable[[bytes, ContextBudget, bool], Awaitable[PreparedRequest]]
@@ -203,13 +204,13 @@ class TextEndpoint:
 
 @dataclass(slots=True)
 class _Reply:
-    """What has been sent so far decides how an error can still be told."""
+    """The response to one request. What has been sent so far decides how an error can still be reported."""
 
     send: Send
     status: int = 0
-    """0 until the answer has begun."""
+    """0 before the response has begun."""
     headers: dict[str, str] = field(default_factory=dict)
-    """What an answer's own headers are to be joined by."""
+    """Sent beside the response's own."""
 
     async def whole(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.status = status
@@ -239,7 +240,7 @@ class _Reply:
 
 @dataclass(slots=True)
 class About:
-    """What the engine tells of itself."""
+    """Models, state, health and metrics."""
 
     name: str
     adapters: Adapters

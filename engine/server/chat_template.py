@@ -1,7 +1,7 @@
 """Messages → one prompt, by the model's own Jinja template, in a sandbox.
 
-As transformers' ``apply_chat_template`` renders it, to the byte, but for null contents. The sandbox keeps templates
-from reaching out, not from taking all there is: ``renderer.py`` does.
+As transformers' ``apply_chat_template`` renders it, to the byte, except for null contents. The sandbox restricts what
+templates can access; ``renderer.py`` limits time and memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from engine.server.template_environment import Nothing, environment
 from engine.server.template_files import Templates
 
 _PLACE = "\ue000\ue001\ue002"
-"""Stands for an unfinished answer while the template is rendered: three signs that mean nothing to anybody."""
+"""Placeholder for an unfinished answer while the template is rendered: three private-use characters."""
 
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
-"""What clients and templates call a message's thoughts."""
+"""Names by which clients and templates call a message's reasoning."""
 
 _REFUSALS = (
     TemplateError,
@@ -30,7 +30,7 @@ _REFUSALS = (
     AttributeError,
     RuntimeError,
 )
-"""What a template may raise over messages that it was not made for."""
+"""What a template may raise for messages that it does not support."""
 
 
 class ChatTemplate:
@@ -45,7 +45,7 @@ class ChatTemplate:
             self._template = environment().from_string(templates.default)
             self._with_tools = environment().from_string(templates.with_tools)
         except (*_REFUSALS, SyntaxError) as error:
-            # Python's own compiler has the last word: on blocks that nest too deeply, say.
+            # Python's compiler raises the latter, for blocks that nest too deeply.
             raise ModelUnavailable(f"The model's chat template does not parse: {error}.") from error
         self._longest = longest
         self._tokens = {"bos_token": "", "eos_token": "", **(tokens or {})}
@@ -57,7 +57,7 @@ class ChatTemplate:
         *,
         generation_prompt: bool = True,
     ) -> str:
-        """Raises ``InvalidRequest`` when the template will not have these messages."""
+        """Raises ``InvalidRequest`` when the template rejects these messages."""
         try:
             pieces = (self._template if tools is None else self._with_tools).generate(
                 messages=[_shown(message) for message in messages],
@@ -77,8 +77,8 @@ class ChatTemplate:
     ) -> str:
         """As far as the last message's last character: what comes next is more of that message.
 
-        The template is rendered with a stand-in for that message's text, and the text is put in its place: templates
-        strip texts or take them apart, and the text may well occur again behind itself, in a marker say.
+        The template is rendered with a placeholder for that message's text, which the text then replaces: templates may
+        strip or split texts, and the same text may occur again later.
         Raises ``InvalidRequest``.
         """
         *before, last = messages
@@ -92,8 +92,8 @@ class ChatTemplate:
         if before:
             past, asked = (self.render(before, tools, generation_prompt=ask) for ask in (False, True))
             if past != asked and opening.startswith(asked) and opening[len(asked) :].strip():
-                # Past answers are written with more than the model was asked for, such as an empty thought. This one
-                # began where the generation prompt ends.
+                # Past answers may be rendered with a prefix such as empty reasoning. This one began where the
+                # generation prompt ends.
                 opening = asked
         return opening + str(last["content"])
 
@@ -111,7 +111,7 @@ class ChatTemplate:
 
 
 def _shown(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A message without a content has ``Nothing``; thoughts have the name of those that the template looks for."""
+    """A message without a content gets ``Nothing``; reasoning gets all names that templates use for it."""
     if message.get("content") is None:
         message = {**message, "content": Nothing()}
     thought = next((found for name in _THOUGHTS if (found := message.get(name)) is not None), None)

@@ -1,4 +1,4 @@
-"""Token ids → text, piece by piece: never half a character, never a part of a stop string."""
+"""Token ids → text, incrementally: never half a character, never a part of a stop string."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 _INCOMPLETE = "\ufffd"
 _UNFINISHED = 3
-"""Most tokens that the beginning of a character can take: it has at most three bytes."""
+"""Most tokens of an incomplete character, which has at most three bytes."""
 
 
 class Detokenizer:
@@ -17,16 +17,16 @@ class Detokenizer:
     """
 
     def __init__(self, decode: Callable[[list[int]], str], context: Sequence[int] = ()) -> None:
-        """``context``: tokens that the text goes on from. They must be whole characters."""
+        """``context``: tokens that the text continues. They must be whole characters."""
         self._decode = decode
         self._window = list(context)
         self._known = len(context)
-        """How many tokens of the window are context: emitted before."""
-        self._told = decode(self._window) if context else ""
-        """The window's text as far as it is out."""
+        """How many tokens of the window were emitted before, and serve as context."""
+        self._emitted = decode(self._window) if context else ""
+        """The window's text as far as it was emitted."""
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that has become certain."""
+        """The text that is final now."""
         self._window.extend(tokens)
         text = self._read()
         new = len(self._window) - self._known
@@ -35,46 +35,46 @@ class Detokenizer:
             if not certain.endswith(_INCOMPLETE):
                 return self._emit(certain, len(self._window) - held)
         if new > _UNFINISHED:
-            # More than one character can be the beginning of: garbage, and let out as such, but for its last
-            # sign, from which something may yet come.
-            piece = text[len(self._told) : -1]
-            self._told += piece
+            # More tokens than an incomplete character can have: invalid bytes, emitted as such except the last
+            # character, which may still be completed.
+            piece = text[len(self._emitted) : -1]
+            self._emitted += piece
             return piece
         return ""
 
     def _emit(self, text: str, tokens: int) -> str:
-        """``text`` is what the first ``tokens`` of the window say."""
-        piece = text[len(self._told) :]
+        """``text`` is what the first ``tokens`` of the window decode to."""
+        piece = text[len(self._emitted) :]
         if piece:
             del self._window[: self._known]
             self._known = tokens - self._known
-            self._told = self._decode(self._window[: self._known])
+            self._emitted = self._decode(self._window[: self._known])
         return piece
 
     def finish(self) -> str:
-        """What was still held back; nothing can follow it."""
-        return self._read()[len(self._told) :]
+        """The rest, once no token can follow."""
+        return self._read()[len(self._emitted) :]
 
     def _read(self) -> str:
         text = self._decode(self._window)
-        if self._known and not text.startswith(self._told):
-            # Bytes that SentencePiece falls back on are decoded as one, and one too many spoils them all. What is out
-            # cannot be taken back: the new ones are read by themselves.
+        if self._known and not text.startswith(self._emitted):
+            # SentencePiece decodes a run of byte tokens as a whole, and an invalid byte changes all of it. What was
+            # emitted cannot be taken back, so the new tokens are decoded by themselves.
             del self._window[: self._known]
-            self._known, self._told = 0, ""
+            self._known, self._emitted = 0, ""
             text = self._decode(self._window)
         return text
 
 
 class StopStrings:
-    """Lets text through until one of the stop strings appears, which may come in any number of pieces."""
+    """Passes text on until a stop string appears, which may arrive in any number of pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._longest = max(map(len, stops), default=0)
         self._held = ""
         self.found: str | None = None
-        """The stop string that has appeared; the longest, where several begin at one place."""
+        """The stop string that has appeared; the longest, where several begin at one position."""
 
     @property
     def hit(self) -> bool:
@@ -95,12 +95,12 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back, once nothing can follow it."""
+        """The rest, once no text can follow."""
         held, self._held = self._held, ""
         return held
 
     def _tail(self, text: str) -> int:
-        """Length of the longest end of ``text`` that a stop string begins with."""
+        """Length of the longest suffix of ``text`` that is a prefix of a stop string."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[-length:]
             if any(stop.startswith(end) for stop in self._stops):

@@ -1,4 +1,4 @@
-"""Reading a body, and noticing that its sender has gone."""
+"""Reading a body, and noticing that the client has disconnected."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.types import Receive
 
 from engine.errors import BodyTooLarge
 
-_MERCY = 4
-"""Times the limit that is still read and thrown away, so that the sender gets to read the answer."""
+_DISCARD = 4
+"""Multiple of the limit that is read and discarded, so that the client gets to read the response."""
 
 
 class ClientDisconnected(Exception):
@@ -19,10 +19,10 @@ class ClientDisconnected(Exception):
 
 
 async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
-    """Raises ``BodyTooLarge`` or ``HungUp``."""
+    """Raises ``BodyTooLarge`` or ``ClientDisconnected``."""
     declared = headers.get(b"content-length", b"")
     too_large = declared.isdigit() and int(declared) > limit
-    if too_large and int(declared) > limit * _MERCY:
+    if too_large and int(declared) > limit * _DISCARD:
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
@@ -33,7 +33,7 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -
         part = message.get("body", b"")
         size += len(part)
         too_large = too_large or size > limit
-        if size > limit * _MERCY:
+        if size > limit * _DISCARD:
             raise _too_large(limit)
         if too_large:
             parts.clear()
@@ -47,7 +47,8 @@ async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Runs ``work``, and cancels it when the client hangs up: then raises ``HungUp``. The body must be read."""
+    """Runs ``work``, and cancels it when the client disconnects: then raises ``ClientDisconnected``. The body must
+    have been read."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_gone(receive))
     try:

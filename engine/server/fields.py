@@ -1,4 +1,4 @@
-"""Fields that this engine has no use for: which of them can be left out of account, and which cannot.
+"""Unsupported fields: which of them are ignored, and which are refused.
 
 A field that only concerns cost, speed, storage, effort or style is ignored, and so is one that nobody here has heard
 of: it may be meant for another server that the same request is tried at. What is ignored is told in a header. A field
@@ -33,10 +33,10 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
-"""Fields without which the answer is another one, and values that ask for nothing; null always does."""
+"""Fields that would change the answer, and values of theirs that have no effect; null never has."""
 
 _LONGEST = 200
-"""Characters of names that a header is to hold."""
+"""Most characters of names in a header."""
 
 
 def ignored(fields: Mapping[str, Any]) -> list[str]:
@@ -53,7 +53,7 @@ def ignored(fields: Mapping[str, Any]) -> list[str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a header: callers make them up, so those that are no plain names are left out."""
+    """Names for a header; as clients choose them, those that are not identifiers are left out."""
     text = ""
     for name in names:
         if name.isascii() and name.isidentifier() and len(text) + len(name) < _LONGEST:

@@ -1,4 +1,4 @@
-"""Whether the engine works: proven by a token, not by a listening socket."""
+"""Health check: proven by a decoded token, not by a listening socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.messages import Step
 
 
 class Health:
-    """A step that ran the model is the proof, whoever it was for. Where none is recent, a token is asked for.
+    """A step that ran the model is the proof, whichever request it was for. Where none is recent, a token is decoded.
 
     A busy engine is thus healthy though its queue is full, and being probed costs it nothing.
     """
@@ -32,10 +32,10 @@ class Health:
             self._stepped.set()
 
     async def check(self) -> None:
-        """Raises ``EngineStalled`` if no step is done in time, and ``EngineDied`` if the engine process is gone."""
+        """Raises ``EngineStalled`` if no step is done in time, and ``EngineDied`` if the engine process has exited."""
         if time.monotonic() - self._last_step <= self._fresh and not self._client.died.is_set():
             return
-        # However many probes come at once, the engine decodes for one.
+        # Concurrent checks share one probe.
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self._decode())
             self._probe.add_done_callback(lambda probe: probe.cancelled() or probe.exception())
@@ -45,7 +45,7 @@ class Health:
         self._stepped.clear()
         generation = self._client.submit([([0], SamplingParams(max_tokens=1, temperature=0))])
         try:
-            # Should the queue be full, the probe is refused; any other request's step proves as much.
+            # If the queue is full, the probe is refused; any other request's step proves the same.
             async with asyncio.timeout(self._timeout):
                 await self._stepped.wait()
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""What a gateway tells of a request by headers: how urgent it is, by when it must be done, what else it wants."""
+"""Request headers by which a gateway passes on priority, deadline, tenant and more."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _SHARING = ("system", "all")
 @dataclass(frozen=True, slots=True)
 class Hints:
     priority: int = 0
-    """Higher goes first."""
+    """Higher is served first."""
     weight: float = 1.0
     """How much longer than one of weight 1 its prefix is kept."""
     deadline: float | None = None
     """A ``time.monotonic()``."""
     tenant: str = ""
-    """Who asks, by a name that means nothing here: tenants share the engine, and do not see each other's prefixes."""
+    """An opaque name: tenants share the engine fairly, and do not find each other's prefixes."""
     sharing: str = "none"
-    """What of its prefixes is everybody's: ``none``, the ``system`` prompt, or ``all``."""
+    """Which of its prefixes other tenants may find: ``none``, the ``system`` prompt, or ``all``."""
     refuse_over_context: bool = False
-    """Rather no answer than one of fewer tokens than ``max_tokens`` for want of context."""
+    """Refuse a ``max_tokens`` that exceeds the context, instead of clipping it."""
 
     def salt(self, own: str | None) -> bytes:
-        """What blocks of this request are told apart by; ``own``: the body's ``cache_salt``. Empty: by nothing."""
+        """The prefix cache's salt for this request; ``own``: the body's ``cache_salt``. Empty: none."""
         tenant = "" if self.sharing == "all" else self.tenant
         if not tenant and not own:
             return b""
-        # Nobody gets at another's by a salt of his choice: the gateway's word for who he is always goes in first.
+        # The gateway's tenant always goes in first, so that no ``cache_salt`` can yield another tenant's salt.
         digest = blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()
         return blake2b(digest + (own or "").encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def read_hints(headers: Mapping[bytes, bytes], now: float) -> Hints:
-    """``x-tollgate-priority`` (a whole number, held within ±1000), ``x-tollgate-weight`` (held within 0.01 and 100),
+    """``x-tollgate-priority`` (an integer, clamped to ±1000), ``x-tollgate-weight`` (clamped to 0.01 … 100),
     ``x-tollgate-deadline`` (seconds from ``now``), ``x-tollgate-over-context`` (``refuse``), ``x-tollgate-tenant`` (a
     name, of 64 characters at most) and ``x-tollgate-prefix-sharing`` (``system`` or ``all``).
 
-    They are hints, not orders: a value that cannot be read is as good as none.
+    A value that cannot be parsed is ignored.
     """
     priority = _number(headers.get(b"x-tollgate-priority"))
     weight = _number(headers.get(b"x-tollgate-weight"))

@@ -1,4 +1,4 @@
-"""Logprobs beside the text that they belong to: a token's go out once all of its text does."""
+"""Logprobs in step with the text: a token's are sent once all of its text is."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from engine.server.detokenizer import Detokenizer
 from engine.server.tokenizer import Tokenizer
 
 _LOWEST = -9999.0
-"""Stands for minus infinity, which JSON cannot say; OpenAI's API has the same."""
+"""In place of minus infinity, which JSON cannot express; the same as in OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedToken:
-    """A token as the caller sees it, and its logprob."""
+    """A token as text, and its logprob."""
 
     text: str
-    """``bytes:\\xe2\\x82`` for one that is no whole character, so that no two tokens look alike."""
+    """``bytes:\\xe2\\x82`` for one that is not a whole character, so that different tokens differ."""
     bytes: bytes | None
-    """What it adds to the text; None for a special token, which adds nothing."""
+    """Its part of the text; ``None`` for a special token, which has none."""
     logprob: float | None
     """None for the first token of a prompt, which follows nothing."""
 
@@ -40,21 +40,21 @@ class DecodedLogprobs:
 class LogprobBuffer:
     """Holds back each token's logprobs as long as some of its text is held back.
 
-    Of an answer that a stop string cuts, they cover the tokens that said any of what is left.
+    Where a stop string cuts the answer, they cover the tokens of the text that remains.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._certain = 0
-        """Characters that the detokenizer has let out."""
+        """Characters that the detokenizer has emitted."""
         self._open: list[DecodedLogprobs] = []
-        """Tokens whose text has yet to become certain: a part of a character, or none at all."""
+        """Tokens whose text is not final yet: a part of a character, or none at all."""
         self._closed: deque[tuple[int, DecodedLogprobs]] = deque()
         """Tokens and where their text ends."""
         self._first = not context
 
     def push(self, token: TokenLogprobs, text: str) -> None:
-        """``text`` is what has become certain with this token."""
+        """``text`` is what has become final with this token."""
         top = [self._decoded(other, logprob) for other, logprob in token.top]
         self._push(self._decoded(token.token, token.logprob), top, text)
 
@@ -71,14 +71,14 @@ class LogprobBuffer:
             self._open.clear()
 
     def release(self, emitted: int) -> list[DecodedLogprobs]:
-        """Those whose text lies within the first ``emitted`` characters of the answer."""
+        """Tokens whose text lies within the first ``emitted`` characters of the answer."""
         found = []
         while self._closed and self._closed[0][0] <= emitted:
             found.append(self._closed.popleft()[1])
         return found
 
     def cut(self, length: int) -> list[DecodedLogprobs]:
-        """The rest of an answer that ends, cut, after ``length`` characters."""
+        """The rest of an answer that is cut after ``length`` characters."""
         return [entry for entry in self._rest() if entry.offset < length]
 
     def finish(self) -> list[DecodedLogprobs]:
@@ -97,7 +97,7 @@ class LogprobBuffer:
         if value is None:
             return DecodedToken(self._tokenizer.name_of(token), None, logprob)
         if self._first and value[:1] == b" " and self._tokenizer.decode([token])[:1] != " ":
-            # Some tokenizers write a space before the first word of a text, and take it away when they decode.
+            # Some tokenizers add a space before the first word of a text, and remove it when they decode.
             value = value[1:]
         try:
             text = value.decode()
@@ -109,7 +109,7 @@ class LogprobBuffer:
 def decoded_prompt_logprobs(
     tokenizer: Tokenizer, prompt: Sequence[int], logprobs: Sequence[TokenLogprobs]
 ) -> list[DecodedLogprobs]:
-    """The tokens of a prompt that is echoed; ``told`` are all but the first, of which nothing is to be told."""
+    """For an echoed prompt; ``logprobs`` are those of all tokens but the first, which has none."""
     buffer = LogprobBuffer(tokenizer)
     detokenizer = Detokenizer(tokenizer.decode)
     buffer.begin(prompt[0], detokenizer.push(prompt[:1]))
@@ -119,5 +119,5 @@ def decoded_prompt_logprobs(
 
 
 def shifted(entry: Sequence[DecodedLogprobs], characters: int) -> list[DecodedLogprobs]:
-    """The same behind a text of so many characters."""
+    """The same after a text of so many characters."""
     return [replace(one, offset=one.offset + characters) for one in entry]

@@ -1,4 +1,4 @@
-"""From a checked body to what is to be generated: prompts as token ids, limits, seeds."""
+"""From a validated body to what is generated: prompts as token ids, limits, seeds."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from engine.server.tools import Format, detect, template_messages
 from engine.server.tools_parser import ToolParser
 
 MAX_TOKENS = "x-tollgate-max-tokens"
-"""The header that tells to what ``max_tokens`` was clipped: the least, where prompts differ."""
+"""The header with the value that ``max_tokens`` was clipped to: the smallest, where prompts differ."""
 IGNORED = "x-tollgate-ignored"
 """The header that names the fields which had no effect."""
 
 _LONG = 8192
 """Characters from which text is tokenized in a thread: about two milliseconds' worth."""
 _DEFAULT = 16
-"""Tokens of a plain completion for which the caller names no number, as OpenAI has it."""
+"""Default ``max_tokens`` of a plain completion, OpenAI's."""
 
 
 @dataclass(slots=True)
@@ -42,26 +42,26 @@ class PreparedRequest:
     answer: ResponseWriter
     usage: Usage
     adapter: str | None = None
-    """The key of the one that was asked for."""
+    """The requested adapter's key."""
     cache_salt: str | None = None
-    """The caller's own: only requests with the same one find what it leaves in the prefix cache,"""
+    """The caller's own: only requests with the same salt find this one's blocks in the prefix cache,"""
     shared: int = 0
-    """but for so many tokens at its beginning."""
+    """except those of its first so many tokens."""
     headers: dict[str, str] = field(default_factory=dict)
-    """What was changed about the request, for whoever made it."""
+    """Response headers that report changes to the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextBudget:
-    """How much context a request has."""
+    """The context that a request may use."""
 
     limit: int
     """Most tokens of prompt and answer together."""
     refuse: bool = False
-    """Rather than clip what is asked for to what is left."""
+    """Raise an error instead of clipping ``max_tokens`` to what is left."""
 
     def grant(self, prompt: list[int], wanted: int | None, param: str, field: str) -> int:
-        """Tokens that the answer may have: as many as are wanted, or as are left. Raises ``ContextLengthExceeded``.
+        """Tokens that the answer may have: as many as requested, or as are left. Raises ``ContextLengthExceeded``.
 
         ``param`` and ``field`` are where the prompt and the wanted number were given.
         """
@@ -78,12 +78,12 @@ class ContextBudget:
 @dataclass(slots=True)
 class Preparer:
     models: Adapters
-    """What can be asked for."""
+    """Models by name."""
     engine: Ready
     tokenizer: Tokenizer
     template: Renderer | None
     longest_string: int | None = None
-    """Characters of a string in a forced call that nothing else bounds."""
+    """Most characters of a string in a forced call that its schema does not bound."""
     format: Format = field(init=False)
     """How the model writes tool calls."""
 
@@ -91,7 +91,7 @@ class Preparer:
         self.format = detect(self.template.templates.with_tools if self.template else "")
 
     async def chat(self, data: bytes, budget: ContextBudget, shares_system: bool = False) -> PreparedRequest:
-        """``shares_system``: the blocks of the system prompt are everybody's. Raises ``InvalidRequest``."""
+        """``shares_system``: the blocks of the system prompt are shared by all tenants. Raises ``InvalidRequest``."""
         body = read(ChatBody, data)
         self._check_model(body)
         if self.template is None:
@@ -125,7 +125,7 @@ class Preparer:
     async def completion(
         self, data: bytes, budget: ContextBudget, shares_system: bool = False
     ) -> PreparedRequest:
-        """There is no system prompt to be shared. Raises ``InvalidRequest``."""
+        """A completion has no system prompt to share. Raises ``InvalidRequest``."""
         body = read(CompletionBody, data)
         self._check_model(body)
         prompts, echoes = [], []
@@ -153,7 +153,7 @@ class Preparer:
         most = self.engine.max_num_seqs + self.engine.max_waiting
         if len(prompts) > 1 and len(sequences) > most:
             raise InvalidRequest(
-                f"{len(sequences)} answers at once are more than the {most} that this engine has room for.",
+                f"{len(sequences)} answers at once are more than the {most} that this engine can queue.",
                 param="prompt",
             )
         answer = CompletionResponseWriter(body.model, include_usage=body.include_usage)
@@ -182,7 +182,7 @@ class Preparer:
     async def _system_tokens(self, messages: list[dict[str, Any]], text: str, prompt: list[int]) -> int:
         """Tokens of ``prompt``, which is ``text``, up to where its first message ends, if that is a system prompt.
 
-        As far as the message alone is written the same way: what a template puts before it, tools say, is not shared.
+        Only as far as the message alone renders the same: what a template puts before it, such as tools, is not shared.
         """
         if self.template is None or messages[0]["role"] != "system":
             return 0
@@ -216,7 +216,7 @@ class Preparer:
         if grammar is not None:
             self._check_end(body)
             if body.ignore_eos and not body.stop_token_ids:
-                # Something has to follow a grammar's end: it ends there, and as late as it can.
+                # A grammar needs a token after its end, and ends as late as it can.
                 stop_ids, least = self.tokenizer.stop_ids, max_tokens
         biases = body.biases
         found = []
@@ -225,7 +225,7 @@ class Preparer:
             seed = secrets.randbits(64) if body.seed is None else body.seed + (i << 32)
             scores = logprobs if echo and not found else None
             params = SamplingParams(
-                # One is drawn even where none is wanted: it is what the prompt is run for.
+                # One token is sampled even where none is requested, as the prompt has to be computed.
                 max_tokens=max(1, max_tokens),
                 min_tokens=least,
                 temperature=1.0 if body.temperature is None else body.temperature,
@@ -266,8 +266,8 @@ class Preparer:
             )
 
     async def _encode(self, text: str, *, special: bool, param: str, limit: int) -> list[int]:
-        # No token is longer than the longest: such a text need not be tokenized to know that it does not fit.
-        # (Twice that, as a normalizer may shorten it.)
+        # No token is longer than the longest, so a very long text need not be tokenized to know that it does not fit
+        # (twice that, as a normalizer may shorten it).
         if len(text) > 2 * limit * self.tokenizer.longest:
             raise ContextLengthExceeded(
                 len(text) // self.tokenizer.longest, None, limit=limit, param=param, prompt=param
@@ -291,7 +291,7 @@ class Preparer:
 
 
 def _common(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """How long they are alike from the start."""
+    """Length of the common prefix."""
     return next(
         (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
     )

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, which also answers requests that offer another one, and lets go who does not read.
+"""uvicorn's HTTP protocol, which ignores upgrade offers, and disconnects clients that do not read.
 
 A server may ignore an offer such as ``Upgrade: h2c`` (RFC 9110, section 7.8), with which the JDK's HTTP client begins.
 uvicorn would answer as if the request had no body: its parser stops behind the head.
@@ -19,14 +19,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 log = logging.getLogger("engine.server")
 
 _SLOWEST = 1024
-"""Bytes a second that a client has to take of what waits for it: a model writes ten times as many."""
+"""Bytes a second that a client must read while data is waiting: a model writes ten times as many."""
 
 
 class Protocol(HttpToolsProtocol):
-    """Reads the head of such a request once more, without the offer. Nothing here speaks WebSocket either."""
+    """Parses the head of a request with an offer again, without the offer. There are no WebSockets either."""
 
     def __init__(self, *args: Any, write_timeout: float, **options: Any) -> None:
-        """``write_timeout``: seconds that a client may take too little of its answer; 0: for ever."""
+        """``write_timeout``: seconds that a client may read too slowly; 0: for ever."""
         super().__init__(*args, **options)
         self._write_timeout = write_timeout
         self._waiting: asyncio.TimerHandle | None = None
@@ -59,7 +59,7 @@ class Protocol(HttpToolsProtocol):
             self._watch()
             return
         log.warning(
-            "a client took %d bytes of its answer in %g s: letting it go (--write-timeout)",
+            "a client read %d bytes of its response in %g s: disconnecting it (--write-timeout)",
             taken,
             self._write_timeout,
         )
@@ -75,7 +75,7 @@ class Protocol(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
 
     def _feed(self, data: bytes) -> bytes | None:
-        """What is to be fed next, where an offer was met. Raises ``httptools.HttpParserError``."""
+        """What is to be fed next, where an offer was found. Raises ``httptools.HttpParserError``."""
         try:
             self.parser.feed_data(data)
             return None
@@ -89,7 +89,7 @@ class Protocol(HttpToolsProtocol):
         return head + rest
 
     def _head(self) -> bytes:
-        """The head that was read, without the offer."""
+        """The head that was parsed, without the offer."""
         version = self.parser.get_http_version().encode()
         line = b" ".join((self.parser.get_method(), self.url, b"HTTP/" + version))
         kept = (b": ".join(header) for header in self.headers if header[0] != b"upgrade")

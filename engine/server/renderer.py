@@ -1,4 +1,4 @@
-"""Chat templates within bounds: the HTTP process's end of the processes in which they run."""
+"""Chat templates with time and memory limits: the HTTP process's side of the processes in which they run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from engine.server.template_files import Templates
 log = logging.getLogger("engine.server")
 
 _LARGE = 2**16
-"""Bytes from which messages go to the process for those that take long, who hold up nobody who is quickly done."""
+"""Bytes of messages from which a rendering goes to the process for slow ones, where it cannot hold up fast ones."""
 
 _LEAVE = 2.0
-"""Seconds after which a process is ended that has closed its connection."""
+"""Seconds after which a process that has closed its connection is killed."""
 
 _PATIENCE = 60.0
-"""Seconds after which a process is ended that neither answers nor takes processor time."""
+"""Seconds after which a process that neither replies nor uses processor time is killed."""
 
 
 class Renderer:
@@ -49,7 +49,7 @@ class Renderer:
     async def start(
         cls, templates: Templates, tokens: Mapping[str, str] | None = None, bounds: RenderLimits | None = None
     ) -> Renderer:
-        """``tokens``: as ``ChatTemplate`` has them. Raises ``ModelUnavailable`` if a template is not valid Jinja."""
+        """``tokens``: as for ``ChatTemplate``. Raises ``ModelUnavailable`` if a template is not valid Jinja."""
         renderer = cls(StartRendering(templates, tokens or {}, bounds or RenderLimits()))
         try:
             await renderer._small.open()
@@ -71,7 +71,7 @@ class Renderer:
     async def render_open(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        """As ``ChatTemplate.render_open``, within the same bounds."""
+        """As ``ChatTemplate.render_open``, with the same limits."""
         return await self._do(RenderJob(messages, tools, open=True))
 
     async def close(self) -> None:
@@ -84,7 +84,7 @@ class Renderer:
         except RecursionError:
             raise InvalidRequest("The messages are nested too deeply.", param="messages") from None
         if len(data) <= _LARGE:
-            # One that takes long all the same goes to the others, and begins anew there.
+            # A slow one that was not expected starts again in the process for slow ones.
             with suppress(_TooMuch):
                 return await self._small.ask(data)
         try:
@@ -99,11 +99,11 @@ class Renderer:
 
 
 class _TooMuch(Exception):
-    """What it was more than."""
+    """The limit that was exceeded."""
 
 
 class _Lane:
-    """One process, and those who wait for it in a row. One that is gone is replaced for the next of them."""
+    """One process and its queue. A process that has exited is replaced for the next in the queue."""
 
     def __init__(self, start: StartRendering) -> None:
         self._start = start
@@ -117,8 +117,8 @@ class _Lane:
             await self._opened()
 
     async def ask(self, job: bytes) -> str:
-        """The prompt. Raises ``InvalidRequest``, ``_TooMuch``, and ``InternalError`` if the process ended for no
-        reason of ours."""
+        """The prompt. Raises ``InvalidRequest``, ``_TooMuch``, and ``InternalError`` if the process exited for an
+        unknown reason."""
         async with self._lock:
             try:
                 await self._opened()
@@ -164,7 +164,8 @@ class _Lane:
             raise ModelUnavailable(text)
 
     async def _exchange(self, data: bytes) -> tuple[bytes, str]:
-        """Kind and text of the reply. Who leaves before it has come takes the process along. Raises ``_TooMuch``."""
+        """Kind and text of the reply. A caller that is cancelled before it has come kills the process. Raises
+        ``_TooMuch``."""
         assert self._streams is not None
         reader, writer = self._streams
         try:
@@ -187,7 +188,7 @@ class _Lane:
     async def _ended(self) -> Exception:
         """Why there is no reply."""
         status = None
-        # Not killed before it is waited for: asyncio may then not learn how it ended by itself.
+        # Awaited before it is killed: otherwise asyncio may not learn how it exited by itself.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE):
                 status = await self._process.wait() if self._process is not None else None

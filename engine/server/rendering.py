@@ -1,7 +1,7 @@
-"""What goes between the HTTP process and one in which a chat template runs.
+"""Messages between the HTTP process and a process in which chat templates run.
 
-The first message is ``Start``, every other one a ``Job``, and each gets one reply: four bytes of length, one that says
-how it went, and text. Replies are not pickled, since what a template makes of its process is not to be trusted.
+The first message is ``StartRendering``, every other one a ``RenderJob``, and each gets one reply: four bytes of length,
+one for the kind, and text. Replies are not pickled, since a process that has run a template is not trusted.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from engine.server.template_files import Templates
 
 LENGTH = struct.Struct("!I")
 DONE, REFUSED, UNUSABLE, OUT_OF_MEMORY = b"+", b"-", b"!", b"m"
-"""Kinds of replies. The text of the last is empty, and this process is of no more use after it."""
+"""Kinds of replies. The text of the last is empty, and the process is unusable after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What one rendering may take."""
+    """Limits of one rendering."""
 
     seconds: float = 2.0
     """Of processor time. Real templates take 0.2 for 8,000 messages."""
     brief: float = 0.25
-    """The same, of those who are quickly done: who is not begins anew among those who take long."""
+    """The same, in the process for fast renderings: a slower one starts again in that for slow ones."""
     memory: int = 2**30
-    """Bytes that the process may map."""
+    """Bytes of address space."""
     characters: int = 2**25
     """Of the prompt: four times the longest body by default."""
 
@@ -39,7 +39,7 @@ class StartRendering:
     """Special tokens by role."""
     bounds: RenderLimits
     brief: bool = False
-    """Whether it is for those who are quickly done."""
+    """Whether the process is for fast renderings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""OpenAI's two request bodies, checked: what would make another answer and is not understood is refused by name.
+"""OpenAI's two request bodies, validated: unsupported fields that would change the answer are refused by name.
 
 The fields are those of https://platform.openai.com/docs/api-reference/chat/create and
 https://platform.openai.com/docs/api-reference/completions/create, and those of
 open-weight servers, as vLLM has them: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``ignore_eos``,
-``stop_token_ids``, ``guided_json`` and its kin, ``structured_outputs``, ``cache_salt``, ``add_generation_prompt`` and
-``continue_final_message``
+``stop_token_ids``, ``guided_json`` and its relatives, ``structured_outputs``, ``cache_salt``,
+``add_generation_prompt`` and ``continue_final_message``
 (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html).
 """
 
@@ -38,7 +38,7 @@ class StrictBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
     def check(self) -> None:
-        """Raises ``InvalidRequest`` for what types alone do not show."""
+        """Raises ``InvalidRequest`` for what types do not express."""
 
 
 class StreamOptions(StrictBody):
@@ -53,7 +53,7 @@ class JsonSchema(StrictBody):
     description: str | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None
-    """An answer keeps to its schema whether this is true or not."""
+    """The schema is enforced whether this is true or not."""
 
 
 class ResponseFormat(StrictBody):
@@ -61,7 +61,7 @@ class ResponseFormat(StrictBody):
     json_schema: JsonSchema | None = None
 
 
-# Lists stop at the first mistake, and have a bound: of each mistake pydantic makes an object, and a body has room for a
+# Lists fail at the first mistake, and are bounded: pydantic makes an object of each mistake, and a body could have a
 # million.
 Choices = Annotated[
     list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, min_length=1, max_length=MAX_TEXTS)
@@ -103,7 +103,7 @@ class SamplingBody(StrictBody):
     ignore_eos: bool | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    # Any number above 0 would do for those who trust their callers, but logits must stay within float32.
+    # Bounded so that logits stay within float32.
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     logit_bias: (
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)] | None
@@ -115,7 +115,7 @@ class SamplingBody(StrictBody):
     guided_choice: Choices | None = None
     structured_outputs: StructuredOutputs | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """vLLM's: keeps what the request leaves in the prefix cache from all that have not the same."""
+    """vLLM's: only requests with the same salt find this one's blocks in the prefix cache."""
 
     @property
     def ignored(self) -> list[str]:
@@ -135,14 +135,14 @@ class SamplingBody(StrictBody):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def check(self) -> None:
-        """Raises ``InvalidRequest`` for what types alone do not show."""
+        """Raises ``InvalidRequest`` for what types do not express."""
         _ = self.ignored
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest(
                 "'stream_options' is only allowed when 'stream' is true.", param="stream_options"
             )
         for token in self.logit_bias or ():
-            # As it is written one way only, no token can be there twice.
+            # With a single spelling no token can occur twice.
             if not re.fullmatch(r"0|[1-9][0-9]{0,9}", token):
                 raise InvalidRequest(
                     f"'logit_bias' has token ids for keys, such as \"1024\", not {token[:20]!r}.",
@@ -191,8 +191,8 @@ class ChatBody(SamplingBody):
             self._check_final_message()
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Messages as templates expect them: one text each, 'developer', a newer word, as 'system', and nothing that
-        is null, which says as much as nothing, but the content."""
+        """Messages as templates expect them: one text each, the newer role 'developer' as 'system', and no nulls
+        except the content."""
         messages = []
         for message in self.messages:
             plain = message.model_dump(exclude_unset=True, exclude_none=True)
@@ -345,7 +345,7 @@ def read(kind: type[Body], data: bytes) -> Body:
         raise InvalidRequest(f"The body has {len(raw)} fields, and {MAX_FIELDS} is the most.")
     biases = raw.get("logit_bias")
     if isinstance(biases, dict) and len(biases) > MAX_BIASES:
-        # Here, as objects are looked through to their end.
+        # Checked here, as pydantic validates objects to their end.
         raise InvalidRequest(
             f"'logit_bias' has {len(biases)} tokens, and {MAX_BIASES} is the most.", param="logit_bias"
         )
@@ -365,7 +365,7 @@ def _text(content: str | list[dict[str, Any]] | None) -> str | None:
 
 def _from_pydantic(error: ValidationError) -> InvalidRequest:
     problems = error.errors(include_url=False, include_context=False)
-    # Where a field may be one of several types, pydantic reports each: what got furthest is what was meant.
+    # For a field of several types pydantic reports an error for each: the deepest one is the relevant one.
     first = problems[0]["loc"][:1]
     problem = max((p for p in problems if p["loc"][:1] == first), key=_got_far)
     param = _path(problem["loc"])

@@ -1,4 +1,4 @@
-"""OpenAI's wire format of answers, whole and in chunks.
+"""OpenAI's wire format of responses, whole and in chunks.
 
 https://platform.openai.com/docs/api-reference/chat/object, …/chat-streaming and …/completions/object.
 """
@@ -28,7 +28,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompts', those that the prefix cache had."""
+    """Prompt tokens that the prefix cache had."""
 
     def wire(self) -> dict[str, Any]:
         return {
@@ -41,17 +41,17 @@ class Usage:
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """More of one choice; all pieces of a choice, put together, are a piece as well."""
+    """More of one choice; the sum of a choice's deltas is a delta as well."""
 
     index: int
     text: str
     finish: Finish | None
     logprobs: list[DecodedLogprobs] | None = None
-    """None where they were not asked for."""
+    """``None`` where not requested."""
     calls: list[CallDelta] = field(default_factory=list)
     """More of one or several tool calls, in order."""
     stop: str | int | None = None
-    """With ``finish``: the stop string or token of the caller's that ended it, as in vLLM; None for any other end."""
+    """With ``finish``: the caller's stop string or token that ended it, as in vLLM; ``None`` for any other end."""
 
     def add(self, more: ChoiceDelta) -> None:
         self.text += more.text
@@ -67,7 +67,7 @@ class ChoiceDelta:
 
 
 class ResponseWriter:
-    """The parts that every chunk of one answer has in common; the two dialects fill in the rest."""
+    """What all chunks of a response have in common; the two APIs add the rest."""
 
     prefix: str
     object: str
@@ -84,7 +84,7 @@ class ResponseWriter:
         return orjson.dumps(body)
 
     def opening(self, index: int) -> bytes:
-        """What comes before the first text of a choice."""
+        """The chunk before the first text of a choice."""
         raise NotImplementedError
 
     def chunk(self, piece: ChoiceDelta) -> bytes:
@@ -110,16 +110,16 @@ class ChatResponseWriter(ResponseWriter):
         return self._delta(index, {"role": "assistant", "content": "", "refusal": None}, None)
 
     def chunk(self, piece: ChoiceDelta) -> bytes:
-        words = b""
+        data = b""
         if piece.text or piece.logprobs:
-            words = self._delta(piece.index, {"content": piece.text}, None, _chat_logprobs(piece.logprobs))
+            data = self._delta(piece.index, {"content": piece.text}, None, _chat_logprobs(piece.logprobs))
         if piece.calls:
-            words += self._delta(
+            data += self._delta(
                 piece.index, {"tool_calls": [_call_delta(call) for call in piece.calls]}, None
             )
         if piece.finish is None:
-            return words
-        return words + self._delta(piece.index, {}, piece.finish, stop={"stop_reason": piece.stop})
+            return data
+        return data + self._delta(piece.index, {}, piece.finish, stop={"stop_reason": piece.stop})
 
     def _delta(
         self,
@@ -201,7 +201,7 @@ def _text_logprobs(logprobs: list[DecodedLogprobs] | None) -> dict[str, Any] | N
     return {
         "tokens": [one.chosen.text for one in logprobs],
         "token_logprobs": [one.chosen.logprob for one in logprobs],
-        # The token said is there in any case, be it one more than was asked for.
+        # The chosen token is always included, even beyond the requested number.
         "top_logprobs": [
             None
             if one.chosen.logprob is None

@@ -1,4 +1,4 @@
-"""The life of the HTTP process: bind, start the engine process, serve, drain, leave."""
+"""The life of the HTTP process: bind, start the engine process, serve, drain, exit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SEND_BUFFER = 2**18
 """Bytes that the kernel keeps of an answer, about (Linux doubles it): 600 tokens and more."""
 
 _KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open: longer than a gateway's pool keeps it, so that it is the pool that
-closes it, and never in the face of a request."""
+"""Seconds that an idle connection stays open: longer than a gateway's pool keeps it, so that the pool
+closes it, and never while a request is being sent."""
 
 
 def serve(config: ServerConfig, announce: Callable[[str], None]) -> int:
@@ -67,7 +67,7 @@ async def _run(
     watching: asyncio.Task[None] | None = None
     template: Renderer | None = None
     try:
-        # The engine process takes its time to import torch; meanwhile the tokenizer loads here.
+        # The tokenizer loads while the engine process imports torch.
         tokenizer = await asyncio.to_thread(Tokenizer, config.engine.model)
         if templates := read_templates(config.engine.model, tokenizer.settings):
             template = await Renderer.start(templates, tokenizer.roles)
@@ -155,18 +155,19 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # Signals are ours: uvicorn would raise them again after a clean end, and so make it a failure.
+        # Signals are handled here: uvicorn would raise them again after a clean exit, which would then fail.
         yield
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Bound but not listening: a taken port is found out at once, and nobody connects before the model is loaded."""
+    """Bound but not listening: a port in use is detected at once, and clients cannot connect before the model is
+    loaded."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Connections inherit it. Left alone, the kernel keeps megabytes for a client that does not read.
+            # Connections inherit it. By default the kernel buffers megabytes for a client that does not read.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             listener.bind(address)
         except OSError:
@@ -180,7 +181,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 async def _first(*awaitables: Coroutine[Any, Any, Any]) -> None:
-    """Waits until one of them is done, and drops the others; what it returned or raised is not of interest."""
+    """Waits until one of them is done, and cancels the others; results and exceptions are ignored."""
     tasks = {asyncio.ensure_future(awaitable) for awaitable in awaitables}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""How things stand, for whoever steers by it (``/v1/engine/state``)."""
+"""The engine's state, for gateways and operators (``/v1/engine/state``)."""
 
 from __future__ import annotations
 

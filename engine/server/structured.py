@@ -1,8 +1,8 @@
-"""What form an answer must have: from the fields that ask for one to a grammar that has been tried.
+"""Structured output: from the fields that request it to a grammar that compiles.
 
 OpenAI's ``response_format`` (https://platform.openai.com/docs/guides/structured-outputs), vLLM's ``guided_*`` fields
 and their successor ``structured_outputs`` (https://docs.vllm.ai/en/latest/features/structured_outputs.html), and tool
-calls that OpenAI's ``tool_choice`` forces. Only one of them can have its way.
+calls that OpenAI's ``tool_choice`` forces. Only one of them can be used at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OBJECT = {"type": "object"}
 
 
 async def grammar_of(body: SamplingBody, prefix: str = "") -> Grammar | None:
-    """The form that the text must have. ``prefix``: what of it is written already.
+    """The grammar of the text. ``prefix``: its beginning, where the prompt already has it.
 
     Raises ``InvalidRequest``, which names the field and says what is wrong with it.
     """
@@ -39,7 +39,7 @@ async def chat_grammar_of(
     prefix: str = "",
     longest: int | None = None,
 ) -> Grammar | None:
-    """As ``grammar_of``, with regard to tools: calls that are forced are all of the answer.
+    """As ``grammar_of``, with tools: forced calls are the whole answer.
 
     Where tools may be called and ``response_format`` asks for JSON, the answer is either calls or that JSON. ``format``
     is how the model writes calls, and ``marker`` how a marker of its format is written in Lark. ``longest``: characters
@@ -73,7 +73,7 @@ async def chat_grammar_of(
 
 
 async def _compilable(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool that need not be called: what cannot be kept to of its parameters is left to the model."""
+    """For a tool that need not be called: parameters that cannot be enforced are left to the model."""
     schema = _written(ForcedCalls((), False).schema(tool), "tools")
     if await asyncio.to_thread(language.check, Grammar("json_schema", schema)) is None:
         return tool
@@ -98,9 +98,9 @@ async def _bound(asked: tuple[str, Grammar] | None, prefix: str) -> Grammar | No
 
 
 async def _asked(body: SamplingBody) -> tuple[str, Grammar] | None:
-    """The field that asks for a form, and the form."""
+    """The field that requests structured output, and its grammar."""
     if body.guided_grammar or (body.structured_outputs and body.structured_outputs.grammar):
-        # From one notation to another takes a long one up to a second.
+        # Converting a long grammar takes up to a second.
         found = await asyncio.to_thread(lambda: list(_all_asked(body)))
     else:
         found = list(_all_asked(body))
@@ -170,7 +170,7 @@ def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
 
 def _written(schema: Any, param: str) -> str:
     try:
-        # What is too long is found out before every part of it is looked at.
+        # The length is checked before every part is visited.
         _check_length(schema, param)
         return orjson.dumps(prepared(schema)).decode()
     except (orjson.JSONEncodeError, RecursionError):
@@ -188,7 +188,7 @@ def _check_length(given: Any, param: str) -> None:
 
 
 async def _tried(grammar: Grammar, param: str) -> Grammar:
-    # In a thread: a large schema takes longer than others should have to wait.
+    # In a thread, as a large schema takes long to compile.
     reason = await asyncio.to_thread(language.check, grammar)
     if reason is not None:
         raise _unusable(param, reason)

@@ -1,8 +1,8 @@
 """Jinja as chat templates expect it: what Hugging Face's transformers gives them, in a sandbox.
 
 https://huggingface.co/docs/transformers/chat_templating_writing: ``raise_exception``, ``strftime_now``, ``tojson`` that
-does not escape for HTML, loops that break off, and ``{% generation %}``, which marks what training learns from and
-shows its body.
+does not escape for HTML, ``break`` and ``continue``, and ``{% generation %}``, which marks training targets and renders
+its body.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class Nothing(str):
-    """The content of a message that has none: null to a template that asks for null, and an empty text to others.
+    """The content of a message that has none: null to a template that tests for null, and an empty string to others.
 
-    Some tell calls by null, and many write it as the word "None".
+    Some templates recognize tool calls by null, and many would render it as "None".
     """
 
     __slots__ = ()
@@ -52,7 +52,7 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        # As a call, whose body has a scope of its own: what is set inside is not seen outside, as with transformers.
+        # As a call, whose body has its own scope: variables set inside are not visible outside, as with transformers.
         return nodes.CallBlock(self.call_method("show"), [], [], body).set_lineno(line)
 
     def show(self, caller: Macro) -> str:

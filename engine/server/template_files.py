@@ -16,7 +16,7 @@ class Templates:
 
     default: str
     tool_use: str | None = None
-    """Of conversations with tools, where there is one apart."""
+    """For conversations with tools, if separate."""
 
     @property
     def with_tools(self) -> str:
@@ -30,7 +30,7 @@ def read_templates(folder: Path, settings: Mapping[str, Any]) -> Templates | Non
     Raises ``ModelUnavailable`` if they cannot be read.
     """
     named = _in_settings(settings)
-    # Files go before settings, each for itself.
+    # Files take precedence over settings, each separately.
     for name, place in (
         ("default", "chat_template.jinja"),
         ("tool_use", "additional_chat_templates/tool_use.jinja"),

@@ -1,8 +1,9 @@
-"""Where chat templates run: a process that may be ended at any time. ``python -m engine.server.template_process FD``
+"""A process in which chat templates run, and which may be killed at any time. ``python -m
+engine.server.template_process FD``
 
 A template is a program that came with a checkpoint, and callers choose what it runs on: it may loop for ever, or double
-a text forty times, in one operation that nothing in Python can break off. So the system bounds it: the kernel ends this
-process once a rendering has had its processor time, and gives it no more memory than it may have.
+a text forty times, in one operation that Python cannot interrupt. So the operating system limits it: the kernel kills
+this process once a rendering has used its processor time, and refuses memory beyond the limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from engine.server.chat_template import ChatTemplate
 from engine.server.rendering import DONE, LENGTH, OUT_OF_MEMORY, REFUSED, UNUSABLE, RenderJob, StartRendering
 
 _REASON = 2000
-"""Characters of a refusal: a template may have any text for one."""
+"""Characters of a refusal: a template may raise any text."""
 
 
 class Worker:
@@ -30,22 +31,22 @@ class Worker:
         self._template: ChatTemplate | None = None
 
     def run(self) -> None:
-        """Until the memory is used up. Raises ``EOFError`` when the other process is gone."""
+        """Until memory runs out. Raises ``EOFError`` when the HTTP process has exited."""
         with suppress(MemoryError):
             while True:
                 for message in self._channel.receive(None):
                     kind, text = self._timed(message)
                     self._send(kind, text)
-        # Out here, what the rendering had taken is free again.
+        # Outside the try block the rendering's memory is free again.
         self._send(OUT_OF_MEMORY)
 
     def _timed(self, message: StartRendering | RenderJob) -> tuple[bytes, str]:
         if isinstance(message, StartRendering):
             self._seconds = message.bounds.seconds  # whatever is done later: it is compiled once
-            # Where it cannot be set (a lower one is set already, or not on this system), time is bounded all the same.
+            # Where it cannot be set (a lower one is set already, or the system has none), time is still limited.
             with suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_AS, (message.bounds.memory, message.bounds.memory))
-        # Its signal has no handler, and so ends the process.
+        # Its signal has no handler, and so kills the process.
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
         try:
             return self._start(message) if isinstance(message, StartRendering) else self._render(message)
@@ -79,7 +80,7 @@ class Worker:
 
 
 def main(fd: int) -> int:
-    # When to leave is the HTTP process's to say, by closing its end.
+    # The HTTP process ends this one by closing the socket.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -21,7 +21,7 @@ _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "
 
 
 def _alphabet() -> dict[str, int]:
-    """GPT-2's signs for the 256 bytes: those that print stand for themselves, the others come after the 256th."""
+    """GPT-2's characters for the 256 bytes: printable ones are themselves, the others follow the 256th."""
     printing = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printing]
     return {chr(byte): byte for byte in printing} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -44,7 +44,7 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self.settings = _read(folder / "tokenizer_config.json")
         self.roles = _roles(self.settings | _legacy_roles(folder, self.settings))
-        """Special tokens by what they are for, such as ``bos_token``, as chat templates know them."""
+        """Special tokens by role, such as ``bos_token``, for chat templates."""
         self.bos, self.eos = self.roles.get("bos_token"), self.roles.get("eos_token")
         self.stop_ids = self._stop_ids(folder)
         self.longest = max(map(len, self._tokenizer.get_vocab()), default=1)
@@ -57,18 +57,18 @@ class Tokenizer:
         self._byte_level = b'"ByteLevel"' in kinds
         self._byte_fallback = b'"ByteFallback"' in kinds
         self.spells_bytes = self._byte_level or self._byte_fallback or b'"Metaspace"' in kinds
-        """Whether it is known of each token which bytes it stands for."""
+        """Whether the bytes of every token are known."""
         self._bytes: dict[int, bytes | None] = {}
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """``special`` lets the tokenizer add what a bare prompt starts with; a chat template writes that itself."""
+        """``special`` adds the special tokens that a plain prompt starts with; chat templates write them themselves."""
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
     def showing(self, texts: Iterable[str]) -> Callable[[list[int]], str]:
-        """``decode``, but for special tokens that are among ``texts``: they show."""
+        """``decode``, but with the special tokens that are among ``texts`` visible."""
         ids = {self._tokenizer.token_to_id(text): text for text in texts}
         shown = {number: text for number, text in ids.items() if number in self._special}
         return partial(self._decode_showing, shown) if shown else self.decode
@@ -82,14 +82,14 @@ class Tokenizer:
         return text + self.decode(ids[start:])
 
     def marker(self, text: str) -> str:
-        """How a grammar in Lark says ``text``: by number where it is a token of its own, as llguidance sees it."""
+        """``text`` in a Lark grammar: by id where it is a single token, as llguidance expects."""
         number = self._tokenizer.token_to_id(text)
         if number in self._special or (number in self._added and text[0] + text[-1] == "<>"):
             return f"<[{number}]>"
         return quoted(text)
 
     def bytes_of(self, token: int) -> bytes | None:
-        """What the token adds to a text, be it a part of a character; None for one that adds nothing."""
+        """The token's bytes, possibly a part of a character; ``None`` for one that adds nothing."""
         if token not in self._bytes:
             self._bytes[token] = self._spell(token)
         return self._bytes[token]
@@ -99,7 +99,7 @@ class Tokenizer:
         return str(self._tokenizer.id_to_token(token) or "")
 
     def context(self, ids: list[int]) -> list[int]:
-        """The last few of ``ids`` that are a text of their own: what comes next has to be decoded beside them."""
+        """The last few of ``ids`` that decode to whole characters: context for decoding what comes next."""
         for count in range(1, min(_CONTEXT, len(ids)) + 1):
             text = self.decode(ids[-count:])
             if text and "\ufffd" not in text:
@@ -137,7 +137,7 @@ def _roles(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _legacy_roles(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Files of before 2024 have them apart."""
+    """Checkpoints from before 2024 have them in a file of their own."""
     return {} if "added_tokens_decoder" in settings else _read(folder / "special_tokens_map.json")
 
 

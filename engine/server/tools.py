@@ -1,4 +1,4 @@
-"""How a model writes tool calls: which format its chat template teaches it, and that format as a grammar.
+"""Tool call formats: which one a model's chat template uses, and that format as a grammar.
 
 Formats, by the first of these that a template shows:
 
@@ -41,23 +41,23 @@ class Format:
     begin: str
     """The marker before a call."""
     others: tuple[str, ...] = ()
-    """What models write in its place at times."""
+    """Variants that models write."""
     end: str = ""
-    """The marker behind it."""
+    """The marker after it."""
     gap: str = ""
-    """What stands between the markers and the call."""
+    """Text between the markers and the call."""
     arguments: str = "arguments"
     bare: bool = False
     """Whether an answer that begins with the call needs no marker."""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that may be special tokens, and must be seen all the same."""
+        """Texts that must be decoded even where they are special tokens."""
         inner = ("[ARGS]", "[CALL_ID]") if self.layout == "args" else ()
         return (self.begin, *([self.end] if self.end else ()), *inner)
 
     def new_id(self) -> str:
-        """A call's id. Mistral's templates will have nine letters and digits."""
+        """A call's id. Mistral's templates require nine letters and digits."""
         if self.begin == "[TOOL_CALLS]":
             return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
@@ -91,7 +91,7 @@ def detect(template: str) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class ForcedCalls:
-    """Calls that the answer must consist of."""
+    """Tool calls that the whole answer must consist of."""
 
     tools: Sequence[Mapping[str, Any]]
     """Those that may be called, as in OpenAI's API."""
@@ -103,14 +103,16 @@ class ForcedCalls:
     def schema(self, tool: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call of ``tool``."""
         parameters = tool["function"].get("parameters") or {}
-        if all(name in _REMARKS or (name in _LISTS and not value) for name, value in parameters.items()):
+        if all(name in _ANNOTATIONS or (name in _LISTS and not value) for name, value in parameters.items()):
             return {"type": "object", "additionalProperties": False}
         return prepared({"type": "object", **parameters}, longest=self.longest)
 
 
-_REMARKS = frozenset({"$comment", "$id", "$schema", "default", "description", "examples", "title", "type"})
+_ANNOTATIONS = frozenset(
+    {"$comment", "$id", "$schema", "default", "description", "examples", "title", "type"}
+)
 _LISTS = frozenset({"properties", "required"})
-"""Beside remarks, and with nothing in these, a schema says that there are no arguments."""
+"""A schema with nothing but annotations and these, empty, has no arguments."""
 
 
 def call_rules(format: Format, forced: ForcedCalls, marker: Callable[[str], str] = quoted) -> str:
@@ -132,7 +134,7 @@ def call_rules(format: Format, forced: ForcedCalls, marker: Callable[[str], str]
     )
     if format.layout == "list":
         more = '(", " call)*' if forced.several else ""
-        # Old templates have a space behind the marker.
+        # Old templates have a space after the marker.
         rules.append(f'calls: {begin} " "? "[" call {more} "]" {end}')
     elif format.layout == "args" or not format.bare:
         more = f"({gap} wrapped)*" if forced.several else ""
@@ -162,8 +164,8 @@ def template_messages(
     """Past calls and their results in the form that Hugging Face's templates expect, where OpenAI's differs.
 
     Arguments become objects (OpenAI has them as JSON in a string), results get the name of what was called, and
-    Mistral's templates ids of the kind they insist on. https://huggingface.co/docs/transformers/chat_extras.
-    Phi-4-mini's template shows ``tools`` where they stand in the system message, and calls that are text.
+    Mistral's templates ids of the form that they require. https://huggingface.co/docs/transformers/chat_extras.
+    Phi-4-mini's template renders ``tools`` only in the system message, and calls only as text.
     """
     names: dict[str, str] = {}
     found = []
@@ -179,7 +181,7 @@ def template_messages(
 
 
 def _as_text(messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Calls in the content, and tools in the first message, which is the system's."""
+    """Calls as content, and tools in the system message, which comes first."""
     found = []
     for message in messages:
         if calls := message.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""Tool calls out of a model's text, as it comes."""
+"""Tool calls parsed from a model's text, incrementally."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CallDelta:
     index: int
     """Which of the answer's calls."""
     id: str | None = None
-    """Given with the first part of a call alone, and so is the name."""
+    """Set in the first part of a call only, as is the name."""
     name: str | None = None
     arguments: str = ""
 
@@ -32,11 +32,11 @@ class Parsed:
 
 
 class ToolParser:
-    """Takes calls out of a text. What is no call after all is text, to the letter.
+    """Extracts calls from text. What turns out not to be a call is passed on as text, unchanged.
 
-    A call streams: its name is told once its arguments begin, and they follow as they come. With ``whole`` a call is
-    told when it is complete, so that one that breaks off can be given as the text that it is; a stream that has told
-    a call's beginning gives what does not belong to it as text. Space before a call is dropped.
+    A call is streamed: its name is emitted once its arguments begin, and they follow as they come. With ``whole`` a
+    call is emitted when it is complete, so that an incomplete one can be passed on as text; a stream that has emitted
+    the beginning of a call passes what does not belong to it on as text. White space before a call is dropped.
     """
 
     def __init__(
@@ -48,43 +48,44 @@ class ToolParser:
         only: int | None = None,
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """``names``: tools there are, which tell a call without a marker from an answer in JSON.
-        ``only``: calls after which the rest is dropped. ``schemas``: tools' parameters, which tell text from JSON."""
+        """``names``: of the tools, which distinguish a call without a marker from an answer in JSON.
+        ``only``: calls after which the rest is dropped. ``schemas``: tools' parameters, which distinguish text from
+        JSON."""
         self._schemas = schemas or {}
         self._format = format
         self._names = names
         self._whole = whole
         self._only = only
         self.complete = 0
-        """Calls that have been told to their end."""
+        """Calls emitted completely."""
         self._text = ""
-        """Not yet let out, as a marker may begin in it."""
+        """Not emitted yet, as a marker may begin in it."""
         self._spoken = False
-        """Whether anything but space was let out as text."""
+        """Whether anything but white space was emitted as text."""
         self._out = Parsed()
         self._reading: Reading | None = None
         self._raw: list[str] = []
-        """What was read of a call that has not been told."""
+        """What was read of a call that has not been emitted."""
         self._pushed_back = ""
         self._name: str | None = None
         self._arguments: list[str] | None = None
-        """Those not told; None outside of a call's arguments."""
+        """Arguments not emitted yet; ``None`` outside of a call's arguments."""
         self._read_arguments: list[str] = []
-        self._told = False
+        self._emitted = False
         self._end = 0
-        """Where in what was read the arguments are at their end, once they are."""
+        """Where the arguments end in what was read, once they have."""
         self._put = 0
         """The same of the last argument, where arguments come in tags."""
         self._marked = False
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Texts that must be seen, special tokens or not."""
+        """Texts that must be decoded, special tokens or not."""
         return self._format.markers
 
     @property
     def done(self) -> bool:
-        """Whether nothing that follows matters."""
+        """Whether the rest is ignored."""
         return self._only is not None and self.complete >= self._only
 
     def push(self, text: str) -> Parsed:
@@ -95,7 +96,7 @@ class ToolParser:
         return self._release()
 
     def finish(self, *, cut: bool) -> Parsed:
-        """What was held back. ``cut``: the answer is not at its end; a call that has begun is told as far as it is."""
+        """The rest. ``cut``: the answer is incomplete; a call that has begun is emitted as far as it goes."""
         if self._reading is not None:
             if cut and self._arguments is not None and self._name is not None:
                 self._whole = False
@@ -117,16 +118,16 @@ class ToolParser:
         self._spoken = self._spoken or bool(text.strip())
 
     def _step(self) -> bool:
-        """Whether it got on."""
+        """Whether there was progress."""
         return self._look() if self._reading is None else self._read()
 
     def _look(self) -> bool:
-        """Lets text out up to where a call begins."""
+        """Emits text up to where a call begins."""
         text, form = self._text, self._format
         rest = text.lstrip()
         space = text[: len(text) - len(rest)]
         if self.complete and not self._spoken:
-            # Between calls, or behind the last.
+            # Between calls, or after the last.
             for sign in (form.end, ";" if form.bare else ""):
                 if sign and rest.startswith(sign):
                     self._text = rest[len(sign) :]
@@ -178,7 +179,7 @@ class ToolParser:
         return False
 
     def _give_up(self, *, cut: bool = False) -> None:
-        """The call ends here; what was not told of it is text."""
+        """The call ends here; what was not emitted of it is text."""
         self._reading = None
         self._pushed_back = ""
         at = self._end or self._put
@@ -192,7 +193,7 @@ class ToolParser:
             # All is there but the last brace.
             self._complete()
             return
-        if not self._told:
+        if not self._emitted:
             self._say("".join(self._raw))
         else:
             self._say("".join(self._arguments or ()) + ("" if cut and not self._end else behind))
@@ -201,9 +202,9 @@ class ToolParser:
     def _reset(self) -> None:
         self._raw.clear()
         self._read_arguments.clear()
-        self._name, self._arguments, self._told, self._end, self._put = None, None, False, 0, 0
+        self._name, self._arguments, self._emitted, self._end, self._put = None, None, False, 0, 0
 
-    # What follows reads a call sign by sign.
+    # Below: coroutines that parse a call character by character.
 
     def _next(self) -> Reading:
         if self._pushed_back:
@@ -212,7 +213,7 @@ class ToolParser:
         return (yield)
 
     def _sign(self, *wanted: str) -> Reading:
-        """The next sign that is no space, which must be one of those ``wanted``, if any are."""
+        """The next character that is not white space, which must be one of ``wanted``, if given."""
         while (char := (yield from self._next())) in " \t\r\n":
             pass
         if wanted and char not in wanted:
@@ -224,7 +225,7 @@ class ToolParser:
         return (yield from self._read_fields())
 
     def _read_several(self) -> Reading:
-        """A list of calls, or a name and arguments: models of one family do either."""
+        """A list of calls, or a name and arguments: models of one family write either."""
         char = yield from self._sign()
         if char != "[" and self._format.begin != MISTRAL.begin:
             raise Broken
@@ -260,7 +261,7 @@ class ToolParser:
         self._put = len(self._raw)
 
     def _read_fields(self, *, inner: bool = False) -> Reading:
-        """The fields of a call's object behind its first brace, in any order."""
+        """The fields of a call's object after its first brace, in any order."""
         char = yield from self._sign('"', "}")
         seen = False
         while char != "}":
@@ -312,7 +313,7 @@ class ToolParser:
         self._read_arguments.append(text)
 
     def _value(self, char: str, sink: Callable[[str], None] | None = None) -> Reading:
-        """A JSON value that begins with ``char``: what it says, its brackets alone being checked."""
+        """A JSON value that begins with ``char``: its text, of which only brackets are checked."""
         text: list[str] = []
         put = sink or text.append
         open_, quote, escaped = "", False, False
@@ -356,13 +357,13 @@ class ToolParser:
         self._reset()
 
     def _tell(self, *, complete: bool = False) -> None:
-        """Tells what is new of the call that is being read, if it may be."""
+        """Emits what is new of the call that is being read, if allowed."""
         if self._name is None or not self._arguments or (self._whole and not complete):
             return
         delta = CallDelta(self.complete, arguments="".join(self._arguments))
-        if not self._told:
+        if not self._emitted:
             delta.id, delta.name = self._format.new_id(), self._name
-        self._told = True
+        self._emitted = True
         self._arguments = []
         self._out.calls.append(delta)
 
@@ -385,7 +386,7 @@ def _is_object(source: str) -> bool:
 
 
 def _overlap(text: str, marker: str) -> int:
-    """Length of the longest end of ``text`` that ``marker`` begins with."""
+    """Length of the longest suffix of ``text`` that is a prefix of ``marker``."""
     for length in range(min(len(marker) - 1, len(text)), 0, -1):
         if marker.startswith(text[-length:]):
             return length

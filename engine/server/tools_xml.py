@@ -1,4 +1,4 @@
-"""Calls as Qwen3-Coder and its heirs write them: tags, and a value in each that is text or JSON.
+"""Calls as Qwen3-Coder and its successors write them: tags, each with a value that is text or JSON.
 
     <function=weather>
     <parameter=city>
@@ -6,7 +6,7 @@
     </parameter>
     </function>
 
-The tags do not say of what type a value is: the tool's schema does. Text is text to the letter, whatever it looks like.
+A value's type follows from the tool's schema, not from the tags. Text is taken literally, whatever it looks like.
 https://huggingface.co/Qwen/Qwen3-Coder-480B-A35B-Instruct
 """
 
@@ -22,13 +22,13 @@ CLOSING = "</function>"
 _CLOSING = "</parameter>"
 _LONGEST_NAME = 256
 _REFERENCES = 8
-"""That are followed from one schema to the next."""
+"""Followed from one schema to the next."""
 
 Reading = Generator[None, str, str]
 
 
 class Broken(Exception):
-    """What is being read is no call."""
+    """What is being parsed is not a call."""
 
 
 def read_name(following: Callable[[], Reading], *, opened: bool) -> Reading:
@@ -56,7 +56,7 @@ def read_parameters(
 
 
 def _tag(following: Callable[[], Reading], *tags: str) -> Reading:
-    """The next of them, with any space before it."""
+    """The next of ``tags``, with any white space before it."""
     found = ""
     while found not in tags:
         found = (found + (yield from following())).lstrip()
@@ -66,7 +66,7 @@ def _tag(following: Callable[[], Reading], *tags: str) -> Reading:
 
 
 def _until(following: Callable[[], Reading], sign: str, longest: int | None = None) -> Reading:
-    """What stands before the sign."""
+    """The text before ``sign``."""
     found: list[str] = []
     while found[-len(sign) :] != list(sign):
         found.append((yield from following()))
@@ -76,7 +76,7 @@ def _until(following: Callable[[], Reading], sign: str, longest: int | None = No
 
 
 def argument(text: str, schema: Any, root: Mapping[str, Any]) -> str:
-    """A value as JSON, by its schema, which may refer to others of ``root``. What does not fit is text."""
+    """A value as JSON, by its schema, which may refer to others of ``root``. What does not match is text."""
     kinds, bare = _kinds(schema, root), text.strip()
     if "null" in kinds and bare in ("null", "None"):
         return "null"
@@ -95,7 +95,7 @@ def argument(text: str, schema: Any, root: Mapping[str, Any]) -> str:
 def rules(rule: str, name: str, schema: Mapping[str, Any]) -> Iterator[str]:
     """A Lark grammar whose rule ``rule`` is a call, in which properties come in their schema's order.
 
-    Of texts their lengths and enums hold, patterns and formats do not.
+    Lengths and enums of strings are enforced, patterns and formats are not.
     """
     properties, required = schema.get("properties") or {}, schema.get("required") or []
     parts = []
@@ -118,7 +118,7 @@ _NEW_LINE = quoted("\n")
 
 
 def _value(schema: Any, root: Mapping[str, Any]) -> str:
-    """The rest of a rule for a value and the tag behind it."""
+    """The rest of a rule for a value and the tag after it."""
     closing = f"{_NEW_LINE} {quoted(_CLOSING)} {_NEW_LINE}"
     kinds = _kinds(schema, root)
     if kinds and "string" not in kinds:

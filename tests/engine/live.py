@@ -53,7 +53,7 @@ class EngineServer:
         return self._log.read_text()
 
     @property
-    def loop_pid(self) -> int:
+    def core_pid(self) -> int:
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         # The chat template's processes are children, too.

@@ -347,7 +347,7 @@ def test_what_changes_no_answer_is_ignored_and_named_in_a_header(server: EngineS
         assert answer.json()["choices"] == plain.json()["choices"]
 
 
-def test_what_ended_an_answer_is_told(server: EngineServer) -> None:
+def test_what_ended_an_answer_is_reported(server: EngineServer) -> None:
     body = {"model": "long", "prompt": "once", "max_tokens": 30, "temperature": 0}
     text = server.post(TEXT, **body).json()["choices"][0]["text"]
     stop = text[len(text) // 2 :][:2]
@@ -359,7 +359,7 @@ def test_what_ended_an_answer_is_told(server: EngineServer) -> None:
     assert (whole["finish_reason"], whole["stop_reason"]) == ("length", None)
 
 
-def test_a_token_that_ended_an_answer_is_told(server: EngineServer) -> None:
+def test_a_token_that_ended_an_answer_is_reported(server: EngineServer) -> None:
     body = {"model": "long", "messages": HELLO, "max_tokens": 30, "temperature": 0}
     biased = {"logit_bias": {"9": 100}, "stop_token_ids": [9]}
     whole = server.post(CHAT, **body, **biased).json()["choices"][0]

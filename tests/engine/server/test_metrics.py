@@ -61,7 +61,7 @@ def test_a_step_shows_in_the_metrics() -> None:
         assert line in lines
 
 
-def test_hits_guesses_and_who_waits_are_told() -> None:
+def test_hits_draft_tokens_and_waiting_requests_are_exported() -> None:
     metrics = EngineMetrics()
     reported = replace(
         step(prefill=5), hit_tokens=32, proposed=10, accepted=7, waiting_by_priority={2: 3, 0: 1}

@@ -55,7 +55,7 @@ def test_when_the_loop_process_dies_everyone_is_told_and_the_server_leaves(
         running(server, 2)
         waiting = Request(server, **LONG, stream=True)
         eventually(lambda: server.state()["waiting"] == 1 and stream.text)
-        os.kill(server.loop_pid, signal.SIGKILL)
+        os.kill(server.core_pid, signal.SIGKILL)
         assert server.process.wait(300) == 1
         for request in (stream, whole, waiting):
             request.join(300)
@@ -70,11 +70,11 @@ def test_when_the_loop_process_dies_everyone_is_told_and_the_server_leaves(
 
 def test_when_the_http_process_dies_the_loop_process_leaves(long_model: Path, tmp_path: Path) -> None:
     with EngineServer(long_model, "--kv-cache-blocks", "4000", log=tmp_path / "log") as server:
-        idle = server.loop_pid
+        idle = server.core_pid
         server.process.kill()
         eventually(lambda: not alive(idle))
     with EngineServer(long_model, "--kv-cache-blocks", "4000", log=tmp_path / "log") as server:
-        busy = server.loop_pid
+        busy = server.core_pid
         connection = socket.create_connection(("127.0.0.1", server.port))
         data = json.dumps(LONG).encode()
         connection.sendall(
@@ -92,7 +92,7 @@ def test_sigterm_lets_what_runs_finish_and_takes_nothing_new(long_model: Path, t
     with EngineServer(long_model, "--kv-cache-blocks", "4000", log=tmp_path / "log") as server:
         requests = [Request(server, **{**LONG, "max_tokens": 300}, stream=stream) for stream in (True, False)]
         running(server, 2)
-        loop = server.loop_pid
+        loop = server.core_pid
         server.signal(signal.SIGTERM)
         eventually(lambda: refuses(server.port))
         assert server.process.wait(300) == 0
@@ -125,7 +125,7 @@ def test_ctrl_c_is_quiet_and_a_second_one_does_not_wait(long_model: Path, tmp_pa
         Request(server, **LONG, stream=True)
         running(server, 1)
         # A terminal sends it to both processes.
-        for pid in (server.process.pid, server.loop_pid):
+        for pid in (server.process.pid, server.core_pid):
             os.kill(pid, signal.SIGINT)
         eventually(lambda: "draining" in server.log)
         server.signal(signal.SIGINT)
@@ -178,14 +178,14 @@ def refuses(port: int) -> bool:
     return False
 
 
-def test_a_loop_process_that_stays_stuck_is_given_up_and_everyone_told(
+def test_an_engine_process_that_stays_stuck_is_killed_and_every_request_fails(
     long_model: Path, tmp_path: Path
 ) -> None:
     options = ("--kv-cache-blocks", "4000", "--step-timeout", "1")
     with EngineServer(long_model, *options, log=tmp_path / "log") as server:
         stream, plain = Request(server, **LONG, stream=True), Request(server, **LONG)
         eventually(lambda: stream.text)
-        os.kill(server.loop_pid, signal.SIGSTOP)
+        os.kill(server.core_pid, signal.SIGSTOP)
         assert server.process.wait(300) == 1
         stream.join(300)
         plain.join(300)
@@ -200,9 +200,9 @@ def test_a_step_that_is_stuck_shows_within_five_seconds(long_model: Path, tmp_pa
         stream = Request(server, **LONG, stream=True)
         eventually(lambda: stream.text)
         assert server.http.get("/health").status_code == 200
-        os.kill(server.loop_pid, signal.SIGSTOP)
+        os.kill(server.core_pid, signal.SIGSTOP)
         eventually(lambda: server.http.get("/health").status_code == 503)
         answer = server.http.get("/health")
         assert answer.json()["error"]["code"] == "engine_stalled"
-        os.kill(server.loop_pid, signal.SIGCONT)
+        os.kill(server.core_pid, signal.SIGCONT)
         eventually(lambda: server.http.get("/health").status_code == 200)

@@ -247,7 +247,7 @@ def server_name(server: EngineServer) -> str:
 
 
 def second_rank(server: EngineServer) -> int:
-    pid = server.loop_pid
+    pid = server.core_pid
     children = [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -277,7 +277,7 @@ def test_a_server_of_two_ranks_and_the_death_of_either(long_model: Path, tmp_pat
         assert "rank 1 died" in server.log
     with EngineServer(long_model, *options, log=tmp_path / "three.log") as server:
         follower = second_rank(server)
-        os.kill(server.loop_pid, signal.SIGKILL)
+        os.kill(server.core_pid, signal.SIGKILL)
         eventually(lambda: not alive(follower))
         assert server.process.wait(300) == 1
 
