@@ -20,6 +20,7 @@ from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metric
 from gateway.identity.api_keys import hash_key
 from gateway.observe import logs
 from gateway.policy.key_store import issued_files
+from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.process.listener import CannotListen, listen, reachable
@@ -83,8 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
         log.info(
             "no folder 'policies' here: serving the built-in policy; 'tollgate init' writes a copy to edit"
         )
+    tables = KeyTableReader()
     try:
-        loaded = load_policy(settings.policies, env, also=issued_files(settings.state_dir))
+        loaded = load_policy(settings.policies, env, also=issued_files(settings.state_dir), tables=tables)
         listeners = listen(settings.host, settings.port, settings.workers)
     except PolicyError as error:
         return _fail(f"the policy is rejected:\n{error}")
@@ -108,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         for listener in listeners:
             stack.enter_context(listener)
         try:
-            return asyncio.run(run_gateway(settings, listeners, env, reporter.callbacks()))
+            return asyncio.run(run_gateway(settings, listeners, env, reporter.callbacks(), tables))
         except PolicyError as error:
             return _fail(f"the policy is rejected:\n{error}")
 

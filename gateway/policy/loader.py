@@ -49,14 +49,21 @@ class Loaded:
 
 
 def load_policy(
-    directory: Path, env: Mapping[str, str], *, also: Sequence[Path] = (), with_files: bool = False
+    directory: Path,
+    env: Mapping[str, str],
+    *,
+    also: Sequence[Path] = (),
+    with_files: bool = False,
+    tables: KeyTableReader | None = None,
 ) -> Loaded:
     """Read all of a folder's ``*.yaml`` and ``*.yml`` files, and those of ``also`` that are there, as one policy.
 
     Top-level mappings and lists of several files are joined. ``with_files``: also check that the files it names
-    exist, and that the engines it launches would start. Raises ``PolicyError`` with every problem found.
+    exist, and that the engines it launches would start. ``tables`` remembers the keys that it read before. Raises
+    ``PolicyError`` with every problem found.
     """
-    return policy_of(read_files(directory, also), env, beside=directory if with_files else None)
+    beside = directory if with_files else None
+    return policy_of(read_files(directory, also), env, beside=beside, tables=tables)
 
 
 def policy_of(

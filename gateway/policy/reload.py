@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from gateway.policy.files import WatchedFiles, read_files
+from gateway.policy.files import WatchedFiles
 from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded, load_policy, policy_of
 from gateway.policy.problems import PolicyError
@@ -51,11 +51,12 @@ class PolicyWatcher:
         fallback: Path | None = None,
         env: Mapping[str, str] = os.environ,
         interval: float = 0.2,
+        tables: KeyTableReader | None = None,
     ) -> None:
         """``also`` are files elsewhere that belong to the policy while they are there.
 
         ``on_keys`` gets the ``keys_digest`` each time that it changes. ``fallback`` is a folder that is read instead
-        of an invalid one at the start, and only then.
+        of an invalid one at the start, and only then. ``tables`` remembers the keys that it read before.
         """
         self.generation = 0
         """How many policies have been applied."""
@@ -77,7 +78,7 @@ class PolicyWatcher:
         self._interval = interval
         self._files = WatchedFiles(directory, also)
         self._tracker = RevocationTracker(env)
-        self._tables = KeyTableReader()
+        self._tables = tables or KeyTableReader()
         self._accepted: frozenset[str] = frozenset()
         """The hashes of all keys that are accepted."""
         self._revoked = _NO_KEYS
@@ -123,7 +124,7 @@ class PolicyWatcher:
         return digest in self._accepted
 
     def _load(self) -> Loaded:
-        return policy_of(read_files(self._directory, self._also), self._env, tables=self._tables)
+        return load_policy(self._directory, self._env, also=self._also, tables=self._tables)
 
     async def _follow(self) -> None:
         read: Loaded | None = None

@@ -21,6 +21,7 @@ from gateway.backends.launcher import launches
 from gateway.children.child import OnLine
 from gateway.identity.control import Control, preallocate
 from gateway.policy.key_store import issued_files
+from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
 from gateway.policy.warnings import unshared_state
@@ -49,9 +50,14 @@ class Callbacks:
 
 
 async def run(
-    settings: Settings, listeners: Sequence[socket.socket], env: Mapping[str, str], callbacks: Callbacks
+    settings: Settings,
+    listeners: Sequence[socket.socket],
+    env: Mapping[str, str],
+    callbacks: Callbacks,
+    tables: KeyTableReader | None = None,
 ) -> int:
     """Serve until stopped by a signal; the exit code is 0, or 128 and the signal that cut the draining short.
+    ``tables`` remembers the keys that it read before.
 
     Raises ``PolicyError`` if there is no policy to start with.
     """
@@ -83,7 +89,7 @@ async def run(
             preallocate(scratch / "keys", settings.workers)
             also = issued_files(settings.state_dir)
             async with (
-                PolicyWatcher(settings.policies, apply_policy, env=env, also=also) as watcher,
+                PolicyWatcher(settings.policies, apply_policy, env=env, also=also, tables=tables) as watcher,
                 Control(
                     settings.policies, settings.state_dir, watcher, scratch / "keys", settings.workers, env
                 ),

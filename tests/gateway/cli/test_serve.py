@@ -124,7 +124,7 @@ def test_options_and_variables_that_cannot_be_used(
 ) -> None:
     assert main(["serve", "--workers", "many"]) == 2
     said = capsys.readouterr().err
-    assert said == "tollgate: --workers must be a whole number from 1 to 1024, not 'many'\n"
+    assert said == "tollgate: --workers must be a whole number from 1 to 1024, or 'auto', not 'many'\n"
     monkeypatch.setenv("TOLLGATE_LOG_LEVEL", "loud")
     assert main(["serve"]) == 2
     assert capsys.readouterr().err.startswith("tollgate: TOLLGATE_LOG_LEVEL must be one of debug, info,")
