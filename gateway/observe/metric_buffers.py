@@ -63,12 +63,12 @@ class BufferedHistogram:
         self._sum = 0.0
         self.flushed = time.monotonic()
 
-    def observe(self, value: float) -> None:
+    def observe(self, value: float, times: int = 1) -> None:
         if not self._counts:
             self._changed.append(self)
         bucket = bisect_left(self._bounds, value)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
-        self._sum += value
+        self._counts[bucket] = self._counts.get(bucket, 0) + times
+        self._sum += value * times
 
     def flush(self) -> None:
         # prometheus_client itself only takes single values.

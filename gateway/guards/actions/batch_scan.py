@@ -57,28 +57,44 @@ class BatchScan:
             await self._turn()
             for number, (text, origin) in enumerate(self._texts):
                 if text:
-                    piece = Piece(number, 0, 0, len(text) + 1, text)
-                    self._collect(piece, origin, self.inspection.quick(text, origin))
+                    self._collect_whole(number, text, origin, self.inspection.quick(text, origin))
             return self._hits > 0
+        for batch in self._short_texts():
+            verdicts = await self._quick([(text, origin) for _, text, origin in batch])
+            for (number, text, origin), verdict in zip(batch, verdicts, strict=True):
+                self._collect_whole(number, text, origin, verdict)
+            if self._is_decided():
+                return True
+        await self._look_at_long_texts()
+        return self._hits > 0
+
+    async def _look_at_long_texts(self) -> None:
+        """Those of more than one piece."""
         fresh = self._cursors()
         begun: deque[PieceCursor] = deque()
         while batch := self._batch(begun, fresh):
-            given = [(cursor.piece.text, cursor.origin) for cursor in batch]
-            if self.is_offloaded:
-                verdicts = await self.inspection.quick_offloaded(given)
-            else:
-                await self._turn()
-                verdicts = [self.inspection.quick(text, origin) for text, origin in given]
+            verdicts = await self._quick([(cursor.piece.text, cursor.origin) for cursor in batch])
             longer = []
             for cursor, verdict in zip(batch, verdicts, strict=True):
                 self._collect(cursor.piece, cursor.origin, verdict)
                 if cursor.goes_on(verdict.findings if verdict and self._is_exact else ()):
                     longer.append(cursor)
             begun.extendleft(reversed(longer))
-            if self._hits and self._one_is_enough:
-                self._open = {}
-                break
-        return self._hits > 0
+            if self._is_decided():
+                return
+
+    def _is_decided(self) -> bool:
+        """Whether what was found is enough; then nothing is left open."""
+        if self._hits and self._one_is_enough:
+            self._open = {}
+            return True
+        return False
+
+    async def _quick(self, pieces: Sequence[tuple[str, Origin]]) -> list[Verdict | None]:
+        if self.is_offloaded:
+            return await self.inspection.quick_offloaded(pieces)
+        await self._turn()
+        return self.inspection.quick_all(pieces)
 
     async def decide(self) -> None:
         """Raises ``Unscanned``."""
@@ -107,10 +123,26 @@ class BatchScan:
             await asyncio.sleep(self._rest)
         await self.inspection.turn()
 
+    def _short_texts(self) -> Iterator[list[tuple[int, str, Origin]]]:
+        """Texts of one piece, with their numbers, in batches of a piece's characters."""
+        batch: list[tuple[int, str, Origin]] = []
+        characters = 0
+        for number, (text, origin) in enumerate(self._texts):
+            size = len(text)
+            if not 0 < size <= self._piece:
+                continue
+            characters += size
+            if batch and (characters > self._piece or len(batch) == BATCH_PIECES):
+                yield batch
+                batch, characters = [], size
+            batch.append((number, text, origin))
+        if batch:
+            yield batch
+
     def _cursors(self) -> Iterator[PieceCursor]:
         overlap = self.inspection.guard.window
         for number, (text, origin) in enumerate(self._texts):
-            if text:
+            if len(text) > self._piece:
                 yield PieceCursor(number, text, origin, self._piece, overlap)
 
     def _batch(self, begun: deque[PieceCursor], fresh: Iterator[PieceCursor]) -> list[PieceCursor]:
@@ -136,6 +168,10 @@ class BatchScan:
                 self._take(piece, verdict)
             if self._hits and self.inspection.guard.config.action == "block":
                 return  # one finding is enough, and the rest might time out
+
+    def _collect_whole(self, number: int, text: str, origin: Origin, verdict: Verdict | None) -> None:
+        if verdict is None or verdict.findings:
+            self._collect(Piece(number, 0, 0, len(text) + 1, text), origin, verdict)
 
     def _collect(self, piece: Piece, origin: Origin, verdict: Verdict | None) -> None:
         if verdict is None:

@@ -65,11 +65,22 @@ class Inspection:
             self._record(verdict)
         return verdict
 
+    def quick_all(self, pieces: Sequence[tuple[str, Origin]]) -> list[Verdict | None]:
+        """The same for several pieces at once. Raises ``Unscanned`` for all of them."""
+        quick = self.guard.scanner.quick
+        began = time.perf_counter()
+        try:
+            verdicts = [quick(text, origin) for text, origin in pieces]
+        except Exception as error:
+            raise self._failed("fast", began, error) from None
+        self._record_all(verdicts, time.perf_counter() - began)
+        return verdicts
+
     async def quick_offloaded(self, pieces: Sequence[tuple[str, Origin]]) -> list[Verdict | None]:
         """The same for several pieces in another process, which is killed after the guard's ``timeout``."""
         offload = self.guard.offload
         if offload is None:
-            return [self.quick(text, origin) for text, origin in pieces]
+            return self.quick_all(pieces)
         if self._misses >= PATIENCE:
             raise Unscanned("unavailable")
         began = time.perf_counter()
@@ -77,13 +88,7 @@ class Inspection:
             verdicts = await offload.quick(self._owner, pieces)
         except Exception as error:
             raise self._failed("fast", began, error) from None
-        each = (time.perf_counter() - began) / len(pieces)
-        for verdict in verdicts:
-            if verdict is None:
-                self._count("fast", each, "open")
-            else:
-                self._count(verdict.check, each, "found" if verdict.findings else "clean")
-                self._record(verdict)
+        self._record_all(verdicts, time.perf_counter() - began)
         return verdicts
 
     async def thorough(self, texts: Sequence[str], origin: Origin) -> list[Verdict]:
@@ -134,6 +139,19 @@ class Inspection:
         }
         return {**facts, "unscanned": self.unscanned} if self.unscanned else facts
 
+    def _record_all(self, verdicts: Sequence[Verdict | None], seconds: float) -> None:
+        scans: dict[tuple[str, str], int] = {}
+        for verdict in verdicts:
+            if verdict is None:
+                kind = ("fast", "open")
+            else:
+                kind = (verdict.check, "found" if verdict.findings else "clean")
+                if verdict.score or verdict.findings or verdict.check != self._check:
+                    self._record(verdict)
+            scans[kind] = scans.get(kind, 0) + 1
+        for (check, outcome), times in scans.items():
+            self._count(check, seconds / len(verdicts), outcome, times)
+
     def _record(self, verdict: Verdict) -> None:
         self._score = max(self._score, verdict.score, *(finding.score for finding in verdict.findings), 0.0)
         if verdict.check not in _CHECKS or _CHECKS.index(verdict.check) > _CHECKS.index(self._check):
@@ -142,11 +160,11 @@ class Inspection:
     def _timed(self, check: str, began: float, outcome: str) -> None:
         self._count(check, time.perf_counter() - began, outcome)
 
-    def _count(self, check: str, seconds: float, outcome: str) -> None:
-        self._scans += 1
-        self._seconds += seconds
-        self._metrics.guard_scans.labels(self.guard.name, check, outcome).inc()
-        self._metrics.guard_seconds.labels(self.guard.name, check).observe(seconds)
+    def _count(self, check: str, seconds: float, outcome: str, times: int = 1) -> None:
+        self._scans += times
+        self._seconds += seconds * times
+        self._metrics.guard_scans.labels(self.guard.name, check, outcome).inc(times)
+        self._metrics.guard_seconds.labels(self.guard.name, check).observe(seconds, times)
 
     def _failed(self, check: str, began: float, error: Exception) -> Unscanned:
         self._timed(check, began, "unscanned")

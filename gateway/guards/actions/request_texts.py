@@ -145,6 +145,10 @@ class RequestTexts:
         """Whether there is text in it: its own, or that of a document or of a tool's result (Anthropic's blocks)."""
         if len(path) > DEEPEST:
             raise BadRequest(f"A message has more than {DEEPEST} levels.", param="messages")
+        if len(part) == 2 and part.get("type") == "text" and isinstance(text := part.get("text"), str):
+            if text:  # nearly all of them
+                self.texts.append(RequestText((*path, "text"), text, origin))
+            return True
         count = len(self.texts)
         names = ("text", "refusal", "thinking", "title", "context")
         for name in names:

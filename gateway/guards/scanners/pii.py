@@ -1,8 +1,9 @@
-"""Personal data: patterns in this very process, and Presidio in the sidecar for what patterns cannot find."""
+"""Personal data: patterns in the gateway, and Presidio in the sidecar for what patterns cannot find."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -19,7 +20,8 @@ from gateway.sidecar.api import Sidecar, SidecarError
 from gateway.types import Call
 
 _LONGEST_NAME = 128
-"""Characters of a name, or of a number, with the words around it by which Presidio knows it."""
+"""Characters of a name, or of a number, with the context by which Presidio recognizes it."""
+_CLEAN = {check: Verdict(check=check) for check in ("fast", "model")}
 
 
 class Pii:
@@ -30,6 +32,9 @@ class Pii:
     def __init__(self, config: PiiGuard, sidecar: Sidecar | None) -> None:
         fast = "fast" in config.checks
         self._patterns = tuple(PATTERNS[entity] for entity in config.entities if fast and entity in PATTERNS)
+        needs = [pattern.needs for pattern in self._patterns]
+        self._needed = re.compile(f"[{''.join(needs)}]") if all(needs) and needs else None
+        """Without one of these characters there is nothing to find."""
         self._asked = asked_of_sidecar(config.entities, config.checks)
         # Numbers are the same in all languages; names and dates are not.
         self._named = tuple(entity for entity in self._asked if entity in NAMES or entity == "DATE_TIME")
@@ -70,13 +75,15 @@ class Pii:
 
     def _matches(self, text: str) -> Iterator[Finding]:
         text = folded(unglued(text))
+        if self._needed is not None and not self._needed.search(text):
+            return
         for pattern in self._patterns:
             yield from find_visible(text, pattern.find)
 
     def _verdict(self, findings: Iterable[Finding], check: str) -> Verdict:
         candidates = list(findings)
         if not candidates:
-            return Verdict(check=check)
+            return _CLEAN[check]
         certain = [finding for finding in candidates if finding.score >= self._threshold]
         best = max(finding.score for finding in candidates)
         return Verdict(tuple(apart(certain, self._order)), best, check)

@@ -61,4 +61,4 @@ def find(text: str) -> Iterator[Finding]:
         yield Finding("CREDIT_CARD", match.start(), match.end(), score)
 
 
-CREDIT_CARD = Pattern("CREDIT_CARD", 23 + ContextWords.BEFORE, find)
+CREDIT_CARD = Pattern("CREDIT_CARD", 23 + ContextWords.BEFORE, find, needs="0-9")

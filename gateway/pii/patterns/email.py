@@ -41,4 +41,4 @@ def _after_a_name(text: str, start: int, at: int) -> int:
     return start if equals < 0 else equals + 1
 
 
-EMAIL_ADDRESS = Pattern("EMAIL_ADDRESS", LOCAL + 1 + DOMAIN, find)
+EMAIL_ADDRESS = Pattern("EMAIL_ADDRESS", LOCAL + 1 + DOMAIN, find, needs="@")

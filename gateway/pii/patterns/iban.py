@@ -48,4 +48,4 @@ def valid(iban: str) -> bool:
     return int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
 
 
-IBAN_CODE = Pattern("IBAN_CODE", 33 + 8, find)
+IBAN_CODE = Pattern("IBAN_CODE", 33 + 8, find, needs="0-9")

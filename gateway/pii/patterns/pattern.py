@@ -21,6 +21,8 @@ class Pattern:
     """Characters of the longest one that is sure to be found, context words included."""
     find: Find
     """All candidates with their scores, in order, perhaps overlapping those of other patterns."""
+    needs: str = ""
+    """A class of characters (for a regular expression) of which every candidate has one; empty: not known."""
 
 
 class ContextWords:

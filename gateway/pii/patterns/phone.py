@@ -80,4 +80,4 @@ def find(text: str) -> Iterator[Finding]:
         yield Finding("PHONE_NUMBER", start, end, score)
 
 
-PHONE_NUMBER = Pattern("PHONE_NUMBER", 40 + ContextWords.BEFORE, find)
+PHONE_NUMBER = Pattern("PHONE_NUMBER", 40 + ContextWords.BEFORE, find, needs="0-9")

@@ -74,7 +74,7 @@ def find_license(text: str) -> Iterator[Finding]:
             yield Finding("US_DRIVER_LICENSE", start, end, 0.75)
 
 
-US_SSN = Pattern("US_SSN", 11 + ContextWords.BEFORE, find_ssn)
-US_ITIN = Pattern("US_ITIN", 11 + ContextWords.BEFORE, find_itin)
+US_SSN = Pattern("US_SSN", 11 + ContextWords.BEFORE, find_ssn, needs="0-9")
+US_ITIN = Pattern("US_ITIN", 11 + ContextWords.BEFORE, find_itin, needs="0-9")
 US_PASSPORT = Pattern("US_PASSPORT", 9 + ContextWords.BEFORE, find_passport)
 US_DRIVER_LICENSE = Pattern("US_DRIVER_LICENSE", 20 + ContextWords.BEFORE, find_license)
