@@ -14,6 +14,7 @@ from gateway.guards.scanners.folding import find_visible, folded
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.pii.entities import asked_of_sidecar
 from gateway.pii.patterns import PATTERNS
+from gateway.pii.patterns.pattern import Pattern
 from gateway.pii.recognizers import NAMES
 from gateway.policy.schema.guards import PiiGuard
 from gateway.sidecar.api import Sidecar, SidecarError
@@ -32,9 +33,11 @@ class Pii:
     def __init__(self, config: PiiGuard, sidecar: Sidecar | None) -> None:
         fast = "fast" in config.checks
         self._patterns = tuple(PATTERNS[entity] for entity in config.entities if fast and entity in PATTERNS)
-        needs = [pattern.needs for pattern in self._patterns]
-        self._needed = re.compile(f"[{''.join(needs)}]") if all(needs) and needs else None
-        """Without one of these characters there is nothing to find."""
+        groups: dict[str, list[Pattern]] = {}
+        for pattern in self._patterns:
+            groups.setdefault(pattern.needs, []).append(pattern)
+        self._by_need = [(re.compile(f"[{needs}]" if needs else ""), own) for needs, own in groups.items()]
+        """Patterns by the characters without which they find nothing."""
         self._asked = asked_of_sidecar(config.entities, config.checks)
         # Numbers are the same in all languages; names and dates are not.
         self._named = tuple(entity for entity in self._asked if entity in NAMES or entity == "DATE_TIME")
@@ -75,10 +78,10 @@ class Pii:
 
     def _matches(self, text: str) -> Iterator[Finding]:
         text = folded(unglued(text))
-        if self._needed is not None and not self._needed.search(text):
-            return
-        for pattern in self._patterns:
-            yield from find_visible(text, pattern.find)
+        for needed, patterns in self._by_need:
+            if needed.search(text):
+                for pattern in patterns:
+                    yield from find_visible(text, pattern.find)
 
     def _verdict(self, findings: Iterable[Finding], check: str) -> Verdict:
         candidates = list(findings)

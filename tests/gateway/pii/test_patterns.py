@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 import time
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.guards.scanners.folding import folded
 from gateway.pii.patterns import PATTERNS, crypto, iban
 from gateway.pii.patterns.card import luhn
 
@@ -73,6 +75,8 @@ YES = [
 
 @pytest.mark.parametrize(("entity", "text", "expected"), YES, ids=[f"{e}-{t[:30]}" for e, t, _ in YES])
 def test_found(entity: str, text: str, expected: str) -> None:
+    needs = PATTERNS[entity].needs
+    assert not needs or re.search(f"[{needs}]", folded(expected))
     assert found(entity, text) == [expected]
 
 
@@ -189,6 +193,7 @@ def test_spans_are_within_texts_of_the_right_parts(text: str) -> None:
     for pattern in PATTERNS.values():
         for finding in pattern.find(text):
             assert 0 <= finding.start < finding.end <= len(text)
+            assert not pattern.needs or re.search(f"[{pattern.needs}]", text[finding.start : finding.end])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from gateway.guards.actions.guards import Guard, Guards
 from gateway.guards.actions.inspection import Inspection
 from gateway.guards.actions.pieces import PIECE
 from gateway.guards.scanners.factory import build_scanners
+from gateway.guards.scanners.pii import Pii
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import PiiGuard
@@ -129,3 +130,21 @@ async def test_findings_are_in_order_and_apart_however_they_come(spans: list[tup
     assert all(one.end <= other.start for one, other in pairwise(found))
     covered = {place for start, end in given_spans for place in range(start, end)}
     assert covered == {place for one in found for place in range(one.start, one.end)}
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ("", "words", "a@example.org", "no 4111 1111 1111 1111", "x" * 5000 + " b@example.org")
+        ),
+        max_size=12,
+    )
+)
+async def test_texts_have_the_same_findings_together_as_alone(texts: list[str]) -> None:
+    config = PiiGuard(kind="pii")
+    guard = Guard("pii", config, Pii(config, None))
+    inspection = Inspection(guard, "input", Metrics())
+    together = BatchScan(inspection, [(text, "user") for text in texts])
+    await together.look()
+    assert together.findings == [Pii(config, None).quick(text, "user").findings for text in texts]  # type: ignore[union-attr]
+    assert inspection.facts()["scans"] == sum(1 + (len(text) > PIECE) for text in texts if text)
