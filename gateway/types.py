@@ -93,6 +93,11 @@ class ChatRequest:
         return self.answers_per_prompt * self.prompt_count
 
     @property
+    def slots(self) -> int:
+        """Of a backend's concurrency: one for each answer, one for all embeddings."""
+        return 1 if self.embeds else self.answers
+
+    @property
     def choices(self) -> int:
         """Choices in the response: ``n`` for each prompt; of embeddings, one for each text."""
         return self.n * self.prompt_count

@@ -121,7 +121,7 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     pool = pools.of(call.candidate.target.backend)
     estimate = call.estimate
     tokens = 1 if estimate is None else max(1, estimate.prompt + estimate.expected)
-    answers = call.request.answers
+    answers = call.request.slots
     check_size(call, answers)
     now, due = pool.clock(), due_at(call, tier)
     left = None if due is None else due - now

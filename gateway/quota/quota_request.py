@@ -132,7 +132,7 @@ def quota_request(
         prompt=prompt,
         bound=bound,
         answers=answers,
-        slots=request.answers,
+        slots=request.slots,
         cap=wanted,
         longest=longest,
         declared=cap if answers else 0,

@@ -30,7 +30,7 @@ def limited(slots: int, tokens: int | None = None) -> Pool:
 
 
 @pytest.mark.parametrize(
-    ("request_", "answers"),
+    ("request_", "slots"),
     [
         ({}, 1),
         ({"n": 4}, 4),
@@ -44,8 +44,8 @@ def limited(slots: int, tokens: int | None = None) -> Pool:
         ({"prompt": ["a"] * 100, "embeds": True}, 1),
     ],
 )
-def test_how_many_it_asks_for(request_: dict[str, Any], answers: int) -> None:
-    assert a_call(**request_).request.answers == answers
+def test_how_many_slots_it_takes(request_: dict[str, Any], slots: int) -> None:
+    assert a_call(**request_).request.slots == slots
 
 
 def test_places_are_taken_and_given_back_by_answers() -> None:
