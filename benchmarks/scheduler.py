@@ -4,7 +4,7 @@
 
 decode         all requests decode
 prefix cache   the same, and each block is registered as it fills
-drafts         the same, with four guesses a step of which two come true
+drafts         the same, with four drafts a step of which two come true
 mixed          decodes beside prompts of 2,000 tokens that come and go, with the prefix cache
 admission      answers of eight tokens over shared prompts of 1,000: a request in thirty comes and goes in each step
 blocked        decodes while the longest of prompts waits for blocks that it cannot have
@@ -36,7 +36,7 @@ BLOCK = 16
 MAX_DRAFTS = 4
 
 
-def answer(plan: Plan, rng: random.Random, guessing: bool) -> SamplerOutput:
+def answer(plan: Plan, rng: random.Random, speculating: bool) -> SamplerOutput:
     sampled = SamplerOutput()
     for scheduled in plan.requests:
         if scheduled.sampling is None:
@@ -44,7 +44,7 @@ def answer(plan: Plan, rng: random.Random, guessing: bool) -> SamplerOutput:
         token = rng.randrange(32_000)
         kept = scheduled.tokens[len(scheduled.tokens) - scheduled.num_draft_tokens :][:2]
         sampled.tokens[scheduled.request_id] = [*kept, token]
-        if guessing:
+        if speculating:
             sampled.draft_tokens[scheduled.request_id] = [token] * scheduled.lookahead
     return sampled
 
@@ -64,7 +64,7 @@ class Load:
         self._prompt = prompt
         self._generate = generate
         self._rng = random.Random(0)
-        self._guessing = bool(options.get("max_drafts"))
+        self._speculating = bool(options.get("max_drafts"))
         self._number = 0
         settings = {"blocks": 64 * running, "prefix_caching": True, "max_batched_tokens": 2048, **options}
         self.scheduler = Scheduler(
@@ -88,7 +88,7 @@ class Load:
         began = time.thread_time()
         plan = self.scheduler.schedule()
         planned = time.thread_time()
-        sampled = answer(plan, self._rng, self._guessing)
+        sampled = answer(plan, self._rng, self._speculating)
         drew = time.thread_time()
         self.scheduler.update(plan, sampled)
         return time.thread_time() - drew + planned - began

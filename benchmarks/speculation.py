@@ -1,16 +1,16 @@
-"""What guessing gains: the demo model with its draft, on questions held out of its training, and a large shape.
+"""What speculation gains: the demo model with its draft, on questions held out of its training, and a large shape.
 
     python -m benchmarks.speculation [--questions 32] [--repeats 5] [--layers 28] [--dtype float32] [--json FILE]
 
 The first table: the demo pair in float32 on one thread, greedy and at temperature 0.7, that many requests at a time.
-``draft`` and ``ngram`` choose their lengths by what they measure, as they do in service; ``draft, always`` guesses all
+``draft`` and ``ngram`` choose their lengths by what they measure, as they do in service; ``draft, always`` drafts all
 it may, to show what choosing is worth. The second: Qwen3-0.6B's shape with random weights and an oracle in the
-draft's place, which knows the greedy answer and tells each token rightly with a given chance. Its guesses cost nothing,
+draft's place, which knows the greedy answer and tells each token rightly with a given chance. Its drafts cost nothing,
 so the ratio is what checking them leaves: no draft can gain more at that acceptance.
 
 All candidates of a row are asked in turn within each repeat, after one round that is not counted; tokens a second are
 medians over the repeats, ratios medians of each repeat's ratio to ``off``. The time is that of the whole loop without
-its processes: scheduling, prompts, drawing and guessing. Every answer is compared with that of ``off``.
+its processes: scheduling, prompts, sampling and speculation. Every answer is compared with that of ``off``.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ MOST = 4
 
 @dataclass
 class Candidate:
-    """A runner, and how it guesses. Figures of all repeats."""
+    """A runner, and how it drafts. Figures of all repeats."""
 
     name: str
     runner: Runner
     speculation: Speculation | None = None
     rates: list[float] = field(default_factory=list)
     tokens: int = 0
-    draws: int = 0
-    """Times that a request drew: what it gains beyond one token each was guessed."""
+    samples: int = 0
+    """Times that a request drew: what it gains beyond one token each was drafted."""
     differing: int = 0
 
     def serve(self, requests: Requests, batch: int) -> dict[int, list[int]]:
@@ -78,7 +78,7 @@ class Candidate:
             plan = scheduler.schedule()
             for output in scheduler.update(plan, self.runner.execute(plan)):
                 answers[output.request_id] += output.tokens
-                self.draws += 1
+                self.samples += 1
         seconds = time.perf_counter() - began
         count = sum(map(len, answers.values()))
         self.tokens += count
@@ -147,7 +147,7 @@ def compare(
             candidate.differing += sum(answers[number] != said[number] for number in said)
         if repeat == 0:
             for candidate in candidates:
-                candidate.rates, candidate.tokens, candidate.draws = [], 0, 0
+                candidate.rates, candidate.tokens, candidate.samples = [], 0, 0
                 if candidate.speculation:
                     candidate.speculation.proposed = candidate.speculation.accepted = 0
     return [summary(candidate, candidates[0], batch) for candidate in candidates]
@@ -157,14 +157,14 @@ def summary(candidate: Candidate, first: Candidate, batch: int) -> dict[str, Any
     speculation = candidate.speculation
     ratios = [rate / other for rate, other in zip(candidate.rates, first.rates, strict=True)]
     return {
-        "guesses": candidate.name,
+        "drafts": candidate.name,
         "batch": batch,
         "tokens_per_second": statistics.median(candidate.rates),
         "ratio": statistics.median(ratios),
         "ratio_range": [min(ratios), max(ratios)],
         "acceptance": speculation.acceptance if speculation else None,
-        "proposed_per_draw": speculation.proposed / candidate.draws if speculation else 0.0,
-        "tokens_per_draw": candidate.tokens / candidate.draws,
+        "proposed_per_step": speculation.proposed / candidate.samples if speculation else 0.0,
+        "tokens_per_step": candidate.tokens / candidate.samples,
         "differing_answers": candidate.differing,
     }
 
@@ -230,14 +230,16 @@ def show(start: str, row: dict[str, Any]) -> None:
     print(
         "| "
         + start.format(**row)
-        + f" {row['guesses']:13} | {row['tokens_per_second']:8.1f} | {row['ratio']:.2f} "
-        f"({row['ratio_range'][0]:.2f}–{row['ratio_range'][1]:.2f}) | {acceptance} | {row['proposed_per_draw']:.2f} "
-        f"| {row['tokens_per_draw']:.2f} | {row['differing_answers']} |",
+        + f" {row['drafts']:13} | {row['tokens_per_second']:8.1f} | {row['ratio']:.2f} "
+        f"({row['ratio_range'][0]:.2f}–{row['ratio_range'][1]:.2f}) | {acceptance} | {row['proposed_per_step']:.2f} "
+        f"| {row['tokens_per_step']:.2f} | {row['differing_answers']} |",
         flush=True,
     )
 
 
-COLUMNS = "batch | guesses | tokens/s | × off (range) | acceptance | guesses a draw | tokens a draw | other answers |"
+COLUMNS = (
+    "batch | drafts | tokens/s | × off (range) | acceptance | drafts a step | tokens a step | other answers |"
+)
 
 
 def main() -> None:

@@ -176,9 +176,9 @@ class GrammarManager:
             self._matchers.pop(request_id, None)
 
     def _tasks(self, sampling_rows: Sequence[SamplingRow]) -> list[_Task]:
-        """What is to be done for each request, with the guesses up to one that is none of the tokenizer's tokens.
+        """What is to be done for each request, with the draft tokens up to one that is none of the tokenizer's tokens.
 
-        A model may have more logits than its tokenizer has tokens, and whoever guesses may guess any of them.
+        A model may have more logits than its tokenizer has tokens, and any of them may be proposed.
         """
         tasks: list[_Task] = []
         for row, sampling_row in enumerate(sampling_rows):
@@ -240,7 +240,7 @@ class GrammarManager:
         return self._fit(bits)
 
     def _blank(self, rows: int, tokenizer: LLTokenizer) -> Bits:
-        # Draws after a guess that the grammar forbids stay as they are: nobody will want them.
+        # Rows after a draft token that the grammar forbids stay unmasked: their samples are discarded.
         return np.full((rows, -(-tokenizer.vocab_size // 32)), -1, dtype=np.int32)
 
     def _replace_end_token(self, stop_token_ids: frozenset[int], bits: Bits, end: int) -> None:

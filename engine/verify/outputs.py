@@ -137,7 +137,7 @@ def _run(setup: VerifySetup, feature: Feature, compared: bool, folder: Path) -> 
         config, blocks=None if compared else feature.blocks, prefix_caching=feature.caching and not compared
     )
     if engine.runner.speculation is not None:
-        # Whether guesses pay is not asked here.
+        # Always: whether speculation pays does not matter here.
         engine.runner.speculation.policy = FixedDraftLength(config.max_drafts)
     replays = None
     if options["cuda_graphs"] and engine.runner.device.type == "cpu":

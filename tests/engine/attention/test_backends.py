@@ -72,7 +72,7 @@ def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(sequences: Sequences, window: int | None) -> None:
-    """A token is the same to the bit alone, batched, chunked and guessed."""
+    """A token is the same to the bit alone, batched, chunked and drafted."""
     (whole,) = sequences.step([(0, 0, LENGTH)], window)
     sequences.step([(1, 0, 200)], window)
     # As chunks of a prompt beside another's decodes, which are also an end after a prefix hit or a preemption.
@@ -87,7 +87,7 @@ def check(sequences: Sequences, window: int | None) -> None:
         assert torch.equal(alone[0], whole[position]), position
         (beside, _, _) = sequences.step([(0, position, position + 1), (1, 190, 191), (1, 210, 215)], window)
         assert torch.equal(beside, alone), position
-    # Guesses: several rows, within and across tiles and parts.
+    # Draft tokens: several rows, within and across tiles and parts.
     for first, last in [
         (2, 5),
         (60, 69),
@@ -98,8 +98,8 @@ def check(sequences: Sequences, window: int | None) -> None:
         (510, 515),
         (700, 716),
     ]:
-        guesses, _ = sequences.step([(0, first, last), (1, 210, 212)], window)
-        assert torch.equal(guesses, whole[first:last]), first
+        drafts, _ = sequences.step([(0, first, last), (1, 210, 212)], window)
+        assert torch.equal(drafts, whole[first:last]), first
 
 
 @pytest.mark.parametrize("window", [None, 100])

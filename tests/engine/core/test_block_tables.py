@@ -79,7 +79,7 @@ def test_a_copy_needs_a_block_and_takes_none_if_there_is_none() -> None:
     assert copies == []
 
 
-def test_what_was_given_for_guesses_does_not_count_for_a_copy() -> None:
+def test_what_was_given_for_drafts_does_not_count_for_a_copy() -> None:
     tables = make(3)
     leader = computed(tables, 1, list(range(6)))
     leader.blocks += tables.pool.allocate(1)

@@ -10,7 +10,7 @@ from engine.errors import ContextLengthExceeded
 from tests.engine.core.test_scheduler import make, request, shape, step
 
 
-def test_a_whole_class_more_takes_the_seat_of_the_one_that_runs_last() -> None:
+def test_a_whole_class_more_takes_the_slot_of_the_one_that_runs_last() -> None:
     scheduler = make(sequences=2, budget=16)
     for number, submitted in ((1, 0.0), (2, 1.0)):
         scheduler.submit(request(number, 4, generate=9, submitted=submitted))
@@ -22,7 +22,7 @@ def test_a_whole_class_more_takes_the_seat_of_the_one_that_runs_last() -> None:
     plan, _ = step(scheduler)
     assert (plan.preempted, plan.admitted) == ([2], [4])
     scheduler.check_integrity()
-    # The one that gave way waits for its turn: it does not take a seat back.
+    # The one that gave way waits for its turn: it does not take a slot back.
     assert step(scheduler)[0].admitted == [3]
 
 
@@ -51,7 +51,7 @@ def test_nobody_gives_way_for_one_that_would_not_fit_even_so() -> None:
     assert (plan.preempted, plan.admitted) == ([], [])
 
 
-def test_when_blocks_and_seats_are_short_everyone_ends_without_thrashing() -> None:
+def test_when_blocks_and_slots_are_short_everyone_ends_without_thrashing() -> None:
     scheduler = make(blocks=10, sequences=3, budget=32, prefix_caching=True)
     for number in range(30):
         scheduler.submit(

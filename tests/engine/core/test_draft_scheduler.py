@@ -1,4 +1,4 @@
-"""The scheduler's part of speculation: which guesses are computed, and what is left of them."""
+"""The scheduler's part of speculation: which drafts are computed, and what is left of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.engine.core.test_scheduler import BLOCK, make, request, shape
 
 
 def begin(*, generate: int = 20, max_drafts: int = 4, prompt: int = 5, **options):
-    """A request that has drawn its first token, 7, and got the guesses 1, 2, 3 …"""
+    """A request that has drawn its first token, 7, and got the drafts 1, 2, 3 …"""
     scheduler = make(max_drafts=max_drafts, **{"budget": 32, **options})
     scheduler.submit(request(1, prompt, generate=generate))
     plan = scheduler.schedule()
@@ -21,7 +21,7 @@ def begin(*, generate: int = 20, max_drafts: int = 4, prompt: int = 5, **options
     return scheduler
 
 
-def test_guesses_are_computed_after_the_token_and_blocks_cover_them_and_the_next() -> None:
+def test_drafts_are_computed_after_the_token_and_blocks_cover_them_and_the_next() -> None:
     scheduler = begin()
     (scheduled,) = scheduler.schedule().requests
     assert (scheduled.tokens, scheduled.start, scheduled.num_draft_tokens, scheduled.lookahead) == (
@@ -35,7 +35,7 @@ def test_guesses_are_computed_after_the_token_and_blocks_cover_them_and_the_next
     assert len(scheduled.blocks) * BLOCK >= scheduled.end + scheduled.lookahead
 
 
-def test_guesses_that_come_true_count_as_computed_and_others_do_not() -> None:
+def test_drafts_that_come_true_count_as_computed_and_others_do_not() -> None:
     for sampled, computed in (([9], 6), ([1, 9], 7), ([1, 2, 9], 8), ([1, 2, 3, 4, 9], 10)):
         scheduler = begin()
         plan = scheduler.schedule()
@@ -47,7 +47,7 @@ def test_guesses_that_come_true_count_as_computed_and_others_do_not() -> None:
         scheduler.check_integrity()
 
 
-def test_guesses_last_for_one_step() -> None:
+def test_drafts_last_for_one_step() -> None:
     scheduler = begin()
     scheduler.update(scheduler.schedule(), SamplerOutput({1: [9]}))
     (scheduled,) = scheduler.schedule().requests
@@ -65,8 +65,8 @@ def test_a_stop_token_among_those_accepted_ends_the_request_there() -> None:
     scheduler.check_integrity()
 
 
-def test_nothing_is_guessed_beyond_the_last_token() -> None:
-    """Six to generate, one is drawn: four guesses leave one to draw, and none to guess after it."""
+def test_nothing_is_drafted_beyond_the_last_token() -> None:
+    """Six to generate, one is drawn: four drafts leave one to draw, and none to draft after it."""
     scheduler = begin(generate=6)
     (scheduled,) = scheduler.schedule().requests
     assert (scheduled.num_draft_tokens, scheduled.lookahead) == (4, 0)
@@ -98,7 +98,7 @@ def test_off_means_off() -> None:
     assert (scheduled.tokens, scheduled.num_draft_tokens, scheduled.lookahead) == ([7], 0, 0)
 
 
-def test_guessing_takes_no_block_from_one_that_runs() -> None:
+def test_speculating_takes_no_block_from_one_that_runs() -> None:
     """Of five blocks each holds two: there is room up to the end of these, and no further."""
     scheduler = make(max_drafts=4, budget=32, blocks=5, sequences=2)
     for number in (1, 2):
@@ -113,8 +113,8 @@ def test_guessing_takes_no_block_from_one_that_runs() -> None:
     ]
 
 
-def test_room_for_guesses_is_given_back_before_anyone_gives_way() -> None:
-    """The first has taken a third block for guesses, which the second needs."""
+def test_room_for_drafts_is_given_back_before_anyone_gives_way() -> None:
+    """The first has taken a third block for drafts, which the second needs."""
     scheduler = make(max_drafts=4, budget=32, blocks=6, sequences=2)
     scheduler.submit(request(1, 7, generate=9))
     plan = scheduler.schedule()
@@ -130,20 +130,20 @@ def test_room_for_guesses_is_given_back_before_anyone_gives_way() -> None:
     scheduler.check_integrity()
 
 
-def test_room_for_guesses_keeps_nobody_waiting() -> None:
+def test_room_for_drafts_keeps_nobody_waiting() -> None:
     scheduler = make(max_drafts=8, budget=32, blocks=6, sequences=2)
     scheduler.submit(request(1, 7, generate=13))
     plan = scheduler.schedule()
     assert len(plan.requests[0].blocks) == 4
     scheduler.update(plan, SamplerOutput({1: [7]}, draft_tokens={1: [1] * 8}))
-    # Needs three blocks besides the one that the first may need: they are there if the guesses' are given back.
+    # Needs three blocks besides the one that the first may need: they are there if the drafts' are given back.
     scheduler.submit(request(2, 12, generate=2))
     plan = scheduler.schedule()
     assert plan.admitted == [2]
     scheduler.check_integrity()
 
 
-def test_while_one_waits_for_blocks_guesses_take_none() -> None:
+def test_while_one_waits_for_blocks_drafts_take_none() -> None:
     scheduler = make(max_drafts=8, budget=32, blocks=6, sequences=2)
     scheduler.submit(request(1, 7, generate=13))
     scheduler.submit(request(2, 20, generate=2))
@@ -152,8 +152,8 @@ def test_while_one_waits_for_blocks_guesses_take_none() -> None:
     assert (len(plan.requests[0].blocks), plan.requests[0].lookahead) == (2, 1)
 
 
-def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
-    """Lookahead 0 to 5: the same answers, and in fewer steps with more guesses."""
+def test_drafts_beside_siblings_and_prefixes_change_no_token() -> None:
+    """Lookahead 0 to 5: the same answers, and in fewer steps with more drafts."""
     steps = []
     for max_drafts in (0, 2, 5):
         scheduler = make(blocks=40, max_drafts=max_drafts, budget=40, prefix_caching=True)
@@ -175,7 +175,7 @@ def test_guesses_beside_siblings_and_prefixes_change_no_token() -> None:
     assert steps[0] > steps[1] > steps[2]
 
 
-def test_guesses_beyond_the_room_for_them_are_left_out() -> None:
+def test_drafts_beyond_the_room_for_them_are_left_out() -> None:
     scheduler = make(max_drafts=4, budget=32)
     scheduler.submit(request(1, 5, generate=3))
     scheduler.update(scheduler.schedule(), SamplerOutput({1: [7]}, draft_tokens={1: [1] * 9}))
@@ -183,8 +183,8 @@ def test_guesses_beyond_the_room_for_them_are_left_out() -> None:
     assert (scheduled.num_draft_tokens, scheduled.lookahead) == (1, 0)
 
 
-def test_nobody_gives_way_to_room_for_guesses() -> None:
-    """The first holds all that is left for its guesses as the second needs a block."""
+def test_nobody_gives_way_to_room_for_drafts() -> None:
+    """The first holds all that is left for its drafts as the second needs a block."""
     scheduler = make(max_drafts=4, budget=32, blocks=8, sequences=2)
     for number, prompt in ((1, 5), (2, 8)):
         scheduler.submit(request(number, prompt, generate=9))

@@ -36,19 +36,19 @@ def test_a_step_without_prompts_computes_them_after_all_if_everyone_who_decodes_
 @given(
     classes=st.integers(1, 4),
     a_second=st.integers(1, 3),
-    seats=st.integers(1, 4),
+    slots=st.integers(1, 4),
     prompt=st.integers(1, 40),
     chunk=st.none() | st.integers(1, 8),
 )
 def test_ageing_bounds_the_wait_under_a_stream_of_higher_classes(
-    classes: int, a_second: int, seats: int, prompt: int, chunk: int | None
+    classes: int, a_second: int, slots: int, prompt: int, chunk: int | None
 ) -> None:
     """More of them than can ever be served. The bound: whoever came within ``classes * ageing`` seconds after it may go
     before it, each for at most the steps that it takes alone, and nobody else; not even if it needs all blocks."""
     clock = Clock()
     scheduler = make(
         blocks=12,
-        sequences=seats,
+        sequences=slots,
         budget=16,
         waiting=10_000,
         clock=clock,
@@ -115,10 +115,10 @@ def test_of_those_that_came_together_the_lowest_class_gives_way_first_and_the_ne
 def test_prompts_however_long_stop_no_decode_for_a_single_step(
     prompts: list[int], chunks: list[int | None], spare: int, max_drafts: int
 ) -> None:
-    """Blocks are plenty, but a step has hardly more tokens than there are seats."""
+    """Blocks are plenty, but a step has hardly more tokens than there are slots."""
     decoding = 3
-    seats = decoding + len(prompts)
-    scheduler = make(blocks=400, sequences=seats, budget=seats + spare, max_drafts=max_drafts)
+    slots = decoding + len(prompts)
+    scheduler = make(blocks=400, sequences=slots, budget=slots + spare, max_drafts=max_drafts)
     for number in range(decoding):
         scheduler.submit(request(number, 1, generate=60))
     step(scheduler)
@@ -157,19 +157,19 @@ def test_a_heavy_prefix_is_kept_for_as_many_blocks_as_its_weight_says_and_no_lon
 
 @given(
     groups=st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=30),
-    seats=st.integers(1, 4),
+    slots=st.integers(1, 4),
     waiting=st.integers(0, 6),
 )
 def test_as_many_choices_wait_as_there_are_places_unless_one_group_is_alone(
-    groups: list[tuple[int, bool]], seats: int, waiting: int
+    groups: list[tuple[int, bool]], slots: int, waiting: int
 ) -> None:
-    scheduler = make(sequences=seats, waiting=waiting)
+    scheduler = make(sequences=slots, waiting=waiting)
     params = SamplingParams(max_tokens=2)
     number = 0
     for choices, steps in groups:
         siblings = [Sibling(number + i, params) for i in range(1, choices)]
         alone, before = scheduler.idle, scheduler.num_waiting
-        free = seats - len(scheduler.running)
+        free = slots - len(scheduler.running)
         try:
             scheduler.submit(Request(number, [1, 2, 3], params, siblings=siblings))
         except QueueFull:

@@ -66,7 +66,7 @@ def test_a_prompt_that_fills_its_blocks_is_never_copied() -> None:
     assert copies == []
 
 
-def test_a_sibling_without_a_seat_waits_with_the_token_it_has() -> None:
+def test_a_sibling_without_a_slot_waits_with_the_token_it_has() -> None:
     scheduler = make(sequences=2, budget=16)
     scheduler.submit(group(1, 6))
     step(scheduler)

@@ -6,9 +6,9 @@ from engine.core.latency_estimator import LatencyEstimator
 from engine.core.rate import Rate
 
 
-def measured(*, seats: int = 4, length: int = 10) -> LatencyEstimator:
+def measured(*, slots: int = 4, length: int = 10) -> LatencyEstimator:
     """A prompt token takes 1 ms, a step 100 ms, an answer ``length`` tokens."""
-    estimator = LatencyEstimator(seats)
+    estimator = LatencyEstimator(slots)
     estimator.observe(1.0, prefill_tokens=1000, decode_tokens=0)
     for _ in range(5):
         estimator.observe(0.1, prefill_tokens=0, decode_tokens=3)
@@ -30,7 +30,7 @@ def test_a_limit_beyond_the_usual_length_is_not_expected_to_be_used() -> None:
 
 
 def test_places_fall_free_as_answers_end() -> None:
-    """Four seats, a second an answer: one falls free every quarter of a second."""
+    """Four slots, a second an answer: one falls free every quarter of a second."""
     assert measured().estimate(0, 1, 8) == pytest.approx(2.0)
     assert measured().estimate(0, 1, -3) == 0
 

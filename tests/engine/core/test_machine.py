@@ -61,7 +61,7 @@ def machine(tally: Counter[str], **options: int) -> type[RuleBasedStateMachine]:
 ALWAYS = {"finished", "aborted", "refused", "queue full", "unreachable", "expired", "preempted", "chunks"}
 ALWAYS |= {"siblings", "copies", "siblings aborted", "leaders aborted", "parked", "late"}
 HITS = {"hits"}
-GUESSES = {"guesses right", "guesses wrong", "stops guessed"}
+DRAFTS = {"drafts right", "drafts wrong", "stops drafted"}
 
 
 def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
@@ -83,13 +83,13 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"caching": False, "guessing": False, "crowd": True}, ALWAYS),
-        ({"caching": True, "guessing": False, "crowd": True}, ALWAYS | HITS),
-        ({"caching": False, "guessing": True, "crowd": True}, ALWAYS | GUESSES),
-        ({"caching": True, "guessing": True, "crowd": True}, ALWAYS | HITS | GUESSES),
-        ({"caching": True, "guessing": True, "crowd": False}, ALWAYS | HITS | GUESSES),
-        ({"caching": True, "guessing": False, "crowd": True, "tenants": 2}, ALWAYS | HITS),
-        ({"caching": True, "guessing": True, "crowd": False, "tenants": 3}, ALWAYS | HITS | GUESSES),
+        ({"caching": False, "speculating": False, "crowd": True}, ALWAYS),
+        ({"caching": True, "speculating": False, "crowd": True}, ALWAYS | HITS),
+        ({"caching": False, "speculating": True, "crowd": True}, ALWAYS | DRAFTS),
+        ({"caching": True, "speculating": True, "crowd": True}, ALWAYS | HITS | DRAFTS),
+        ({"caching": True, "speculating": True, "crowd": False}, ALWAYS | HITS | DRAFTS),
+        ({"caching": True, "speculating": False, "crowd": True, "tenants": 2}, ALWAYS | HITS),
+        ({"caching": True, "speculating": True, "crowd": False, "tenants": 3}, ALWAYS | HITS | DRAFTS),
     ],
 )
 def test_every_answer_is_as_if_alone(options: dict[str, int], expected: set[str], steps: int) -> None:
@@ -107,4 +107,4 @@ def test_blocks_whose_keys_collide_are_told_apart_by_their_tokens(
         "block_key",
         lambda parent, tokens: bytes([blake2b(parent + tokens, digest_size=1).digest()[0] & 7]),
     )
-    drive({"caching": True, "guessing": True, "crowd": False}, ALWAYS | HITS, steps)
+    drive({"caching": True, "speculating": True, "crowd": False}, ALWAYS | HITS, steps)

@@ -16,7 +16,7 @@ def test_a_parked_request_holds_nothing_and_goes_on_where_it_was() -> None:
     scheduler.submit(request(2, 4, generate=2))
     while not scheduler.idle:
         plan, _ = step(scheduler)
-        assert [scheduled.request_id for scheduled in plan.requests] == [2], "its seat is another's"
+        assert [scheduled.request_id for scheduled in plan.requests] == [2], "its slot is another's"
     assert scheduler.unpark(1) and not scheduler.unpark(1)
     plan, outputs = step(scheduler)
     # What the prefix cache kept of prompt and answer is not computed again.

@@ -174,7 +174,7 @@ def test_what_can_never_fit_is_refused_at_once() -> None:
     assert scheduler.idle
 
 
-def test_the_queue_is_bounded_beyond_the_free_seats() -> None:
+def test_the_queue_is_bounded_beyond_the_free_slots() -> None:
     scheduler = make(sequences=2, waiting=1)
     for number in range(3):
         scheduler.submit(request(number, 3))
@@ -311,7 +311,7 @@ def test_a_deadline_that_speed_does_not_allow_is_refused_with_the_figures() -> N
 
 
 def test_those_ahead_count_and_those_behind_do_not() -> None:
-    """One seat, and a second an answer: three ahead are three seconds, and the one that runs is a fourth."""
+    """One slot, and a second an answer: three ahead are three seconds, and the one that runs is a fourth."""
     scheduler = make(sequences=1, clock=Clock())
     slow(scheduler)
     for number in range(4):

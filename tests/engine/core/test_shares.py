@@ -1,4 +1,4 @@
-"""Between tenants: what is fair, what it means for seats, blocks and prompts, and that nobody is left out."""
+"""Between tenants: what is fair, what it means for slots, blocks and prompts, and that nobody is left out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def step(scheduler: Scheduler) -> tuple[Plan, list[RequestOutput]]:
     return plan, scheduler.update(plan, sampled)
 
 
-def seats(scheduler: Scheduler) -> dict[str, int]:
+def slots(scheduler: Scheduler) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in scheduler.running:
         found[one.tenant] = found.get(one.tenant, 0) + 1
@@ -52,7 +52,7 @@ def test_tokens_are_divided_as_equally_as_wishes_allow(tokens: int, wanted: dict
     assert all(part == wanted[name] or part >= most - 1 for name, part in parts.items())
 
 
-def test_a_use_is_the_larger_of_seats_and_blocks() -> None:
+def test_a_use_is_the_larger_of_slots_and_blocks() -> None:
     wide, long = ask(1, "wide"), ask(2, "long")
     wide.blocks, long.blocks = [1], [2, 3, 4, 5, 6, 7]
     shares = Shares([wide, long], [], max_num_seqs=4, blocks=10)
@@ -61,34 +61,34 @@ def test_a_use_is_the_larger_of_seats_and_blocks() -> None:
     assert shares.within_share(wide) and not shares.within_share(long)
 
 
-def test_n_takes_all_seats_only_until_another_tenant_comes() -> None:
+def test_n_takes_all_slots_only_until_another_tenant_comes() -> None:
     """The choices of one request against another's single answer: it is there at the next step."""
     scheduler = make(blocks=1000, sequences=64, budget=128, waiting=512, prefix_caching=True)
     scheduler.submit(ask(1, "a", generate=300, choices=128))
     for _ in range(5):
         step(scheduler)
-    assert seats(scheduler) == {"a": 64} and scheduler.num_waiting == 64
+    assert slots(scheduler) == {"a": 64} and scheduler.num_waiting == 64
     scheduler.submit(ask(1000, "b", generate=10))
     for _ in range(10):
         _, outputs = step(scheduler)
         assert any(output.request_id == 1000 for output in outputs), "it gains in every step from its first"
         scheduler.check_integrity()
     step(scheduler)
-    assert seats(scheduler) == {"a": 64}, "and what it leaves is taken up again"
+    assert slots(scheduler) == {"a": 64}, "and what it leaves is taken up again"
     assert not any(one.tenant == "b" for one in (*scheduler.running, *scheduler.waiting))
 
 
 @pytest.mark.parametrize(
     ("weights", "expected"), [((1.0, 1.0), (8, 8)), ((3.0, 1.0), (12, 4)), ((1.0, 8.0), (2, 14))]
 )
-def test_seats_are_shared_by_weight(weights: tuple[float, float], expected: tuple[int, int]) -> None:
+def test_slots_are_shared_by_weight(weights: tuple[float, float], expected: tuple[int, int]) -> None:
     scheduler = make(blocks=1000, sequences=16, budget=64, waiting=512)
     for tenant, weight, first in zip("ab", weights, (1, 1000), strict=True):
         scheduler.submit(ask(first, tenant, generate=200, choices=60, weight=weight))
     for _ in range(40):
         step(scheduler)
         scheduler.check_integrity()
-    found = seats(scheduler)
+    found = slots(scheduler)
     assert sum(found.values()) == 16
     assert abs(found["a"] - expected[0]) <= 1
 
@@ -98,7 +98,7 @@ def test_shares_settle_and_nobody_is_thrown_out_again() -> None:
     for place, tenant in enumerate("abc"):
         scheduler.submit(ask(1 + 100 * place, tenant, generate=300, choices=20))
     preempted = [len(step(scheduler)[0].preempted) for _ in range(60)]
-    assert sorted(seats(scheduler).values()) == [2, 2, 3]
+    assert sorted(slots(scheduler).values()) == [2, 2, 3]
     assert sum(preempted[20:]) == 0
 
 
@@ -120,7 +120,7 @@ def test_a_higher_priority_gives_nothing_up_to_a_lower_one() -> None:
     scheduler.submit(ask(100, "b", generate=5, submitted=1.0))
     for _ in range(10):
         step(scheduler)
-    assert seats(scheduler) == {"a": 4}
+    assert slots(scheduler) == {"a": 4}
 
 
 def test_long_prompts_of_one_leave_room_in_each_step_for_those_of_another() -> None:
@@ -146,9 +146,9 @@ def test_blocks_are_shared_too() -> None:
     for _ in range(3):
         step(scheduler)
         scheduler.check_integrity()
-    assert seats(scheduler)["b"] == 1
+    assert slots(scheduler)["b"] == 1
     while any(one.tenant == "b" for one in (*scheduler.running, *scheduler.waiting)):
-        assert seats(scheduler).get("b") == 1, "it is not thrown out for those that have more"
+        assert slots(scheduler).get("b") == 1, "it is not thrown out for those that have more"
         step(scheduler)
         scheduler.check_integrity()
 

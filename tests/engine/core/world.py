@@ -55,7 +55,7 @@ class World:
         tally: Counter[str],
         *,
         caching: bool,
-        guessing: bool,
+        speculating: bool,
         crowd: bool,
         tenants: int = 1,
     ) -> None:
@@ -83,7 +83,7 @@ class World:
             priority_ageing=10.0,
             clock=lambda: self.now,
             prefix_caching=caching,
-            max_drafts=rng.randint(1, 5) if guessing else 0,
+            max_drafts=rng.randint(1, 5) if speculating else 0,
             context_caps=self.caps,
         )
         self.chunks = rng.choice(((None,), (0, 1, 2, 5), (0, 3, 1000), (2, 1000)))
@@ -176,9 +176,9 @@ class World:
         cap = min([CONTEXT, *(cap for priority, cap in self.caps if request.priority <= priority)])
         blocks = -(-(len(prompt) + most - 1) // self.block_size)
         fits = len(prompt) + most <= cap and blocks <= scheduler.pool.total
-        seats = scheduler.max_num_seqs - len(scheduler.running)
+        slots = scheduler.max_num_seqs - len(scheduler.running)
         here = any(one.tenant == tenant and one.id not in scheduler.parked for one in self.alive.values())
-        room = seats + scheduler.max_waiting - (scheduler.max_waiting // 8 if here else 0)
+        room = slots + scheduler.max_waiting - (scheduler.max_waiting // 8 if here else 0)
         full = bool(self.alive) and scheduler.num_waiting + len(group) > room
         before = (scheduler.num_waiting, scheduler.idle)
         try:
@@ -381,10 +381,10 @@ class World:
         for place in range(scheduled.num_draft_tokens + 1):
             kept.append(self.draw(states[scheduled.end - 1 - scheduled.num_draft_tokens + place], params))
             if place < scheduled.num_draft_tokens and kept[-1] != scheduled.tokens[first + place]:
-                self.tally["guesses wrong"] += 1
+                self.tally["drafts wrong"] += 1
                 break
-        self.tally["guesses right"] += len(kept) - 1
-        self.tally["stops guessed"] += not params.stop_token_ids.isdisjoint(kept[:-1])
+        self.tally["drafts right"] += len(kept) - 1
+        self.tally["stops drafted"] += not params.stop_token_ids.isdisjoint(kept[:-1])
         sampled.tokens[scheduled.request_id] = kept
         assert not scheduled.siblings or one.gained == []
         for sibling in scheduled.siblings:

@@ -155,24 +155,22 @@ def test_logits_may_be_fewer_than_the_tokenizers_tokens(folder: Path) -> None:
     assert masks.wait()[1].shape == (1, 2)
 
 
-def test_guesses_are_masked_each_after_those_before_it(
-    grammars: GrammarManager, tokenizer: Tokenizer
-) -> None:
+def test_drafts_are_masked_each_after_those_before_it(grammars: GrammarManager, tokenizer: Tokenizer) -> None:
     b, c, d = (tokenizer.token_to_id(sign) for sign in "bcd")
     number, sampling = new_id(), params(regex("bcdb"))
     found = allowed(grammars, draws_of(number, sampling, [], [b, c, d]))
     assert found == [{b}, {c}, {d}, {b}]
-    # None of it is remembered: the guesses were not taken.
+    # None of it is remembered: the drafts were not taken.
     assert allowed(grammars, draws_of(number, sampling, [b], [c])) == [{c}, {d}]
-    # A guess that the grammar forbids is masked, whatever is thought to follow it.
+    # A draft that the grammar forbids is masked, whatever is thought to follow it.
     assert allowed(grammars, draws_of(number, sampling, [b], [d, d]))[0] == {c}
-    # A guess that ends the answer is one, too.
+    # A draft that ends the answer is one, too.
     found = allowed(grammars, draws_of(number, sampling, [b, c, d, b], [EOS, b]))
     assert found[0] == {EOS}
 
 
 @pytest.mark.parametrize("strange", [320, 321, VOCAB - 1])
-def test_guesses_that_are_no_tokens_of_the_tokenizer_are_only_wrong(
+def test_drafts_that_are_no_tokens_of_the_tokenizer_are_only_wrong(
     grammars: GrammarManager, tokenizer: Tokenizer, strange: int
 ) -> None:
     b, c = (tokenizer.token_to_id(sign) for sign in "bc")
@@ -182,7 +180,7 @@ def test_guesses_that_are_no_tokens_of_the_tokenizer_are_only_wrong(
     assert not grammars.take_failed()
 
 
-def test_several_requests_with_and_without_guesses_share_a_step(
+def test_several_requests_with_and_without_drafts_share_a_step(
     grammars: GrammarManager, tokenizer: Tokenizer
 ) -> None:
     b, c, d = (tokenizer.token_to_id(sign) for sign in "bcd")

@@ -157,14 +157,14 @@ def test_wide_objects_are_no_ambiguity() -> None:
     assert matcher.failed is None
 
 
-def test_guesses_are_tried_and_taken_back() -> None:
+def test_drafts_are_tried_and_taken_back() -> None:
     matcher = GrammarMatcher(Grammar("regex", "abc"), GrammarCache(), clock=Clock(0.0))
     matcher.advance([], BYTES)
     bits = np.full((4, -(-BYTES.vocab_size // 32)), -1, dtype=np.int32)
     matcher.fill(bits, ids("abx"))
     allowed = [{i for i in range(256) if int(row[i // 32]) >> (i % 32) & 1} for row in bits]
     assert allowed[:3] == [{ord("a")}, {ord("b")}, {ord("c")}]
-    assert (bits[3] == -1).all(), "nobody will want what stands behind a guess that is wrong"
+    assert (bits[3] == -1).all(), "nobody will want what stands behind a draft that is wrong"
     matcher.advance(ids("ab"), BYTES)
     matcher.fill(bits[:1], [])
     assert {i for i in range(256) if int(bits[0, i // 32]) >> (i % 32) & 1} == {ord("c")}

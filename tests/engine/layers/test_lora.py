@@ -88,7 +88,7 @@ def logits(runner: Runner, *asked: tuple[list[int], str | None]) -> list[Tensor]
     for i, (tokens, adapter) in enumerate(asked):
         count = -(-len(tokens) // runner.block_size)
         blocks = list(range(first, first + count))
-        # Guesses, so that the batch says which rows are whose.
+        # Draft tokens, so that the batch says which rows are whose.
         draft_tokens = len(tokens) - 1
         scheduled.append(
             ScheduledRequest(
@@ -228,7 +228,7 @@ def test_a_quantized_layer_can_be_adapted(tmp_path: Path, bits: int) -> None:
         assert torch.equal(after[others], before[others])
 
 
-def test_guesses_change_no_token(
+def test_drafts_change_no_token(
     tiny_model: Path, folders: dict[str, Path], expected: list[list[int]]
 ) -> None:
     config = EngineConfig(

@@ -1,4 +1,4 @@
-"""Priority and deadline headers over real sockets, on an engine with one seat."""
+"""Priority and deadline headers over real sockets, on an engine with one slot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def narrow(long_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @contextmanager
 def occupied(server: EngineServer) -> Iterator[None]:
-    """The one seat is taken, for seconds unless left."""
+    """The one slot is taken, for seconds unless left."""
     body = {"model": "long", "prompt": "zz", "max_tokens": 20_000, "temperature": 0, "stream": True}
     with server.http.stream("POST", TEXT, json=body, headers={"x-tollgate-priority": "9"}) as answer:
         lines = answer.iter_lines()

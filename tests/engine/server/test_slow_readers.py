@@ -36,9 +36,9 @@ def ask(server: EngineServer, **changes: object) -> socket.socket:
     return connection
 
 
-def test_who_takes_nothing_gives_up_its_seats_and_is_let_go(narrow: EngineServer) -> None:
+def test_who_takes_nothing_gives_up_its_slots_and_is_let_go(narrow: EngineServer) -> None:
     with ask(narrow):
-        # It would take all seats until its end; others are served all the same.
+        # It would take all slots until its end; others are served all the same.
         assert narrow.post("/v1/completions", **SHORT).status_code == 200
         eventually(lambda: "letting it go" in narrow.log)
         eventually(lambda: narrow.state()["running"] == narrow.state()["parked"] == 0)

@@ -226,15 +226,15 @@ def test_what_cannot_be_used_is_refused_with_its_reason(
         assert len(error["message"]) < 700
 
 
-def test_guesses_change_no_answer(server: EngineServer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("guessing")
+def test_drafts_change_no_answer(server: EngineServer, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("speculating")
     model = write_model(folder / "tiny", {**SHAPE, "max_position_embeddings": 2000})
     repeated = r"(\[[ab]\]){30}"
-    with EngineServer(model, "--speculation", "ngram", log=folder / "log") as guessing:
+    with EngineServer(model, "--speculation", "ngram", log=folder / "log") as speculating:
         for form in ({"guided_regex": repeated}, {"response_format": JSON_SCHEMA}):
             for temperature in (0, 1):
                 asked = {**form, "temperature": temperature}
-                assert received(guessing, **asked) == received(server, **asked)
+                assert received(speculating, **asked) == received(server, **asked)
 
 
 def test_whoever_leaves_while_the_form_is_compiled_leaves_nothing_behind(server: EngineServer) -> None:

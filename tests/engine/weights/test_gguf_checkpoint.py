@@ -255,7 +255,7 @@ def test_a_quantization_that_is_asked_for_goes_before_the_files(tmp_path: Path) 
         assert torch.equal(ours, Paged(as_folder(plain), quantization=method).run(tokens(), []))
 
 
-def test_the_runners_guesses_know_gguf(tmp_path: Path) -> None:
+def test_the_runners_drafts_know_gguf(tmp_path: Path) -> None:
     save(tmp_path / "m", "Llama", tie_word_embeddings=True)
     cpu = torch.device("cpu")
     file = as_folder(gguf_files.write(tmp_path / "f.gguf", tmp_path / "m"))

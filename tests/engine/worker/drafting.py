@@ -1,4 +1,4 @@
-"""A small scheduler that takes guesses, cuts prompts and preempts when it is told to: for the worker alone."""
+"""A small scheduler that takes drafts, cuts prompts and preempts when it is told to: for the worker alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DriveResult:
     steps: int = 0
     checked: int = 0
     kept: list[int] = field(default_factory=list)
-    """Guesses that came true, by step and request that had any."""
+    """Draft tokens that came true, by step and request that had any."""
     preempted: int = 0
 
 
@@ -32,7 +32,7 @@ def drive(
     seed: int = 0,
     first_id: int = 0,
 ) -> DriveResult:
-    """``disturb``: how likely a request is preempted, and how likely its guesses are cut, in each step."""
+    """``disturb``: how likely a request is preempted, and how likely its drafts are cut, in each step."""
     numbers = random.Random(seed)
     reported = DriveResult([[] for _ in requests], [[] for _ in requests])
     texts = [list(prompt) for prompt, _ in requests]

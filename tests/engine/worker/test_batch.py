@@ -48,7 +48,7 @@ def test_decodes_come_first_grouped_by_their_own_length_then_chunks() -> None:
     assert prefill.block_tables[1, :6].tolist() == [*range(60, 65), PADDING]
 
 
-def test_guesses_are_rows_of_a_decode_unless_they_cross_into_another_length() -> None:
+def test_drafts_are_rows_of_a_decode_unless_they_cross_into_another_length() -> None:
     alone = ScheduledRequest(1, [1], 20, list(range(6)), PARAMS, True)
     three = ScheduledRequest(
         2, [2, 3, 4], 30, list(range(10, 19)), PARAMS, True, [0] * 31, 30, num_draft_tokens=2

@@ -56,7 +56,7 @@ OTHERS = [decode(1, 4), decode(2, 9)]
 SHORT_PROMPT = ScheduledRequest(0, [5, 6, 7, 8, 9], 0, [0], None, False)
 PROMPT = ScheduledRequest(0, list(range(20)), 0, [0, 3], None, False)
 CHUNK = ScheduledRequest(0, list(range(20)), 7, [0, 3], None, False)
-GUESSES = ScheduledRequest(0, [5, 6, 7], 8, [0], None, True, num_draft_tokens=2)
+DRAFTS = ScheduledRequest(0, [5, 6, 7], 8, [0], None, True, num_draft_tokens=2)
 
 
 def test_decodes_are_replayed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_decodes_are_replayed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) 
         [CHUNK],
         [*OTHERS, PROMPT],
         [*OTHERS, CHUNK],
-        [GUESSES],
+        [DRAFTS],
         [decode(i, 3) for i in range(33)],
     ):
         assert graphs.forward(batch(*scheduled_requests)) is None

@@ -109,7 +109,7 @@ def answers(runner: Runner, asked: Requests, **options: Any) -> list[Answer]:
 
 
 def always(runner: Runner) -> Runner:
-    """Guesses even where it does not pay."""
+    """Draft tokens even where it does not pay."""
     assert runner.speculation is not None
     runner.speculation.policy = FixedDraftLength(4)
     return runner
@@ -127,7 +127,7 @@ def test_answers_are_the_same_bits(
 ) -> None:
     settings = {"block_size": 4, **settings}
     config = EngineConfig(folders[family], device="cpu", threads=threads, kv_cache_blocks=240, **settings)
-    tight, tight_for_guesses = (30, 34) if config.block_size == 4 else (9, 10)
+    tight, tight_for_drafts = (30, 34) if config.block_size == 4 else (9, 10)
     runner = Runner(config)
     asked = requests()
     alone = [answers(runner, [request])[0] for request in asked]
@@ -153,16 +153,16 @@ def test_answers_are_the_same_bits(
     )
     accepted = proposed = 0
     for changes in guessers:
-        guessing = always(Runner(replace(config, **changes)))
+        speculating = always(Runner(replace(config, **changes)))
         disturbances: tuple[dict[str, int], ...] = (
             {"late": 2},
-            {"budget": 13, "sequences": 3, "blocks": tight_for_guesses},
+            {"budget": 13, "sequences": 3, "blocks": tight_for_drafts},
         )
         for options in disturbances:
-            assert answers(guessing, asked, **options) == alone, (changes, options)
-        assert guessing.speculation is not None
-        accepted += guessing.speculation.accepted
-        proposed += guessing.speculation.proposed
+            assert answers(speculating, asked, **options) == alone, (changes, options)
+        assert speculating.speculation is not None
+        accepted += speculating.speculation.accepted
+        proposed += speculating.speculation.proposed
     assert 0 < accepted < proposed
 
 

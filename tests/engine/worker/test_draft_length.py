@@ -11,11 +11,11 @@ from engine.worker.draft_length import DraftLengthPolicy, _CostCurve
 from tests.sampling import diagonal
 
 Cost = Callable[[int, int], float]
-"""(base, guesses) → seconds, the making of the guesses included."""
+"""(base, drafts) → seconds, the making of the drafts included."""
 
 
 class Machine:
-    """Runs requests that always have guesses, each of which comes true by its request's own chance."""
+    """Runs requests that always have drafts, each of which comes true by its request's own chance."""
 
     def __init__(
         self, lengths: DraftLengthPolicy, cost: Cost, acceptances: dict[int, float], most: int = 4
@@ -61,7 +61,7 @@ class Machine:
 
     @property
     def usual(self) -> float:
-        """Guesses a step and request."""
+        """Draft tokens a step and request."""
         return (
             sum(sum(drafts.values()) for drafts in self.drafts_made)
             / len(self.drafts_made)
@@ -70,14 +70,14 @@ class Machine:
 
 
 def fixed(machine: Machine, length: int) -> float:
-    """What that many guesses would have made of it, on average, tokens a second."""
+    """What that many drafts would have made of it, on average, tokens a second."""
     base = len(machine.acceptances)
     tokens = sum(sum(a**i for i in range(length + 1)) for a in machine.acceptances.values())
     return tokens / machine.cost(base, base * length)
 
 
-def linear(start: float, guess: float) -> Cost:
-    return lambda base, drafted: 10 + start * (drafted > 0) + guess * drafted
+def linear(start: float, draft: float) -> Cost:
+    return lambda base, drafted: 10 + start * (drafted > 0) + draft * drafted
 
 
 COSTS = [
@@ -111,7 +111,7 @@ def test_what_does_not_pay_is_hardly_tried() -> None:
     assert any(machine.drafts_made), "but now and then"
 
 
-def test_it_notices_that_guessing_begins_to_pay_and_ceases_to() -> None:
+def test_it_notices_that_speculating_begins_to_pay_and_ceases_to() -> None:
     machine = Machine(DraftLengthPolicy(4), linear(1, 0.5), {0: 0.05})
     assert machine.run(2000).usual < 0.2
     machine.acceptances = {1: 0.95}
@@ -141,7 +141,7 @@ def test_a_large_batch_that_has_no_time_left_turns_it_off_and_a_small_one_on_aga
     assert machine.run(100).usual > 3
 
 
-def test_requests_that_are_guessed_well_get_more_than_others() -> None:
+def test_requests_that_are_drafted_well_get_more_than_others() -> None:
     machine = Machine(DraftLengthPolicy(4), linear(0.5, 0.5), {i: 0.95 if i % 2 else 0.2 for i in range(6)})
     machine.run(500)
     machine.run(1000)
@@ -151,7 +151,7 @@ def test_requests_that_are_guessed_well_get_more_than_others() -> None:
 
 
 def test_preparing_is_charged_too() -> None:
-    """Guesses are for nothing, but each request that begins has to be prepared for longer than they ever save."""
+    """Draft tokens are for nothing, but each request that begins has to be prepared for longer than they ever save."""
     lengths = DraftLengthPolicy(4)
     machine = Machine(lengths, linear(0, 0), {0: 0.6})
     machine.run(300)

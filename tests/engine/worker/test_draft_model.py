@@ -107,7 +107,7 @@ def test_no_token_and_no_logprob_changes(
 
 @pytest.fixture(scope="module")
 def twin(tiny_model: Path) -> Runner:
-    """Its draft is itself: whatever is guessed must come true."""
+    """Its draft is itself: whatever is drafted must come true."""
     config = EngineConfig(
         model=tiny_model, speculation="draft", draft_model=tiny_model, kv_cache_blocks=200, threads=1
     )
@@ -117,7 +117,7 @@ def twin(tiny_model: Path) -> Runner:
 @pytest.mark.parametrize(
     ("chunk", "disturb"), [(512, 0.0), (7, 0.0), (23, 0.15)], ids=["", "chunked_prefill", "disturbed"]
 )
-def test_what_the_model_itself_guesses_comes_true(twin: Runner, chunk: int, disturb: float) -> None:
+def test_what_the_model_itself_drafts_comes_true(twin: Runner, chunk: int, disturb: float) -> None:
     """So the draft's cache holds what it should, and it draws as the target does."""
     reported = drive(twin, mixed(), chunk=chunk, disturb=disturb, seed=5, lookahead=3)
     assert reported.checked > 40
@@ -192,7 +192,7 @@ def work_on(
 
 
 def follow(runner: Runner, request_id: int, history: list[int], drafts: list[int], blocks: list[int]) -> int:
-    """A few steps more; how many guesses failed."""
+    """A few steps more; how many drafts failed."""
     failed = 0
     for _ in range(3):
         sampled = runner.execute(

@@ -22,7 +22,7 @@ def drafted(tokens: list[int], count: int = 4) -> list[int]:
     return text.propose(count)
 
 
-def test_it_guesses_what_followed_before() -> None:
+def test_it_drafts_what_followed_before() -> None:
     assert drafted([1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3]) == [4, 5, 6, 7]
     assert drafted([1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3], count=2) == [4, 5]
 

@@ -154,8 +154,8 @@ def test_preempted_ranks_say_the_same(tiny_model: Path) -> None:
     assert outcome.tokens == expected
 
 
-def test_guesses_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None:
-    """Guesses are checked by all ranks, and blocks that choices share are copied on all."""
+def test_drafts_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None:
+    """Draft tokens are checked by all ranks, and blocks that choices share are copied on all."""
     prompt = ([7, 8, 9, 10] * 12)[:45]
     texts = []
     for size in (1, 2):
@@ -175,15 +175,15 @@ def test_guesses_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None
             siblings = [Sibling(i, params[i]) for i in (1, 2)]
             scheduler.submit(Request(0, prompt, params[0], siblings=siblings))
             tokens: dict[int, list[int]] = {0: [], 1: [], 2: []}
-            copies = guesses = 0
+            copies = drafts = 0
             while not scheduler.idle:
                 plan = scheduler.schedule()
                 copies += len(plan.copies)
-                guesses += sum(scheduled.num_draft_tokens for scheduled in plan.requests)
+                drafts += sum(scheduled.num_draft_tokens for scheduled in plan.requests)
                 for output in scheduler.update(plan, runner.execute(plan)):
                     tokens[output.request_id] += output.tokens
             assert copies > 0
-            assert guesses > 0
+            assert drafts > 0
             texts.append(tokens)
     assert texts[0] == texts[1]
 

@@ -50,7 +50,7 @@ def test_the_scheduler_gets_the_same_tokens(
         assert reported.steps < plain.steps
 
 
-def test_choices_of_a_prompt_and_prefixes_are_guessed_as_well(tiny_runner: Runner, drafted: Runner) -> None:
+def test_choices_of_a_prompt_and_prefixes_are_drafted_as_well(tiny_runner: Runner, drafted: Runner) -> None:
     shared = prompts([40], seed=6)[0]
     requests = [(shared + tail, replace(WARM, seed=10 * i)) for i, tail in enumerate(prompts([3, 12, 30], 7))]
     plain = run(tiny_runner, requests, choices=3, late=4)
@@ -61,7 +61,7 @@ def test_choices_of_a_prompt_and_prefixes_are_guessed_as_well(tiny_runner: Runne
     assert len({tuple(tokens) for tokens in reported.tokens.values()}) == 9
 
 
-def test_all_guesses_of_a_twin_come_true_for_choices_and_prefixes_too(twin: Runner) -> None:
+def test_all_drafts_of_a_twin_come_true_for_choices_and_prefixes_too(twin: Runner) -> None:
     assert twin.speculation is not None
     shared = prompts([40], seed=6)[0]
     requests = [(shared + tail, replace(WARM, seed=10 * i)) for i, tail in enumerate(prompts([3, 12, 30], 7))]
@@ -72,7 +72,7 @@ def test_all_guesses_of_a_twin_come_true_for_choices_and_prefixes_too(twin: Runn
 
 
 class Stubborn:
-    """Always guesses the same."""
+    """Always drafts the same."""
 
     source = "stubborn"
     block_bytes = 0
@@ -148,7 +148,7 @@ def answers(runner: Runner, count: int, params: SamplingParams = SAMPLED) -> Cou
 def test_the_distribution_is_the_targets(
     drafted: Runner, truth: dict[tuple[int, ...], float], guesser: str
 ) -> None:
-    """4,096 seeds. Guesses by chance (a draft that draws by the same number) and without (always the same)."""
+    """4,096 seeds. Draft tokens by chance (a draft that draws by the same number) and without (always the same)."""
     assert drafted.speculation is not None
     speculation = drafted.speculation
     proposer = speculation.proposer
@@ -166,7 +166,7 @@ def test_the_distribution_is_the_targets(
     assert chi_square(found, truth) < 3
 
 
-def test_the_statistic_would_show_guesses_that_are_believed(
+def test_the_statistic_would_show_drafts_that_are_believed(
     tiny_runner: Runner, likeness: Path, truth: dict[tuple[int, ...], float]
 ) -> None:
     """Of the draft alone, and where one answer in ten gives way to the likeliest."""
@@ -183,7 +183,7 @@ def test_the_statistic_would_show_guesses_that_are_believed(
     assert chi_square(wrong, truth) > 5
 
 
-def test_a_guess_by_the_same_number_agrees_more_often_than_one_by_another(
+def test_a_draft_by_the_same_number_agrees_more_often_than_one_by_another(
     tiny_model: Path, drafted: Runner
 ) -> None:
     """What drawing by the target's number is for: else two draws would agree by the sum of p q only."""
@@ -210,7 +210,7 @@ def test_a_guess_by_the_same_number_agrees_more_often_than_one_by_another(
 
 
 @pytest.mark.parametrize("length", range(1, 12))
-def test_an_answer_that_ends_within_right_guesses_ends_there(
+def test_an_answer_that_ends_within_right_drafts_ends_there(
     tiny_runner: Runner, twin: Runner, length: int
 ) -> None:
     (prompt,) = prompts([25], seed=12)
@@ -222,8 +222,8 @@ def test_an_answer_that_ends_within_right_guesses_ends_there(
     assert run(twin, [(prompt, stopped)]).tokens[0] == expected[: expected.index(stop) + 1]
 
 
-def test_guesses_end_with_what_may_be_generated(twin: Runner) -> None:
-    """The last token is never followed by a guess, and a stop token is not either."""
+def test_drafts_end_with_what_may_be_generated(twin: Runner) -> None:
+    """The last token is never followed by a draft, and a stop token is not either."""
     assert twin.speculation is not None
     history = prompts([9])[0]
     for most, expected in ((1, None), (2, None), (3, 1), (4, 2), (9, 4)):
@@ -252,7 +252,7 @@ class Watched(FixedDraftLength):
         self.forgotten += request_ids
 
 
-def test_a_step_is_charged_with_the_making_of_its_guesses() -> None:
+def test_a_step_is_charged_with_the_making_of_its_drafts() -> None:
     """By a clock that the forward pass and the guesser move."""
     now = 0.0
 
@@ -309,7 +309,7 @@ def test_a_step_is_charged_with_the_making_of_its_guesses() -> None:
 
 
 def test_lengths_that_were_measured_serve_the_runner(tiny_runner: Runner, tiny_model: Path) -> None:
-    """With a clock by which guesses cost nothing they are used, with one by which they cost much they are not."""
+    """With a clock by which drafts cost nothing they are used, with one by which they cost much they are not."""
     requests = [(prompt, replace(GREEDY, max_tokens=90)) for prompt in prompts([9, 30])]
     plain = run(tiny_runner, requests)
     config = EngineConfig(
@@ -318,14 +318,14 @@ def test_lengths_that_were_measured_serve_the_runner(tiny_runner: Runner, tiny_m
     runner = Runner(config)
     assert runner.speculation is not None
     proposer = runner.speculation.proposer
-    guess = proposer.propose
+    draft = proposer.propose
     for dear, most in ((False, 0.4), (True, 1.01)):
         seconds = 0.0
 
         def timed(lengths: Mapping[int, int], dear: bool = dear) -> dict[int, list[int]]:
             nonlocal seconds
             seconds += 50.0 * dear
-            return guess(lengths)
+            return draft(lengths)
 
         def clock() -> float:
             nonlocal seconds
