@@ -13,7 +13,7 @@ import orjson
 from gateway.errors import UpstreamFailed
 from gateway.policy.schema.limits import Limits
 from gateway.types import ChatRequest, Chunk, Json
-from gateway.wire.json_body import is_deeper
+from gateway.wire.json_body import is_too_deep
 
 MAX_BODY = 64 * 2**20
 """Bytes in a whole answer; more is not an answer."""
@@ -45,6 +45,7 @@ class AnswerLimits:
         self._most_values = limits.answer_values * times + self.choices * (
             A_VECTOR if request.embeds else A_CHOICE
         )
+        self._uncounted: list[bytes] = []
         self._indices: set[int] = set()
         self._calls: set[tuple[int, int]] = set()
         """By the indices of their choice and their own."""
@@ -56,7 +57,11 @@ class AnswerLimits:
         self._size += len(part)
         if self._size > MAX_BODY:
             raise self._failed(f"sent an answer of over {MAX_BODY} bytes")
-        self._values += _values(part)
+        self._uncounted.append(part)
+        if self._size <= self._most_values:
+            return  # each takes a byte
+        self._values += sum(map(_values, self._uncounted))
+        self._uncounted.clear()
         if self._values > self._most_values:
             raise self._too_much(f"an answer of more than {self._most_values} values", "limits.answer_values")
 
@@ -74,7 +79,7 @@ class AnswerLimits:
         What lies deeper than bodies may would be too deep for who walks through it: counts, guards and caches.
         """
         value, most = orjson.loads(data), self._limits.depth
-        if len(data) > 2 * most and data.count(b"[") + data.count(b"{") > most and is_deeper(value, most):
+        if len(data) > 2 * most and is_too_deep(data, value, most):
             raise self._failed(f"sent an answer that is nested more than {most} levels deep")
         return value
 

@@ -88,3 +88,21 @@ def test_depth() -> None:
 def test_what_is_no_json_is_refused_as_such_or_as_too_much(data: bytes) -> None:
     with pytest.raises(BadRequest):
         json_body.read_json(data, Limits(values=20, entries=20))
+
+
+@pytest.mark.parametrize("depth", [8, 9])
+@pytest.mark.parametrize("bracket", ["[", '{"a":'])
+def test_brackets_within_texts_are_no_depth(depth: int, bracket: str) -> None:
+    closing = "]" if bracket == "[" else "}"
+    nested = '{"a":' * (depth > 1) + bracket * (depth - 1) + "1" + closing * (depth - 1) + "}" * (depth > 1)
+    value = orjson.loads(nested)
+    assert json_body.is_too_deep(nested.encode(), value, 8) is (depth > 8)
+    text = {"a": "[{" * 100}
+    assert not json_body.is_too_deep(orjson.dumps(text), text, 8)
+
+
+def test_a_body_of_fewer_bytes_than_values_is_not_counted() -> None:
+    limits = Limits(values=100, entries=100)
+    assert json_body.read_json(b'{"a":[' + b"[]," * 20 + b"[]]}", limits)
+    with pytest.raises(BadRequest, match="texts, names, lists and objects"):
+        json_body.read_json(b'{"a":[' + b"[]," * 100 + b"[]]}", limits)
