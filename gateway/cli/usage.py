@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.cli import init
+from gateway.observe.roll_up import SUMS, roll_up
 from gateway.policy.folder import find, read_folder
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import LedgerSettings, parse_duration
@@ -48,14 +49,21 @@ SELECT created, tenant, key_id, model, purpose,
 FROM spendings WHERE created >= :since
 """
 """All that was paid for beside the answers: a request is counted where its answer is."""
+_MONTHS = """
+UNION ALL
+SELECT created, tenant, key_id, model, purpose, reason, requests, errors, refused, {tokens}, cost_nanodollars
+FROM months WHERE created >= :since
+"""
 _QUERY = """
 SELECT {group} AS name, sum(requests) AS requests, sum(errors) AS errors, sum(refused) AS refused, {sums}
 FROM ({rows}) GROUP BY name
 """
-_SUMS = (
-    *("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens"),
-    "cost_nanodollars",
+_REQUESTS_AND_SPENDINGS = (_REQUESTS + _SPENDINGS).format(
+    reason=_REASON.format(error="error"),
+    refused=_REFUSED.format(error="error"),
+    tokens=_TOKENS.format(written="cache_write_tokens"),
 )
+LEAST_KEPT = 31 * 86_400.0
 _HALF = 32
 """Bits. SQLite's sum() of whole numbers fails beyond 63: halves are added up apart, and put together here."""
 _HEADINGS = ("REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "WRITTEN", "COMPLETION", "REASONING", "USD")
@@ -78,14 +86,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--since", metavar="SPAN", default="30d", help="how far back, as 12h or 30d (30d)")
     parser.add_argument("--by", choices=tuple(_GROUPS), default="tenant", help="one line for each (tenant)")
     parser.add_argument("--json", action="store_true", help="print JSON rather than a table")
+    parser.add_argument(
+        "--roll-up",
+        metavar="SPAN",
+        help="first sum up each month that ended longer ago than this (at least 31d), and delete its rows",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
         span = parse_duration(arguments.since)
+        keep = None if arguments.roll_up is None else parse_duration(arguments.roll_up)
     except ValueError:
-        print("tollgate usage: --since: write a span, as 12h or 30d", file=sys.stderr)
+        print("tollgate usage: --since, --roll-up: write a span, as 12h or 30d", file=sys.stderr)
+        return 2
+    if keep is not None and keep < LEAST_KEPT:
+        print(
+            "tollgate usage: --roll-up: at least 31d, as limits by the month are counted by rows",
+            file=sys.stderr,
+        )
         return 2
     try:
         path = _ledger(init.folder(arguments.policies, os.environ))
@@ -93,6 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 1
     try:
+        if keep is not None and path.exists():
+            requests = roll_up(path, _REQUESTS_AND_SPENDINGS, time.time() - keep)
+            print(f"{requests:,} requests of earlier months were rolled up.", file=sys.stderr)
         found = _rows(path, arguments.by, time.time() - span) if path.exists() else []
     except sqlite3.Error as error:
         print(f"tollgate usage: {path}: {error}", file=sys.stderr)
@@ -131,19 +154,22 @@ def query(database: sqlite3.Connection, by: str) -> str:
     reason = _REASON.format(error=error)
     tokens = _TOKENS.format(written="cache_write_tokens" if "cache_write_tokens" in columns else "0")
     rows = _REQUESTS.format(reason=reason, refused=_REFUSED.format(error=error), tokens=tokens)
-    if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'spendings'").fetchone():
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "spendings" in tables:
         rows += _SPENDINGS.format(reason=reason, tokens=tokens)
+    if "months" in tables:
+        rows += _MONTHS.format(tokens=tokens)
     return _QUERY.format(group=_GROUPS[by], rows=rows, sums=_sums())
 
 
 def _sums() -> str:
     return ", ".join(
-        f"sum({name} >> {_HALF}) AS {name}_high, sum({name} & {2**_HALF - 1}) AS {name}_low" for name in _SUMS
+        f"sum({name} >> {_HALF}) AS {name}_high, sum({name} & {2**_HALF - 1}) AS {name}_low" for name in SUMS
     )
 
 
 def _whole(row: dict[str, Any]) -> dict[str, Any]:
-    sums = {name: (row.pop(f"{name}_high") << _HALF) + row.pop(f"{name}_low") for name in _SUMS}
+    sums = {name: (row.pop(f"{name}_high") << _HALF) + row.pop(f"{name}_low") for name in SUMS}
     return {**row, **sums}
 
 

@@ -193,3 +193,36 @@ def test_what_it_refuses(run: Run, folder: Path) -> None:
     (folder / "gateway.yaml").unlink()
     code, _, err = run()
     assert code == 1 and "holds no *.yaml file" in err
+
+
+def test_a_roll_up_keeps_every_nanodollar(run: Run, folder: Path) -> None:
+    path, now = folder / "state" / "costs.sqlite", time.time()
+    ledger = Ledger(path)
+    for number in range(60):
+        call = a_call(principal=Principal("k", f"t{number % 2}"), request_id=f"req_{number}", model="alias")
+        call.receipt.created = now - number * 5 * DAY
+        call.candidate = CANDIDATE
+        ledger.record(call, a_bill(Usage(10, 2**61 if number > 50 else 1), 2**62 + number), 200)
+        if number % 3 == 0:
+            judge = Charge(UpstreamUsage(TARGET, Usage(7, 8), False, "judge", "guard"), 333_333_333)
+            ledger.record_charges(f"req_{number}", call.receipt.created, call.principal, [judge])
+    asyncio.run(ledger.aclose())
+    groups = ["tenant", "key", "model", "purpose", "reason"]
+    before = [json.loads(run("--since", "1000d", "--by", by, "--json")[1]) for by in groups]
+    code, _, errors = run("--since", "1000d", "--roll-up", "60d", "--json")
+    assert code == 0 and int(errors.split()[0]) > 40
+    after = [json.loads(run("--since", "1000d", "--by", by, "--json")[1]) for by in groups]
+    assert after == before
+    with closing(sqlite3.connect(path)) as database:
+        (oldest,) = database.execute("SELECT min(created) FROM spent").fetchone()
+        sums = database.execute(
+            "SELECT cost_nanodollars FROM months UNION ALL SELECT cost_nanodollars FROM spent"
+        )
+        assert sum(cost for (cost,) in sums) == sum(2**62 + n for n in range(60)) + 20 * 333_333_333
+    assert now - 91 * DAY < oldest, "months that ended 60 days ago are gone"
+    assert run("--roll-up", "60d")[2].startswith("0 requests"), "once"
+
+
+def test_rows_that_limits_by_the_month_need_are_kept(run: Run, recorded: None) -> None:
+    code, _, errors = run("--roll-up", "30d")
+    assert code == 2 and "at least 31d" in errors
