@@ -100,7 +100,10 @@ class RevocationTracker:
         known = self._known.get(file.path, ())
         marks = next((one for one in known if one.content == file.content), None)
         if marks is None:
-            marks = _file_keys(file.path, file.content, self._env)
+            if is_table(file.path):
+                marks = _table_keys(file.content, known)
+            else:
+                marks = _file_keys(file.path, file.content, self._env)
         if not known or known[0] is not marks:
             others = (one for one in known if one is not marks)
             self._known[file.path] = (marks, *islice(others, _VERSIONS - 1))
@@ -118,10 +121,19 @@ _NOTHING = _FileKeys(b"")
 _VERSIONS = 3
 
 
+def _table_keys(content: bytes, known: Iterable[_FileKeys]) -> _FileKeys:
+    """The hashes of a table; those of a version to which lines were appended are not looked for again."""
+    before = next(
+        (one for one in known if one.content.endswith(b"\n") and content.startswith(one.content)), _NOTHING
+    )
+    written, revoked = hashes_of(content[len(before.content) :])
+    return _FileKeys(
+        content, before.written | written, before.revoked | revoked, mentions_keys=not content.isspace()
+    )
+
+
 def _file_keys(path: Path, content: bytes, env: Mapping[str, str]) -> _FileKeys:
     """The hashes under ``keys`` and ``revoked_keys``; of a file that is no valid YAML, all hashes in its text."""
-    if is_table(path):
-        return _FileKeys(content, *hashes_of(content), mentions_keys=not content.isspace())
     text = content.decode("utf-8-sig", "replace")
     problems: list[Problem] = []
     root = yaml_tree.read(text, path, env, problems)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -122,3 +123,21 @@ def test_only_what_has_changed_is_parsed_again(monkeypatch: pytest.MonkeyPatch) 
         parsed.clear()
         standing.of([KEY], [], [file(text), large])
         assert sorted(set(parsed)) == more
+
+
+def test_what_is_appended_to_a_table_is_found() -> None:
+    """In one that is extended, rewritten, and cut short."""
+    text = "".join(
+        f'{{"id": "{name}", "sha256": "{hash_}"}}\n' for name, hash_ in (("a", "a" * 64), ("b", "b" * 64))
+    )
+    keys = [Key(id=name, sha256=name * 64) for name in "ab"]
+    tracker, first = RevocationTracker({}), file(text, "keys.jsonl")
+    assert tracker.of(keys, [first], [first]) == RevokedKeys()
+    for edit, gone in (
+        (text + json.dumps({"revoked": "a" * 64}) + "\n", "a"),
+        (text + "\n", ""),
+        (text.splitlines(keepends=True)[0], "b"),
+        (text.splitlines(keepends=True)[1], "a"),
+    ):
+        now = file(edit, "keys.jsonl")
+        assert tracker.of(keys, [first], [now]) == RevokedKeys(gone=frozenset(gone)), edit
