@@ -27,8 +27,8 @@ class Action(Enum):
     HANG = "say nothing more until the client closes"
 
 
-Step = bytes | float | Action
-"""Bytes are sent in a packet of their own, a number is slept (seconds)."""
+Step = bytes | float | asyncio.Event | Action
+"""Bytes are sent in a packet of their own, a number is slept (seconds), an event is waited for."""
 Script = tuple[Step, ...]
 
 
@@ -270,6 +270,8 @@ class _Connection(asyncio.Protocol):
                 case Action.HANG:
                     await self._gone.wait()
                     return False
+                case asyncio.Event():
+                    await step.wait()
                 case _:
                     await asyncio.sleep(step)
         return True

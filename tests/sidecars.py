@@ -38,7 +38,7 @@ class SidecarProcess:
         """Close it in the event loop in which it was used."""
         return SidecarClient(self.path)
 
-    def start(self, *, timeout: float = 60.0) -> None:
+    def start(self, *, timeout: float = 300.0) -> None:
         """Returns when nothing is being loaded any more."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -50,6 +50,7 @@ class SidecarProcess:
             if status is not None and "loading" not in status["models"].values():
                 return
             time.sleep(0.05)
+        self.kill()
         raise RuntimeError(f"the sidecar did not come up: {self.log.read_text()}")
 
     def kill(self) -> None:

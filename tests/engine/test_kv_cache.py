@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.attention.metadata import AttentionMetadata
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
@@ -68,7 +69,8 @@ def test_another_dtype_is_refused_by_name() -> None:
 def test_copies_are_made_in_order_and_whole(name: str, dtype: torch.dtype) -> None:
     cache = KVCache(KVShape(2, 2, 16), 5, 16, CPU, dtype, name)
     for layer in cache.layers:
-        layer.backend.store(layer, *torch.randn(2, 32, 2, 16).to(dtype), torch.arange(32))
+        keys, values = torch.randn(2, 32, 2, 16).to(dtype)
+        layer.backend.store(layer, keys, values, AttentionMetadata(torch.arange(32)))
     before = [tensor[:2].clone() for layer in cache.layers for tensor in layer.tensors]
     cache.copy([(0, 3), (1, 0), (3, 4)])
     after = [tensor for layer in cache.layers for tensor in layer.tensors]

@@ -47,7 +47,8 @@ async def test_the_last_good_policy_stands_in_for_a_broken_one(tmp_path: Path) -
 
 
 async def test_a_stream_ends_under_the_policy_it_began_with(gateway: Gateway, upstream: FakeUpstream) -> None:
-    upstream.scripts = [stream(sse(delta("a")), 0.5, *answer_events("b"))]
+    reloaded = asyncio.Event()
+    upstream.scripts = [stream(sse(delta("a")), reloaded, *answer_events("b"))]
     async with RawConnection(gateway.port) as wire:
         wire.post(chat("up", stream=True))
         await wire.head()
@@ -61,6 +62,7 @@ async def test_a_stream_ends_under_the_policy_it_began_with(gateway: Gateway, up
         assert (await gateway.http.post("/v1/chat/completions", json=chat("up"))).status_code == 404
         assert (await gateway.http.post("/v1/chat/completions", json=chat())).status_code == 200
         assert len(upstream.open) == 1
+        reloaded.set()
         rest = b"".join([chunk async for chunk in chunks])
     assert b'"b"' in rest
     assert rest.endswith(b"[DONE]\n\n")
@@ -246,7 +248,10 @@ async def test_receipts_in_redis_and_life_without_it(
         assert (lost.status_code, lost.headers["retry-after"]) == (503, "1")
         assert "Receipts cannot be read now" in lost.json()["error"]["message"]
         own_redis.start()
-        assert (await gateway.http.get(path)).status_code == 404
+        async with asyncio.timeout(300):
+            while (found := await gateway.http.get(path)).status_code == 503:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert found.status_code == 404
         response = await gateway.http.post("/v1/chat/completions", json=chat())
         path = f"/v1/requests/{response.headers['x-request-id']}"
         async with asyncio.timeout(300):
