@@ -122,10 +122,13 @@ def _duplicates(tables: Iterable[KeyTable], locate: Callable[[str], Location | N
 
 
 def append(file: Path, entry: dict[str, Any], mode: int) -> None:
-    """Add a line, on disk when this returns. Raises ``OSError``."""
+    """Add a line, on disk when this returns. ``mode`` is that of a new file. Raises ``OSError``."""
+    is_new = not file.exists()
     handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        if is_new:
+            os.fchmod(handle, mode)  # whatever the umask is
         size = os.fstat(handle).st_size
         # A line that somebody left without its end is not continued.
         start = b"\n" if size and os.pread(handle, 1, size - 1) != b"\n" else b""

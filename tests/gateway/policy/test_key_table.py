@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,19 @@ def test_a_line_without_its_end_is_not_continued(folder: Path) -> None:
     (folder / TABLE).write_text(line("a", 1).rstrip("\n"))
     KeyStore(folder, None, {}).add({"id": "b", "sha256": f"{2:064x}", "models": ["*"]})
     assert ids(folder) == ["a", "b"]
+
+
+def test_a_new_table_is_as_readable_as_the_policy(folder: Path) -> None:
+    """The gateway may run as another user than who makes its keys."""
+    (folder / "gateway.yaml").chmod(0o644)
+    before = os.umask(0o077)
+    try:
+        key_table.append(
+            folder / TABLE, json.loads(line("a", 1)), KeyStore(folder, None, {})._mode(folder / TABLE)
+        )
+    finally:
+        os.umask(before)
+    assert (folder / TABLE).stat().st_mode & 0o777 == 0o644
 
 
 def test_a_read_only_folder_has_its_table_in_the_state_folder(folder: Path, tmp_path: Path) -> None:
