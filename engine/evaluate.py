@@ -1,7 +1,7 @@
-"""What weights and caches in fewer bits cost: ``python -m engine eval``.
+"""What quantized weights and KV caches cost in quality: ``python -m engine eval``.
 
-Each way is measured against full precision (float32) on the same tokens: perplexity, and how often both would say the
-same token next. The demo model is examined on held-out conversations, others on a text of yours.
+Each variant is compared with full precision (float32) on the same tokens: perplexity, and how often both find the same
+token most likely. The demo model is examined on held-out conversations, others on a text of yours.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Result:
     weights_mib: float
     perplexity: float
     agreement: float
-    """The share of tokens that full precision would have said, too."""
+    """Share of positions whose most likely token is the same as in full precision."""
 
 
 Sample = tuple[list[int], int]
@@ -91,10 +91,10 @@ def predict(model: Model, samples: Sequence[Sample], way: Way) -> Iterator[tuple
 
 
 def evaluate(
-    folder: Path, samples: Sequence[Sample], ways: Sequence[Way], tell: Callable[[Result], None]
+    folder: Path, samples: Sequence[Sample], ways: Sequence[Way], report: Callable[[Result], None]
 ) -> list[Result]:
     """One result for each of ``ways``, of which ``FULL`` is computed first, asked for or not."""
-    said: list[Tensor] = []
+    reference: list[Tensor] = []
     results = []
     for way in (FULL, *(way for way in ways if way != FULL)):
         with _as_stored(folder, way) as stored:
@@ -103,14 +103,14 @@ def evaluate(
         for i, (logits, wanted) in enumerate(predict(model, samples, way)):
             best = logits.argmax(-1)
             if way == FULL:
-                said.append(best)
+                reference.append(best)
             loss += functional.cross_entropy(logits, wanted, reduction="sum").item()
-            same += int((best == said[i]).sum())
+            same += int((best == reference[i]).sum())
             count += len(wanted)
         result = Result(way.name, weight_bytes(model) / 2**20, math.exp(loss / count), same / count)
         if way in ways:
             results.append(result)
-            tell(result)
+            report(result)
     return results
 
 

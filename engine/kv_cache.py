@@ -32,7 +32,7 @@ class KVCache:
     """``layers`` holds the keys and values of each layer.
 
     The one block more is never handed out: block tables are padded with it, and it stays zero, so that what is
-    read past a sequence's end is finite and nobody's. Raises ``StartupError`` for an unknown ``kv_cache_dtype``.
+    read past a sequence's end is finite. Raises ``StartupError`` for an unknown ``kv_cache_dtype``.
     """
 
     def __init__(

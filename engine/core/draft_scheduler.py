@@ -18,7 +18,7 @@ class DraftScheduler:
     def add(self, plan: Plan, requests: Mapping[int, Request], budget: int, spare: int) -> None:
         """Appends draft tokens to scheduled requests that sample, and allocates blocks for the next ones.
 
-        ``budget``: tokens left in the step. ``spare``: blocks that may be allocated.
+        ``budget``: tokens left in the step. ``spare``: blocks that may be allocated for them.
         """
         pool, block_size, max_drafts = self._tables.pool, self._tables.block_size, self._max_drafts
         for scheduled in plan.requests:

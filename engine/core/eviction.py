@@ -1,4 +1,4 @@
-"""Which cached block goes first: least recently used, with some staying longer than others."""
+"""Which cached block is evicted first: the least recently used, weighted."""
 
 from __future__ import annotations
 

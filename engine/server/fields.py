@@ -1,8 +1,8 @@
 """Unsupported fields: which of them are ignored, and which are refused.
 
-A field that only concerns cost, speed, storage, effort or style is ignored, and so is one that nobody here has heard
-of: it may be meant for another server that the same request is tried at. What is ignored is told in a header. A field
-whose absence would make another answer of it is refused by name, but for the values with which it asks for nothing.
+A field that only concerns cost, speed, storage, effort or style is ignored, and so is an unknown one,
+which may be meant for another server that the same request is sent to. Ignored fields are named in a header. A field
+that would change the answer is refused by name, except with values that have no effect.
 """
 
 from __future__ import annotations

@@ -233,5 +233,4 @@ class _ChoiceStream:
         if self.tokens == 0:
             self.metrics.ttft.observe(gap)
         else:
-            for _ in delta.tokens:
-                self.metrics.itl.observe(gap / len(delta.tokens))
+            self.metrics.itl.observe(gap / len(delta.tokens), len(delta.tokens))

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from engine.core.rate import Rate
 from engine.messages import Ready, Step
+from engine.server.histogram import TokenHistogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -34,7 +35,10 @@ class EngineMetrics:
         self.ttft = histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token.", _SECONDS
         )
-        self.itl = histogram("inter_token_latency_seconds", "Between two tokens of a sequence.", _SHORT)
+        self.itl = TokenHistogram(
+            "tollgate_engine_inter_token_latency_seconds", "Between two tokens of a sequence.", _SHORT
+        )
+        self.registry.register(self.itl)
         self.queue = histogram("queue_seconds", "From submission to the first step.", _SECONDS)
         self.prompt_tokens = counter("prompt_tokens", "Tokens of accepted prompts.")
         self.generated_tokens = counter("generated_tokens", "Tokens generated.")

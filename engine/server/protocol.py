@@ -3,8 +3,8 @@
 A server may ignore an offer such as ``Upgrade: h2c`` (RFC 9110, section 7.8), with which the JDK's HTTP client begins.
 uvicorn would answer as if the request had no body: its parser stops behind the head.
 
-uvicorn waits for ever for a client that takes nothing of its answer. Here such a connection is broken off: its request
-is aborted, and what it holds of the engine falls free.
+uvicorn waits indefinitely for a client that does not read its response. Here such a connection is closed: its request
+is aborted, and its KV blocks are freed.
 """
 
 from __future__ import annotations

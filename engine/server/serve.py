@@ -38,7 +38,7 @@ closes it, and never while a request is being sent."""
 
 
 def serve(config: ServerConfig, announce: Callable[[str], None]) -> int:
-    """Runs until told to stop, and returns the exit status: 0, or 1 if the engine process died.
+    """Runs until a signal, and returns the exit status: 0, or 1 if the engine process died.
 
     ``announce`` is called with the server's URL when it is ready. Raises ``StartupError``.
     """

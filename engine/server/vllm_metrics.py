@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from engine.generation import Delta
 from engine.messages import Ready, Step
+from engine.server.histogram import TokenHistogram
 from engine.server.responses import Finish
 
 # fmt: off
@@ -70,7 +71,10 @@ class VllmMetrics:
 
         lengths = tuple(_one_two_five(ready.max_model_len))
         self._ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", _TTFT)
-        self._itl = histogram("inter_token_latency_seconds", "Between two tokens of a request.", _PER_TOKEN)
+        self._itl = TokenHistogram(
+            "vllm:inter_token_latency_seconds", "Between two tokens of a request.", _PER_TOKEN, labels
+        )
+        registry.register(self._itl)
         self._tpot = histogram(
             "request_time_per_output_token_seconds", "A request's mean inter-token latency.", _PER_TOKEN
         )
@@ -90,10 +94,6 @@ class VllmMetrics:
             "Generated tokens of the longest of a request's choices.",
             lengths,
         )
-        self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts that were computed.").labels(
-            **labels
-        )
-        self._generation_tokens = counter("generation_tokens", "Generated tokens.").labels(**labels)
         self._preemptions = counter("num_preemptions", "Preempted requests.").labels(**labels)
         self._queries = counter(
             "prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache."
@@ -110,11 +110,11 @@ class VllmMetrics:
         }
         info = Gauge("vllm:cache_config_info", "The KV cache.", tuple(config), registry=registry)
         info.labels(**config).set(1)
-        self._gauges = _Gauges(labels, ready, adapters_in_use)
-        registry.register(self._gauges)
+        self._state = _State(labels, ready, adapters_in_use)
+        registry.register(self._state)
 
     def observe(self, step: Step) -> None:
-        self._gauges.step = step
+        self._state.step = step
         if step.preempted:
             self._preemptions.inc(step.preempted)
         if step.prefix_queries:
@@ -124,11 +124,11 @@ class VllmMetrics:
     def tokens(self, timeline: RequestTimeline, delta: Delta, prompt_tokens: int) -> None:
         """New tokens of a sequence."""
         count = len(delta.tokens)
-        self._generation_tokens.inc(count)
+        self._state.generation_tokens += count
         if timeline.tokens:
             self._itl.observe(delta.at - timeline.last_token)
         else:
-            self._prompt_tokens.inc(prompt_tokens)
+            self._state.prompt_tokens += prompt_tokens
             self._ttft.observe(delta.at - timeline.arrived)
             timeline.first_token, timeline.queued = delta.at, delta.queued
         timeline.last_token = delta.at
@@ -157,11 +157,13 @@ class VllmMetrics:
         self._success["abort" if aborted else "error"].inc()
 
 
-class _Gauges(Collector):
-    """The state after the last step."""
+class _State(Collector):
+    """What is computed when it is scraped: gauges after the last step, and the counters of every token."""
 
     def __init__(self, labels: dict[str, str], ready: Ready, adapters_in_use: AdaptersInUse) -> None:
         self.step: Step | None = None
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
         self._labels = labels
         self._ready = ready
         self._adapters_in_use = adapters_in_use
@@ -172,6 +174,8 @@ class _Gauges(Collector):
         yield self._gauge("num_requests_running", "Running requests.", step.running if step else 0)
         yield self._gauge("num_requests_waiting", "Waiting requests.", step.waiting if step else 0)
         yield self._gauge("kv_cache_usage_perc", "Used share of the KV cache, from 0 to 1.", used / blocks)
+        yield self._counter("prompt_tokens", "Tokens of prompts that were computed.", self.prompt_tokens)
+        yield self._counter("generation_tokens", "Generated tokens.", self.generation_tokens)
         if self._ready.max_adapters:
             running, waiting = self._adapters_in_use()
             labels = {
@@ -184,6 +188,11 @@ class _Gauges(Collector):
             )
             found.add_metric(list(labels.values()), time.time())
             yield found
+
+    def _counter(self, name: str, text: str, value: int) -> Metric:
+        found = CounterMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
+        found.add_metric(list(self._labels.values()), value)
+        return found
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         found = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))

@@ -22,7 +22,7 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Rows of the recordings: few, as each takes time at the start, and close enough that filling up costs little."""
 
 Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
-"""Takes what is to be recorded; returns what replays it, and the tensor in which the result then stands."""
+"""Takes what is to be recorded; returns what replays it, and the tensor that then has the result."""
 
 
 class DecodeGraphs:

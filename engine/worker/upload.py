@@ -46,5 +46,5 @@ def unpack(packed: Tensor, arrays: Sequence[np.ndarray]) -> list[Tensor]:
 
 
 def _starts(arrays: Sequence[np.ndarray]) -> list[int]:
-    """Of each in words, and the end."""
+    """Of each array in words of 4 bytes, and the end."""
     return np.cumsum([0, *(-(-array.nbytes // (4 * _WORDS)) * _WORDS for array in arrays)]).tolist()
