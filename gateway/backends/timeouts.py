@@ -37,6 +37,7 @@ class UpstreamTimeouts:
         self._limit = self._patience = limits.total if at_once else limits.first_token
         self._begun = False
         self._timer: asyncio.TimerHandle | None = None
+        self._rings = 0.0
         self._waiting: asyncio.Task[object] | None = None
         self._late = False
 
@@ -72,13 +73,14 @@ class UpstreamTimeouts:
         return f"sent nothing within {self.limits.first_token:g} s"
 
     def __enter__(self) -> None:
-        self._entered = self._now()
-        self._due = min(self._entered + self._patience, self._end)
-        self._waiting = task = asyncio.current_task()
+        self._entered = now = self._now()
+        due = now + self._patience
+        self._due = due = due if due < self._end else self._end
+        self._waiting = task = asyncio.current_task(self._loop)
         if task is None:
             raise RuntimeError("a clock bounds the waits of a task")
         self._cancelling = task.cancelling()
-        if self._timer is None or self._timer.when() > self._due:
+        if self._timer is None or self._rings > due:
             self._set()
 
     def __exit__(
@@ -102,6 +104,7 @@ class UpstreamTimeouts:
 
     def _set(self) -> None:
         self.close()
+        self._rings = self._due
         self._timer = self._loop.call_at(self._due, self._ring)
 
     def _ring(self) -> None:
