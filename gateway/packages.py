@@ -60,7 +60,7 @@ def installer(path: Path = INSTALLER) -> tuple[str, ...] | None:
 async def install(command: Iterable[str], say: Callable[[str], object]) -> int:
     """Run an installer and ``say`` each of its lines; its exit code.
 
-    In a session of its own: whoever ends the caller's process group does not end it in the middle of unpacking. When
+    In a session of its own: ending the caller's process group does not end it in the middle of unpacking. When
     this is cancelled it is asked to stop, which it does where no harm comes of it.
     """
     process = await asyncio.create_subprocess_exec(
@@ -86,8 +86,8 @@ async def provide(wanted: Iterable[str], *, failed: Callable[[], object], path: 
     An installation that fails is tried again, ever less often; ``failed`` is called each time.
     """
     wanted, pause = tuple(wanted), _INSTALL_AGAIN
-    under_way = path.with_name(UNFINISHED)
-    while (absent := missing(wanted)) or (wanted and under_way.exists()):
+    unfinished = path.with_name(UNFINISHED)
+    while (absent := missing(wanted)) or (wanted and unfinished.exists()):
         command = installer(path)
         if command is None:
             log.error(

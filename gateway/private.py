@@ -1,4 +1,4 @@
-"""Files that only their owner may read: they hold secrets, or tell who asked what."""
+"""Files that only their owner may read: they hold secrets, or who asked what."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=f"Make a key, write its hash to {FILE} and print it, once, on standard output.",
     )
     create_.add_argument("--id", metavar="NAME", help="what the key is called in logs and here (made up)")
-    create_.add_argument("--tenant", metavar="NAME", default="default", help="whom it belongs to (default)")
+    create_.add_argument(
+        "--tenant", metavar="NAME", default="default", help="the tenant that it belongs to (default)"
+    )
     create_.add_argument(
         "--models",
         metavar="PATTERN",
@@ -58,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="the models it may use, such as 'gpt-*' (*)",
     )
     create_.add_argument("--expires", metavar="WHEN", help="a day, as 2027-01-01, or a span, as 90d (never)")
-    create_.add_argument("--tier", metavar="NAME", help="in place of its tenant's")
+    create_.add_argument("--tier", metavar="NAME", help="instead of its tenant's")
     create_.add_argument(
         "--allow-ip",
         metavar="NETWORK",

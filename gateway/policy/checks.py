@@ -93,7 +93,7 @@ def _models_named(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
         elif path[2] == "cascade" and list_at(models[word], "cascade"):
             yield Diagnostic(path, f"'{word}' is a cascade itself; a step should be a model with targets")
         elif path[2] in ("fallbacks", "larger_context") and list_at(models[word], "cascade"):
-            message = f"'{word}' is a cascade, which stands in for no other model; name models with targets"
+            message = f"'{word}' is a cascade, which cannot replace another model; name models with targets"
             yield Diagnostic(path, f"{message}, such as its last step's")
         elif path[0] == "guards" and list_at(models[word], "cascade"):
             yield Diagnostic(path, f"'{word}' is a cascade; name a model with targets")

@@ -1,4 +1,4 @@
-"""Diagnostic one's way in the schema: which type stands at a key path, and which keys there are."""
+"""Navigating the schema: the type at a key path, and all keys."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def unshared_state(policy: Policy, workers: int) -> Iterator[str]:
     if policy.store == "memory" and has_limits(policy):
         yield (
             f"store: memory with {workers} workers: each counts quotas and budgets by itself, so that up to "
-            f"{workers} times as much is let in. Write 'store: redis://…' for limits that hold, or serve with "
+            f"{workers} times as much is admitted. Write 'store: redis://…' for limits that hold, or serve with "
             "--workers 1"
         )
     if policy.where_caches_are == "memory":

@@ -32,7 +32,7 @@ _TEXT_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
 
 @dataclass(slots=True)
 class Scalar:
-    """A single value: the ``text`` an operator wrote, and what it stands for."""
+    """A single value: the ``text`` that is written, and its ``value``."""
 
     location: Location
     text: str
@@ -284,7 +284,7 @@ class _Composer:
 
 
 def typed(text: str) -> str | int | float | bool | None:
-    """What an unquoted scalar stands for."""
+    """The value of an unquoted scalar."""
     if text in _BOOL:
         return _BOOL[text]
     if _INT.fullmatch(text):

@@ -51,7 +51,7 @@ class Key(Frozen):
     sha256: Annotated[str, AfterValidator(sha256_digits)]
     tenant: Name = "default"
     tier: Name | None = None
-    """In place of the tenant's."""
+    """Instead of the tenant's."""
     models: tuple[Text, ...] = ("*",)
     """Glob patterns of the public model names it may use."""
     expires: Day | None = None
@@ -94,7 +94,7 @@ class OnSaturation(Frozen):
     action: Literal["shed", "downgrade", "wait"] = "shed"
     at: Share = 0.9
     to: Name | None = None
-    """The model that takes the place of the one asked for; with ``downgrade`` only."""
+    """The model to use instead of the one asked for; with ``downgrade`` only."""
 
     @model_validator(mode="after")
     def _needs(self) -> OnSaturation:
@@ -107,7 +107,7 @@ class OnSaturation(Frozen):
 
 class Tier(Frozen):
     priority: Annotated[int, Field(strict=True, ge=0, le=100)] = 0
-    """The engine serves the highest first; room that a tier leaves by ``on_saturation`` is for higher ones."""
+    """The engine serves the highest first; slots that a tier leaves by ``on_saturation`` are for higher ones."""
     weight: Weight = 1.0
     """Its share of a full backend, in relation to the other tiers'."""
     max_wait: Timeout = 30.0

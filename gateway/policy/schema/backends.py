@@ -39,9 +39,9 @@ def _never(continues: bool) -> bool:
 
 
 class Breaker(Frozen):
-    """When a failing model of a backend is left alone, and for how long; then one request is its probe.
+    """When requests to a failing model of a backend are suspended, and for how long; then one request is its probe.
 
-    That is for the caller whom it fails; for all callers, once it fails several, and would be left alone without any
+    Those of the tenant that it fails; those of all, once it fails several, and would be suspended without any
     one of them.
     """
 
@@ -57,9 +57,9 @@ class AnyBackend(Frozen):
     """What every kind of backend has."""
 
     max_concurrency: Count | None = None
-    """Requests under way at once, over all workers of one ``tollgate serve``; the others queue."""
+    """Concurrent answers, over all workers of one ``tollgate serve``; further ones queue."""
     max_tokens_in_flight: Count | None = None
-    """Prompt and expected output tokens of the requests under way."""
+    """Prompt and expected output tokens of the requests in flight."""
     region: Name | None = None
     local: bool = False
     """Content that must not leave may go here."""

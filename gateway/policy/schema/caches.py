@@ -38,7 +38,7 @@ class ExactCache(AnyCache):
     """The same request again gets the same answer."""
 
     single_flight: bool = True
-    """Equal requests under way at once share one call upstream."""
+    """Equal concurrent requests share one call upstream."""
 
 
 class SemanticCache(AnyCache):

@@ -34,7 +34,7 @@ Language = Annotated[str, AfterValidator(_language)]
 
 
 class Classifier(Frozen):
-    """A text classification model of the transformers library, in place of the one that comes with the gateway."""
+    """A text classification model of the transformers library, instead of the bundled one."""
 
     model: Text
     """A local folder, or a hub id."""

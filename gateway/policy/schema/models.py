@@ -23,7 +23,7 @@ class Timeouts(Frozen):
 
     @property
     def bounds_silence(self) -> bool:
-        """Whether the operator has said how long a silence may be."""
+        """Whether the operator has set how long a silence may be."""
         return not self.model_fields_set.isdisjoint(("first_token", "idle"))
 
 
@@ -34,7 +34,7 @@ class Target(Frozen):
     model: Text
     weight: Weight = 1.0
     timeouts: Timeouts | None = None
-    """In place of the model's own."""
+    """Instead of the model's own."""
 
 
 class Retry(Frozen):

@@ -43,7 +43,7 @@ class Generate:
     """The ASGI endpoint of one dialect."""
 
     def __init__(self, dialect: Dialect, reader: BodyParser, *, max_body: int, heartbeat: float) -> None:
-        """``heartbeat`` is the longest silence, in seconds, of a stream that is under way; 0 is without bound."""
+        """``heartbeat`` is the longest silence, in seconds, of a stream; 0 is without bound."""
         self._dialect = dialect
         self._reader = reader
         self._max_body = max_body

@@ -14,7 +14,7 @@ from gateway.wire.openai.models import ListedModel, ModelCatalogue
 
 
 class Models:
-    """The two endpoints, in the form of whoever asks."""
+    """The two endpoints, in the dialect of the client."""
 
     def __init__(self, *, openai: ModelCatalogue, anthropic: ModelCatalogue) -> None:
         self._openai = openai

@@ -502,7 +502,7 @@ def test_any_bytes_are_a_policy_or_a_policy_error(
         *(
             (
                 f"models: {{n: {{cascade: [{{model: m}}]}}, o: {{targets: [{{backend: b, model: x}}], {key}}}}}",
-                f"models.o.{where}: 'n' is a cascade, which stands in for no other model; name models with targets",
+                f"models.o.{where}: 'n' is a cascade, which cannot replace another model; name models with targets",
             )
             for key, where in (("fallbacks: [m, n]", "fallbacks[1]"), ("larger_context: n", "larger_context"))
         ),
