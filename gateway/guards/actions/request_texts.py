@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -37,6 +38,10 @@ _WHOLE: Mapping[str, Origin] = {
 """Parameters whose texts are all read: those that vLLM and others put into the prompt, and those that servers store."""
 _HALF = re.compile(r"\\u[dD][89a-fA-F]", re.ASCII)
 """The escape of a high surrogate (RFC 8259, section 7)."""
+_AT_ONCE = 5_000
+"""Texts that are read between two turns of the event loop, in some 10 ms."""
+_STEP = 500
+"""Parts of a message between two chances for one."""
 _ANSWER_FIELDS = ("refusal", "reasoning_content", "reasoning")
 
 
@@ -72,26 +77,42 @@ class RequestTexts:
     def of(cls, request: ChatRequest) -> RequestTexts:
         """Raises ``BadRequest`` for what is nested too deeply."""
         texts = cls()
-        if request.native is not None:
-            texts._native(request.native.body)
-            return texts
-        params = request.params
-        for name in ("suffix", "user", "safety_identifier", "prompt_cache_key"):
-            texts._described(("params", name), params.get(name), "user", prose=True)
-        prediction = params.get("prediction")
-        if isinstance(prediction, Mapping):
-            texts._content(("params", "prediction", "content"), prediction.get("content"), "user")
-        for name in ("tools", "functions", "response_format"):
-            texts._described(("params", name), params.get(name), "system")
-        for name, origin in _WHOLE.items():
-            texts._described(("params", name), params.get(name), origin, prose=True)
-        if request.prompt is not None:
-            texts._prompt(request.prompt)
-        for i, message in enumerate(request.messages or ()):
-            texts._message(("messages", i), message)
+        for _ in texts._steps(request):
+            pass
         return texts
 
-    def _native(self, body: Mapping[str, Json]) -> None:
+    @classmethod
+    async def read(cls, request: ChatRequest) -> RequestTexts:
+        """``of``, which yields to the event loop between the parts of long messages."""
+        texts = cls()
+        read = 0
+        for _ in texts._steps(request):
+            if len(texts.texts) - read >= _AT_ONCE:
+                read = len(texts.texts)
+                await asyncio.sleep(0)
+        return texts
+
+    def _steps(self, request: ChatRequest) -> Iterator[None]:
+        if request.native is not None:
+            yield from self._native(request.native.body)
+            return
+        params = request.params
+        for name in ("suffix", "user", "safety_identifier", "prompt_cache_key"):
+            self._described(("params", name), params.get(name), "user", prose=True)
+        prediction = params.get("prediction")
+        if isinstance(prediction, Mapping):
+            yield from self._content(("params", "prediction", "content"), prediction.get("content"), "user")
+        for name in ("tools", "functions", "response_format"):
+            self._described(("params", name), params.get(name), "system")
+        for name, origin in _WHOLE.items():
+            self._described(("params", name), params.get(name), origin, prose=True)
+        if request.prompt is not None:
+            self._prompt(request.prompt)
+        for i, message in enumerate(request.messages or ()):
+            yield from self._message(("messages", i), message)
+            yield
+
+    def _native(self, body: Mapping[str, Json]) -> Iterator[None]:
         """A request in the caller's own dialect, in which it is sent upstream."""
         below: Path = ("native",)
         for path, value, is_schema in native.tools(body):
@@ -100,6 +121,7 @@ class RequestTexts:
         for name in native.others(body):
             self._described((*below, name), body[name], "user", prose=True)
         for path, value, origin, kind in native.conversation(body):
+            yield
             if kind == "unread":
                 self.unread.append(str(path[-1]))
             elif kind == "arguments":
@@ -115,11 +137,11 @@ class RequestTexts:
         if isinstance(text, str) and text:
             self.texts.append(RequestText(path, text, origin, kind))
 
-    def _message(self, path: Path, message: Mapping[str, Json]) -> None:
+    def _message(self, path: Path, message: Mapping[str, Json]) -> Iterator[None]:
         origin = _ORIGINS.get(str(message.get("role")), "user")
         self._add((*path, "name"), message.get("name"), origin, "name")
-        self._content((*path, "thinking_blocks"), message.get("thinking_blocks"), origin)
-        self._content((*path, "content"), message.get("content"), origin)
+        yield from self._content((*path, "thinking_blocks"), message.get("thinking_blocks"), origin)
+        yield from self._content((*path, "content"), message.get("content"), origin)
         for name in _ANSWER_FIELDS:
             self._add((*path, name), message.get(name), origin)
         calls = message.get("tool_calls")
@@ -130,25 +152,24 @@ class RequestTexts:
         if message.get("audio") is not None:
             self.unread.append("audio")
 
-    def _content(self, path: Path, content: Json, origin: Origin) -> None:
+    def _content(self, path: Path, content: Json, origin: Origin) -> Iterator[None]:
         if not isinstance(content, list):
             self._described(path, content, origin, prose=True)
             return
         for i, part in enumerate(content):
+            if not i % _STEP:
+                yield
             if not isinstance(part, Mapping):
                 self._add((*path, i), part, origin)
-                continue
-            if not self._part((*path, i), part, origin):
+            elif len(part) == 2 and part.get("type") == "text" and isinstance(part.get("text"), str):
+                self._add((*path, i, "text"), part["text"], origin)  # nearly all of them
+            elif not (yield from self._part((*path, i), part, origin)):
                 self.unread.append(str(part.get("type"))[:40])
 
-    def _part(self, path: Path, part: Mapping[str, Json], origin: Origin) -> bool:
+    def _part(self, path: Path, part: Mapping[str, Json], origin: Origin) -> Generator[None, None, bool]:
         """Whether there is text in it: its own, or that of a document or of a tool's result (Anthropic's blocks)."""
         if len(path) > DEEPEST:
             raise BadRequest(f"A message has more than {DEEPEST} levels.", param="messages")
-        if len(part) == 2 and part.get("type") == "text" and isinstance(text := part.get("text"), str):
-            if text:  # nearly all of them
-                self.texts.append(RequestText((*path, "text"), text, origin))
-            return True
         count = len(self.texts)
         names = ("text", "refusal", "thinking", "title", "context")
         for name in names:
@@ -157,8 +178,8 @@ class RequestTexts:
         if isinstance(source, Mapping):
             if source.get("type") == "text":
                 self._add((*path, "source", "data"), source.get("data"), "tool")
-            self._content((*path, "source", "content"), source.get("content"), "tool")
-        self._content((*path, "content"), part.get("content"), "tool")
+            yield from self._content((*path, "source", "content"), source.get("content"), "tool")
+        yield from self._content((*path, "content"), part.get("content"), "tool")
         return len(self.texts) > count or any(isinstance(part.get(name), str) for name in names)
 
     def _call(self, path: Path, function: Json, origin: Origin) -> None:

@@ -32,7 +32,7 @@ class Screening:
 
     def __init__(self, call: Call, guards: Sequence[Guard], metrics: Metrics) -> None:
         self._call = call
-        self._texts = RequestTexts.of(call.request)
+        self._texts = RequestTexts()
         self._inspections = [Inspection(guard, "input", metrics, call) for guard in guards]
         self._scans: list[tuple[BatchScan, list[int]]] = []
         """With the indexes of the texts that each scans."""
@@ -48,6 +48,7 @@ class Screening:
         if self._is_kept:
             self._call.local_only = True  # until the guards have decided
         try:
+            self._texts = await RequestTexts.read(self._call.request)
             self._readable()
             self._count()
             for inspection in self._inspections:

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.errors import BadRequest
+from gateway.guards.actions.request_texts import RequestTexts
+from gateway.types import ChatRequest
+
+pytestmark = pytest.mark.anyio
+
+
+def message(content: Any) -> ChatRequest:
+    return ChatRequest("m", messages=({"role": "user", "content": content},))
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["in a message", "in a tool's result"])
+async def test_others_have_their_turns_while_many_parts_are_read(nested: bool) -> None:
+    parts: list[Any] = [{"type": "text", "text": f"{number}"} for number in range(50_000)]
+    request = message([{"type": "tool_result", "content": parts}] if nested else parts)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    texts = await RequestTexts.read(request)
+    task.cancel()
+    assert turns >= 9
+    assert [one.text for one in texts.texts] == [f"{number}" for number in range(50_000)]
+    assert texts == RequestTexts.of(request)
+
+
+def test_parts_without_text_are_listed() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    texts = RequestTexts.of(
+        message([{"type": "text", "text": ""}, image, {"type": "text", "text": "hi"}, "and"])
+    )
+    assert [(one.path[2:], one.text) for one in texts.texts] == [
+        (("content", 2, "text"), "hi"),
+        (("content", 3), "and"),
+    ]
+    assert texts.unread == ["image_url"]
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    content: Any = [{"type": "text", "text": "hi"}]
+    for _ in range(60):
+        content = [{"type": "tool_result", "content": content}]
+    with pytest.raises(BadRequest, match="more than 100 levels"):
+        RequestTexts.of(message(content))
