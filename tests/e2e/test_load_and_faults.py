@@ -66,19 +66,22 @@ async def test_a_client_that_hangs_up_stops_the_work(stack: Stack, stream: bool)
     body = {
         "model": "tollgate-demo",
         "messages": [{"role": "user", "content": "Count from 1 to 50."}],
-        "stream": stream,
-        "n": 48,
-        "temperature": 1.0,
+        "temperature": 0,
     }
     async with httpx.AsyncClient(
         base_url=stack.url, headers={"authorization": f"Bearer {stack.key}"}
     ) as http:
+        alone = await http.post("/v1/chat/completions", json=body, timeout=300)
+        whole = alone.json()["usage"]["completion_tokens"]
+        before = stack.engine_metric("tollgate_engine_generated_tokens_total")
+        body |= {"stream": stream, "n": 48, "temperature": 1.0}
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=body, timeout=300))
         await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") > 0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") == 0, seconds=2)
+    await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") == 0)
     produced = stack.engine_metric("tollgate_engine_generated_tokens_total")
+    assert produced - before < 48 * whole / 2
     await asyncio.sleep(0.3)
     assert stack.engine_metric("tollgate_engine_generated_tokens_total") == produced
 
@@ -109,7 +112,7 @@ async def test_a_killed_engine_gives_clean_errors_and_comes_back(own_stack: Stac
         assert await ask(client, QUESTIONS[0]) == before
 
 
-async def _until(condition, *, seconds: float = 20.0) -> None:  # type: ignore[no-untyped-def]
+async def _until(condition, *, seconds: float = 300.0) -> None:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + seconds
     while not await asyncio.to_thread(condition):
         if time.monotonic() > deadline:

@@ -212,7 +212,7 @@ async def test_promises_hold_in_every_story(redis_program: str, tmp_path: Path, 
 
 def check_engine(engine: EngineServer) -> None:
     """Nothing runs for those who have left or whose gateway has died, and every block is back."""
-    eventually(lambda: engine.state()["running"] == engine.state()["waiting"] == 0, within=60)
+    eventually(lambda: engine.state()["running"] == engine.state()["waiting"] == 0)
     cache = engine.state()["kv_cache"]
     assert cache["blocks_free"] + cache["blocks_cached"] == cache["blocks_total"]
 

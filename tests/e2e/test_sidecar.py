@@ -145,7 +145,7 @@ class Traffic:
         group.create_task(again_and_again(lambda: self.embed(LOOSE)))
         group.create_task(again_and_again(lambda: self.moderate(LOOSE)))
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 40.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

@@ -125,7 +125,7 @@ def _in_flight(url: str) -> set[float]:
     return set(map(float, re.findall(r"^tollgate_requests_in_flight\{[^}]*\} (\S+)$", page, re.MULTILINE)))
 
 
-def _wait_for(condition, seconds: float = 60.0) -> None:  # type: ignore[no-untyped-def]
+def _wait_for(condition, seconds: float = 300.0) -> None:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
