@@ -11,8 +11,7 @@ import pytest
 from gateway.backends.timeouts import AFTER_THE_END, UpstreamTimeouts
 from gateway.policy.schema import Timeouts
 from tests.fakes import within
-
-pytestmark = [pytest.mark.anyio, pytest.mark.deadlines]
+from tests.gateway.admission.virtual_time import in_virtual_time
 
 
 def clock(*, at_once: bool = False, **limits: str) -> UpstreamTimeouts:
@@ -27,11 +26,13 @@ async def wait(clock: UpstreamTimeouts, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
+@in_virtual_time
 async def test_a_wait_within_the_limit() -> None:
     await wait(clock(), 0.01)
 
 
 @pytest.mark.parametrize("begun", [False, True])
+@in_virtual_time
 async def test_a_wait_past_the_limit(begun: bool) -> None:
     limited = clock()
     if begun:
@@ -45,6 +46,7 @@ async def test_a_wait_past_the_limit(begun: bool) -> None:
     await asyncio.sleep(0)
 
 
+@in_virtual_time
 async def test_waits_without_progress_add_up() -> None:
     limited = clock()
     await wait(limited, 0.04)
@@ -54,6 +56,7 @@ async def test_waits_without_progress_add_up() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
+@in_virtual_time
 async def test_a_sign_of_life_starts_anew(begun: bool) -> None:
     limited = clock(first_token="500ms", idle="500ms", total="60s")
     if begun:
@@ -69,6 +72,7 @@ async def test_a_sign_of_life_starts_anew(begun: bool) -> None:
     assert "did not finish" in limited.reason()
 
 
+@in_virtual_time
 async def test_progress_starts_anew_and_one_timer_serves_many_waits() -> None:
     limited = clock()
     for _ in range(8):
@@ -80,6 +84,7 @@ async def test_progress_starts_anew_and_one_timer_serves_many_waits() -> None:
     assert "stalled" in limited.reason()
 
 
+@in_virtual_time
 async def test_time_between_waits_is_the_readers() -> None:
     limited = clock()
     limited.progress()
@@ -88,6 +93,7 @@ async def test_time_between_waits_is_the_readers() -> None:
     await wait(limited, 0.02)
 
 
+@in_virtual_time
 async def test_the_whole_has_a_limit_too() -> None:
     limited = clock(total="80ms")
     with pytest.raises(TimeoutError):
@@ -99,10 +105,12 @@ async def test_the_whole_has_a_limit_too() -> None:
         await wait(limited, 0.02)
 
 
+@in_virtual_time
 async def test_at_once_there_is_no_first_token() -> None:
     await wait(clock(at_once=True), 0.1)
 
 
+@in_virtual_time
 async def test_after_the_end_patience_is_short() -> None:
     limited = clock(idle="5s")
     limited.progress()
@@ -113,6 +121,7 @@ async def test_after_the_end_patience_is_short() -> None:
             await wait(limited, 5)
 
 
+@in_virtual_time
 async def test_a_cancellation_from_outside_is_one() -> None:
     for begun in (False, True):
         limited = clock()
@@ -125,6 +134,7 @@ async def test_a_cancellation_from_outside_is_one() -> None:
             await task
 
 
+@in_virtual_time
 async def test_both_at_the_same_time_is_a_cancellation() -> None:
     limited = clock()
     task = asyncio.create_task(wait(limited, 5))
@@ -134,12 +144,14 @@ async def test_both_at_the_same_time_is_a_cancellation() -> None:
         await task
 
 
+@in_virtual_time
 async def test_other_errors_pass() -> None:
     with pytest.raises(KeyError), clock():
         raise KeyError
 
 
 @pytest.mark.parametrize("begun", [False, True])
+@in_virtual_time
 async def test_nothing_is_left_behind(begun: bool) -> None:
     limited = clock(first_token="60s", idle="60s")
     if begun:
