@@ -1,6 +1,6 @@
 """What a model's server says of its failures, fit for a caller: no credentials, no names of machines, no end.
 
-A caller needs the kind of an error, its code and a few words. A server's words may hold more than it meant to tell:
+A caller needs the type of an error, its code and a short message. A server's message may hold more than it should:
 the key that it was asked with, or its ends (``sk-ab***wxyz``), those of others, hosts and files behind it. What the
 caller wrote itself is no secret from it.
 """
@@ -19,15 +19,15 @@ MOST_CHARACTERS = 1000
 _READ = 4 * MOST_CHARACTERS
 """Characters that are looked at, before what is left is cut."""
 _MOST_ASKED = 2**18
-"""Bytes of a request in which places are looked for that its caller named itself."""
+"""Bytes of a request searched for locations that its caller named itself."""
 _PART = 8
 """Characters of our own key that are hidden wherever they stand; beside an ellipsis half as many are."""
 
 # Each pattern is linear, as its repetitions are bounded or take what nothing after them takes.
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s\"'`<>]+|[^\s\"'`<>,;(){}\[\]|=]+")
-"""A URL, or a run of what words, keys, hosts and paths are made of."""
+"""A URL, or a run of characters that words, keys, hosts and paths consist of."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,63}", re.ASCII)
-"""A code or a type; whatever else stands in their place is none."""
+"""A code or a type; anything else in such a field is none."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]+")
 
 _LOOK_BACK = 40
@@ -77,7 +77,7 @@ class ErrorScrubber:
         self._key = api_key or ""
         self._host = (host or "").lower()
         parts = (self._key[at : at + _PART] for at in range(len(self._key) - _PART + 1))
-        # Those of small letters alone are words, which stand in a key of somebody's own making.
+        # Those of small letters alone are words, as in a key that somebody made up.
         self._parts = {part for part in parts if not (part.isalpha() and part.islower())}
 
     def about(self, asked: bytes) -> _About:
@@ -85,7 +85,7 @@ class ErrorScrubber:
         return _About(self, asked)
 
     def error(self, error: GatewayError, asked: bytes = b"") -> GatewayError:
-        """``error`` itself, its words scrubbed. ``asked`` is the body of the request that it is about."""
+        """``error`` itself, its message scrubbed. ``asked`` is the body of the request that it is about."""
         error.message = self.text(error.message, asked)
         error.args = (error.message,)
         if error.code is not None and not self._is_name(error.code):
@@ -99,7 +99,7 @@ class ErrorScrubber:
         return error
 
     def text(self, text: str, asked: bytes = b"") -> str:
-        """``text`` without what is nobody's business, and no longer than ``MOST_CHARACTERS``."""
+        """``text`` without credentials and locations, and no longer than ``MOST_CHARACTERS``."""
         if len(text) > _READ:
             # A word that is cut through could no longer be recognised.
             text = text[:_READ].rpartition(" ")[0]
@@ -113,7 +113,7 @@ class ErrorScrubber:
             before = text[max(0, match.start() - _LOOK_BACK) : match.start()]
             if word != self._name and (
                 self._is_credential(word, before)
-                or (self._is_place(word, before) and not (len(word) > 3 and word in theirs))
+                or (self._is_location(word, before) and not (len(word) > 3 and word in theirs))
             ):
                 return HIDDEN + match[0][len(word) :]
             return match[0]
@@ -143,7 +143,7 @@ class ErrorScrubber:
         own = any(len(end) >= _PART // 2 and end in self._key for end in ends)
         return own or (bool(ends) and _is_mixed("".join(ends)) and not ends[0].isdecimal())
 
-    def _is_place(self, word: str, before: str) -> bool:
+    def _is_location(self, word: str, before: str) -> bool:
         if "://" in word:
             return not _PUBLIC.fullmatch(word)
         if _FILE.match(word) or _CALLED_HOST.search(before) or _is_address(word):
