@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from gateway.backends.upstream_connection import Connection, Response
+from gateway.backends.upstream_connection import Response, UpstreamConnection
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +54,13 @@ class _Pool:
         self._origin = origin
         self._client = client
         self._now = asyncio.get_running_loop().time
-        self._fresh: deque[Connection] = deque()
-        self._rested: deque[Connection] = deque()
+        self._fresh: deque[UpstreamConnection] = deque()
+        self._rested: deque[UpstreamConnection] = deque()
         """Those that rest longest are at the left, here as there, and all of these rest longer than any of those."""
         self._wary_until = 0.0
         self.ids_vary: set[str] = set()
 
-    def take(self) -> Connection | None:
+    def take(self) -> UpstreamConnection | None:
         fresh, rested = self._fresh, self._rested
         long_enough = self._now() - self._client.rest
         while fresh and fresh[0].idle_since <= long_enough:
@@ -72,7 +72,7 @@ class _Pool:
                 return connection
         return None
 
-    def back(self, connection: Connection) -> None:
+    def back(self, connection: UpstreamConnection) -> None:
         now = self._now()
         if now < self._wary_until:
             connection.drop()
@@ -115,7 +115,7 @@ class Http1Client:
         self._authorities = authorities
         self._keepalive = keepalive
         self._pools: dict[Origin, _Pool] = {}
-        self._open: set[Connection] = set()
+        self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def send(
@@ -162,15 +162,15 @@ class Http1Client:
         self._pools.clear()
         await asyncio.sleep(0)  # the transports close in the loop's next round
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: UpstreamConnection) -> None:
         self._open.discard(connection)
 
-    async def _connect(self, origin: Origin, pool: _Pool, limit: float | None) -> Connection:
+    async def _connect(self, origin: Origin, pool: _Pool, limit: float | None) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(limit):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(pool),
+                    lambda: UpstreamConnection(pool),
                     origin.host,
                     origin.port,
                     ssl=self._authorities() if origin.tls else None,

@@ -55,7 +55,7 @@ class OpenAIStreamDecoder:
         self._limits = AnswerLimits(backend, call.request, call.policy.limits)
         self._ended: set[int] = set()
         self._malformed = 0
-        self._tools: dict[tuple[int, int], _Tool] = {}
+        self._tools: dict[tuple[int, int], _ToolCall] = {}
         """Tool calls, by the indices of their choice and their own."""
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
@@ -126,7 +126,7 @@ class OpenAIStreamDecoder:
 
     def _track_tools(self, choice: int, calls: Sequence[Mapping[str, Json]]) -> None:
         for i, call in enumerate(calls):
-            tool = self._tools.setdefault((choice, call.get("index", i)), _Tool())
+            tool = self._tools.setdefault((choice, call.get("index", i)), _ToolCall())
             function = call.get("function") or {}
             tool.named = tool.named or bool(function.get("name"))
             tool.arguments.append(function.get("arguments") or "")
@@ -140,7 +140,7 @@ class OpenAIStreamDecoder:
 
 
 @dataclass(slots=True)
-class _Tool:
+class _ToolCall:
     named: bool = False
     arguments: list[str] = field(default_factory=list)
 

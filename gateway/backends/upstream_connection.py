@@ -40,7 +40,7 @@ class ConnectionOwner(Protocol):
     ids_vary: set[str]
     """The kinds of ids that this server gives: these distinguish its answers."""
 
-    def back(self, connection: Connection) -> None:
+    def back(self, connection: UpstreamConnection) -> None:
         """It has done its work, or was lost while it had none."""
         ...
 
@@ -63,11 +63,11 @@ class Response:
 
     __slots__ = ("_connection", "_identify", "headers", "status")
 
-    def __init__(self, status: int, headers: Mapping[str, str], connection: Connection) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], connection: UpstreamConnection) -> None:
         self.status = status
         self.headers = headers
         """Lower-case names; values of a repeated name are joined by commas."""
-        self._connection: Connection | None = connection
+        self._connection: UpstreamConnection | None = connection
         self._identify = connection.identify
 
     def __aiter__(self) -> Response:
@@ -97,7 +97,7 @@ class Response:
             connection.release()
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """At most one request at a time."""
 
     def __init__(self, home: ConnectionOwner) -> None:

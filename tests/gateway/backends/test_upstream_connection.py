@@ -15,7 +15,7 @@ import pytest
 
 from gateway.backends.http1 import Http1Client, Origin
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.upstream_connection import AT_ONCE, MAX_HEAD, Connection, Response
+from gateway.backends.upstream_connection import AT_ONCE, MAX_HEAD, Response, UpstreamConnection
 from gateway.errors import UpstreamFailed
 from gateway.policy.schema import Target
 from tests.fakes import Action, FakeUpstream, Script, a_call, completion, delta, head, reply, sse, stream
@@ -44,12 +44,12 @@ async def answer(client: Http1Client, port: int, body: bytes = b"{}", **headers:
         return b"".join([part async for part in await post(client, port, body, **headers)])
 
 
-def the_connection(client: Http1Client) -> Connection:
+def the_connection(client: Http1Client) -> UpstreamConnection:
     (connection,) = client._open
     return connection
 
 
-async def lost(connection: Connection) -> None:
+async def lost(connection: UpstreamConnection) -> None:
     async with asyncio.timeout(300):
         while connection.usable:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
