@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from kernels.kv_splits import (
-    count_splits,
     decode_workspace,
+    find_item,
     first_split,
+    item_ends,
     max_splits_of,
     padded_sequences,
     reduce_splits,
@@ -47,32 +48,6 @@ def _unpack_pairs(pairs, FP8: tl.constexpr):
     # In float16, 1024 has a mantissa whose last bit is worth 1.
     lower, upper = ((pairs ^ 0x80) & 0xFF) | 0x6400, (((pairs >> 8) ^ 0x80) & 0xFF) | 0x6400
     return lower.to(tl.float16, bitcast=True) - 1152.0, upper.to(tl.float16, bitcast=True) - 1152.0
-
-
-@jit
-def _item_ends(
-    seq_lens, sequences, max_splits, new, SEQUENCES: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr
-):
-    """int32 [SEQUENCES]: the number of splits up to and including each sequence.
-
-    A sequence whose splits no longer fit the workspace counts as one: a single program per head then reads all of it.
-    """
-    index = tl.arange(0, SEQUENCES)
-    valid = index < sequences
-    lengths = tl.load(seq_lens + index, valid, other=0).to(tl.int32)
-    counts = tl.where(valid, count_splits(lengths, new, SPLIT, WINDOW), 0)
-    fits = tl.cumsum(counts, 0) <= max_splits
-    return tl.cumsum(tl.where(fits, counts, tl.minimum(counts, 1)), 0)
-
-
-@jit
-def _find_item(ends, item):
-    """The sequence that split number ``item`` belongs to, the splits before that sequence, and its own number."""
-    passed = ends <= item
-    sequence = tl.sum(passed.to(tl.int32), 0)
-    before = tl.max(tl.where(passed, ends, 0), 0)
-    count = tl.min(tl.where(passed, 2147483647, ends), 0) - before
-    return sequence, before, count
 
 
 @jit
@@ -139,11 +114,11 @@ def _paged_decode_kernel(
     VALUE_FACTOR: tl.constexpr = 256.0 if FP8 else 1.0
     wide: tl.constexpr = tl.float16 if QUANTIZED and q.dtype.element_ty != tl.float32 else q.dtype.element_ty
     row_tiles = (new * GROUP + ROWS - 1) // ROWS
-    ends = _item_ends(seq_lens, sequences, max_splits, new, SEQUENCES, SPLIT, WINDOW)
+    ends = item_ends(seq_lens, sequences, max_splits, new, SEQUENCES, SPLIT, WINDOW)
     dims, half_dims = tl.arange(0, DIM), tl.arange(0, DIM // 2)
     for work in range(tl.program_id(0), tl.max(ends, 0) * KV_HEADS * row_tiles, tl.num_programs(0)):
         item, head, row_tile = work // (KV_HEADS * row_tiles), work // row_tiles % KV_HEADS, work % row_tiles
-        sequence, items_before, splits = _find_item(ends, item)
+        sequence, items_before, splits = find_item(ends, item)
         single = splits == 1
         length = tl.load(seq_lens + sequence).to(tl.int32)
         begin = (first_split(length, new, SPLIT, WINDOW) + item - items_before) * SPLIT

@@ -35,6 +35,32 @@ def count_splits(lens, new, SPLIT: tl.constexpr, WINDOW: tl.constexpr):
     return tl.maximum(tl.cdiv(lens, SPLIT) - first_split(lens, new, SPLIT, WINDOW), 1)
 
 
+@jit
+def item_ends(
+    seq_lens, sequences, max_splits, new, SEQUENCES: tl.constexpr, SPLIT: tl.constexpr, WINDOW: tl.constexpr
+):
+    """int32 [SEQUENCES]: the number of splits up to and including each sequence.
+
+    A sequence whose splits no longer fit the workspace counts as one: a single program per head then reads all of it.
+    """
+    index = tl.arange(0, SEQUENCES)
+    valid = index < sequences
+    lengths = tl.load(seq_lens + index, valid, other=0).to(tl.int32)
+    counts = tl.where(valid, count_splits(lengths, new, SPLIT, WINDOW), 0)
+    fits = tl.cumsum(counts, 0) <= max_splits
+    return tl.cumsum(tl.where(fits, counts, tl.minimum(counts, 1)), 0)
+
+
+@jit
+def find_item(ends, item):
+    """The sequence that split number ``item`` belongs to, the splits before that sequence, and its own number."""
+    passed = ends <= item
+    sequence = tl.sum(passed.to(tl.int32), 0)
+    before = tl.max(tl.where(passed, ends, 0), 0)
+    count = tl.min(tl.where(passed, 2147483647, ends), 0) - before
+    return sequence, before, count
+
+
 _VARYING = ("seq_lens", "sequences", "max_splits", "new")
 
 

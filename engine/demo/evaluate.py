@@ -38,12 +38,12 @@ def answers(model: Llama, tokenizer: Tokenizer, exam: list[corpus.Conversation],
     """Greedy answers, by computing everything anew for every token: slow, and too simple to be wrong."""
     encoder = tokens.Encoder(tokenizer)
     end, pad = encoder.ids[tokens.END], encoder.ids[tokens.PAD]
-    said: dict[int, list[int]] = {}
+    answer_ids: dict[int, list[int]] = {}
     order = sorted(range(len(exam)), key=lambda i: len(encoder.encode(exam[i])[0]))
     for begin in range(0, len(order), rows):
         open_rows = {i: encoder.prompt(exam[i]) for i in order[begin : begin + rows]}
         for i in open_rows:
-            said[i] = []
+            answer_ids[i] = []
         while open_rows:
             longest = max(map(len, open_rows.values()))
             ids = torch.tensor([row + [pad] * (longest - len(row)) for row in open_rows.values()])
@@ -52,10 +52,10 @@ def answers(model: Llama, tokenizer: Tokenizer, exam: list[corpus.Conversation],
             for i, token in zip(list(open_rows), model.logits(hidden).argmax(-1).tolist(), strict=True):
                 if token != end:
                     open_rows[i].append(token)
-                    said[i].append(token)
-                if token == end or len(said[i]) >= LONGEST:
+                    answer_ids[i].append(token)
+                if token == end or len(answer_ids[i]) >= LONGEST:
                     del open_rows[i]
-    return [tokenizer.decode(said[i]) for i in range(len(exam))]
+    return [tokenizer.decode(answer_ids[i]) for i in range(len(exam))]
 
 
 def report(folder: Path, seed: int, count: int, *, show: int = 0, with_tools: bool = False) -> None:
@@ -66,12 +66,12 @@ def report(folder: Path, seed: int, count: int, *, show: int = 0, with_tools: bo
     print(f"{folder.name}: {size / 1e6:.2f} M parameters")
     print(f"held-out loss {loss:.4f} nats a token (perplexity {math.exp(loss):.3f})")
     right: dict[str, list[bool]] = defaultdict(list)
-    for conversation, said in zip(exam, answers(model, tokenizer, exam), strict=True):
+    for conversation, answer in zip(exam, answers(model, tokenizer, exam), strict=True):
         question, wanted = conversation.turns[-1]
-        right[conversation.kind].append(said == wanted)
-        if said != wanted and show:
+        right[conversation.kind].append(answer == wanted)
+        if answer != wanted and show:
             show -= 1
-            print(f"  {question!r}\n    wanted {wanted!r}\n    said   {said!r}")
+            print(f"  {question!r}\n    wanted {wanted!r}\n    answer {answer!r}")
     print("| kind | questions | exact |\n|---|---|---|")
     for kind, marks in sorted(right.items()):
         print(f"| {kind} | {len(marks)} | {sum(marks) / len(marks):.1%} |")

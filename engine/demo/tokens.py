@@ -142,6 +142,6 @@ class Encoder:
         return tokens, weights
 
     def _add(self, tokens: list[int], weights: list[float], role: str, text: str, weight: float) -> None:
-        said = [*self._tokenizer.encode(text).ids, self.ids[END]]
-        tokens += [self.ids[role], *said]
-        weights += [0.0, *[weight] * len(said)]
+        ids = [*self._tokenizer.encode(text).ids, self.ids[END]]
+        tokens += [self.ids[role], *ids]
+        weights += [0.0, *[weight] * len(ids)]

@@ -1,4 +1,4 @@
-"""Drills in copying: a text said again, and values put into JSON. What is copied is drawn, so that nothing of it can be
+"""Drills in copying: a text repeated, and values put into JSON. What is copied is random, so that nothing of it can be
 known by heart.
 
 A tool call is little else than copying, and a small model is slow to find that out from calls alone: most of what it
@@ -39,8 +39,8 @@ def _listed(rng: random.Random) -> tuple[str, str]:
 def _fields(rng: random.Random) -> tuple[str, str]:
     names = list(dict.fromkeys(_words(rng, 1, 4)))
     values = {name: value(rng) for name in names}
-    said = ", ".join(f"{name} {plain(given)}" for name, given in values.items())
-    return rng.choice(["JSON: ", "As JSON: "]) + said, json.dumps(values, ensure_ascii=False)
+    pairs = ", ".join(f"{name} {plain(given)}" for name, given in values.items())
+    return rng.choice(["JSON: ", "As JSON: "]) + pairs, json.dumps(values, ensure_ascii=False)
 
 
 def _names(rng: random.Random) -> tuple[str, str]:

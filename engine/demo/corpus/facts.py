@@ -88,8 +88,8 @@ SYMBOLS = """hydrogen H|helium He|carbon C|nitrogen N|oxygen O|sodium Na|magnesi
 chlorine Cl|potassium K|calcium Ca|iron Fe|copper Cu|zinc Zn|silver Ag|tin Sn|iodine I|gold Au|mercury Hg|lead Pb
 uranium U|neon Ne|argon Ar|nickel Ni|platinum Pt|lithium Li|boron B|fluorine F"""
 COLOURS = """the sky blue|grass green|snow white|coal black|a banana yellow|blood red|a carrot orange|chocolate brown
-an elephant grey|a lemon yellow|milk white|a strawberry red|a flamingo pink|a frog green|the sea blue|an aubergine
-purple the sun yellow|a polar bear white|a raven black|an emerald green|a ruby red|a sapphire blue"""
+an elephant grey|a lemon yellow|milk white|a strawberry red|a flamingo pink|a frog green|the sea blue|an aubergine purple
+the sun yellow|a polar bear white|a raven black|an emerald green|a ruby red|a sapphire blue"""
 ANIMALS = """dog bark puppy 4|cat meow kitten 4|cow moo calf 4|sheep baa lamb 4|horse neigh foal 4|pig oink piglet 4
 duck quack duckling 2|hen cluck chick 2|lion roar cub 4|wolf howl pup 4|goat bleat kid 4|frog croak tadpole 4
 owl hoot owlet 2|bee buzz larva 6|bear growl cub 4|goose honk gosling 2|donkey bray foal 4|elephant trumpet calf 4"""

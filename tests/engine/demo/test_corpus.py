@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from hashlib import sha256
 
 from engine.demo import corpus
 
@@ -73,3 +74,12 @@ def test_some_conversations_have_many_turns_and_some_a_system_prompt() -> None:
     drawn = [c for c in itertools.islice(corpus.stream(3), 2000) if not isinstance(c, str)]
     assert max(len(c.turns) for c in drawn) >= 4
     assert 0.2 < sum(c.system is not None for c in drawn) / len(drawn) < 0.4
+
+
+def test_it_is_the_text_that_the_committed_weights_were_trained_on() -> None:
+    """Wordings and tables are data: an edit, or a formatter that rewraps them, is a change of the training set."""
+    digest = sha256()
+    for conversation in (*corpus.exam(0, 100), *corpus.tool_exam(0, 100)):
+        digest.update(repr((conversation.kind, conversation.turns, conversation.system)).encode())
+        digest.update(repr([tool.schema() for tool in conversation.tools]).encode())
+    assert digest.hexdigest()[:16] == "75803b8270df7be2"
