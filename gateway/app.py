@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
 from gateway.guards.actions.offload import MAX_WAIT
-from gateway.identity.control import publish_keys
+from gateway.identity.control_socket import publish_keys
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.key_store import issued_files
@@ -26,7 +26,7 @@ from gateway.web.auth import AuthMiddleware
 from gateway.web.cors import CorsMiddleware
 from gateway.web.error_middleware import ErrorMiddleware
 from gateway.web.operator_token import OperatorToken
-from gateway.web.router import Router
+from gateway.web.router import EndpointRouter
 
 
 def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
@@ -90,7 +90,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         draining=settings.draining,
         metrics_age=settings.metrics_age,
     )
-    router = Router(endpoints, lifespan)
+    router = EndpointRouter(endpoints, lifespan)
     guarded = AuthMiddleware(router, public=routes.PUBLIC)
     app = ErrorMiddleware(
         guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer

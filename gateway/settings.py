@@ -133,7 +133,7 @@ class Settings:
     draining: Annotated[Path | None, Path] = None
     """A file that exists once the gateway is to stop: from then on workers report that they are not ready."""
     worker_keys: Annotated[Path | None, Path] = None
-    """A folder where each worker writes a digest of the keys it accepts, for ``gateway.identity.control``."""
+    """A folder where each worker writes a digest of the keys it accepts, for ``gateway.identity.control_socket``."""
     slots: Annotated[Path | None, Path] = None
     """A folder where workers share the slots of backends; None: each has its part of them."""
     sidecar: Annotated[Path | None, Path] = None

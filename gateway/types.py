@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from gateway.policy.schema import Budget, Policy, Quotas, Target, Timeouts
+from gateway.policy.schema import Budget, Policy, QuotaSettings, Target, Timeouts
 
 Json = Any
 """A value that came out of, or can go into, a JSON document."""
@@ -25,7 +25,7 @@ class Principal:
     tenant: str
     models: tuple[str, ...] = ("*",)
     tier: str = "default"
-    quotas: Quotas = field(default_factory=Quotas)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     """The key's own; its tenant's and tier's are in the policy."""
     budget: Budget = field(default_factory=Budget)
 

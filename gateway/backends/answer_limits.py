@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.errors import UpstreamFailed
-from gateway.policy.schema.limits import Limits
+from gateway.policy.schema.limits import RequestLimits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire.json_body import is_too_deep
 
@@ -35,7 +35,7 @@ class AnswerLimits:
     ``choices`` are those that were asked for: ``n`` for each prompt; of embeddings, one for each text.
     """
 
-    def __init__(self, backend: str, request: ChatRequest, limits: Limits) -> None:
+    def __init__(self, backend: str, request: ChatRequest, limits: RequestLimits) -> None:
         self.choices = request.choices
         self._backend = backend
         self._limits = limits

@@ -10,9 +10,9 @@ import orjson
 
 from gateway.caching.answers import CLIPPED, CachedAnswer, Recording, unpack
 from gateway.caching.exact import AnswerStore, MemoryAnswerStore, RedisAnswerStore
-from gateway.caching.flight import Flights
 from gateway.caching.key import Fingerprints, Partition, cache_key, partition
 from gateway.caching.semantic import Facts, Semantic
+from gateway.caching.single_flight import Flights
 from gateway.policy.schema import ExactCache, Policy, Target, Timeouts
 from gateway.sidecar.api import Sidecar
 from gateway.types import Call, Candidate

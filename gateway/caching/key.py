@@ -60,7 +60,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.FakeBackend: _OF_ANY_BACKEND | {"first_token_delay", "token_delay"},
     schema.SidecarBackend: _OF_ANY_BACKEND,
-    schema.Sidecar: frozenset({"threads", "max_queue", "max_batch"}),
+    schema.SidecarSettings: frozenset({"threads", "max_queue", "max_batch"}),
     schema.Tenant: frozenset({"tier", "quotas", "budget"}),
 }
 """Settings that do not affect answers, for each part of a policy that has any."""

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.identity.api_keys import hash_key, make_key
-from gateway.identity.control import identity, send_request
+from gateway.identity.control_socket import identity, send_request
 from gateway.policy.folder import Folder, find
 from gateway.policy.key_store import FILE, ISSUED, KeyStore, KeyStoreError, entries, revoked_hashes
 from gateway.policy.problems import PolicyError
@@ -25,7 +25,7 @@ _OPTIONS = {"allow_ips": "allow-ip"}
 _NOT_SENT = "No running gateway was reached; one that reads this file applies the change within a second."
 
 
-class Usage(Exception):
+class UsageError(Exception):
     """An argument that cannot be used."""
 
 
@@ -83,7 +83,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def create(arguments: argparse.Namespace) -> None:
     patterns = [pattern for word in arguments.models for pattern in word.split(",") if pattern]
     if not patterns:
-        raise Usage("--models: name at least one model or pattern; '*' is all of them")
+        raise UsageError("--models: name at least one model or pattern; '*' is all of them")
     entry: dict[str, Any] = {"id": arguments.id or f"key-{secrets.token_hex(3)}"}
     key = make_key()
     entry |= {"sha256": hash_key(key), "tenant": arguments.tenant, "models": patterns}
@@ -95,7 +95,7 @@ def create(arguments: argparse.Namespace) -> None:
     except ValidationError as error:
         first = error.errors()[0]
         option = _OPTIONS.get(str(first["loc"][0])) or str(first["loc"][-1]).replace("_", "-")
-        raise Usage(f"--{option}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise UsageError(f"--{option}: {first['msg'].removeprefix('Value error, ')}") from None
     result = _send(arguments, {"do": "create", "entry": entry})
     if result is None:
         file = _book(arguments).add(entry)
@@ -201,7 +201,7 @@ def _warn_of_mode(file: Path) -> None:
 def _reported(action: Any, arguments: argparse.Namespace) -> int:
     try:
         action(arguments)
-    except Usage as error:
+    except UsageError as error:
         print(f"tollgate keys: {error}", file=sys.stderr)
         return 2
     except PolicyError as error:
@@ -241,7 +241,7 @@ def _expiry(text: str) -> date:
         try:
             day = (now + timedelta(seconds=parse_duration(text))).date()
         except (ValueError, OverflowError):
-            raise Usage("--expires: write a day, as 2027-01-01, or a span, as 90d") from None
+            raise UsageError("--expires: write a day, as 2027-01-01, or a span, as 90d") from None
     if day <= now.date():
-        raise Usage(f"--expires: {day} is not in the future; the key would never work")
+        raise UsageError(f"--expires: {day} is not in the future; the key would never work")
     return day

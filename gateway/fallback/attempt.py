@@ -15,7 +15,7 @@ from gateway.errors import (
     Upstream,
     UpstreamTimeout,
 )
-from gateway.fallback.breaker import Permit
+from gateway.fallback.circuit_breaker import Permit
 from gateway.fallback.continuation import AnswerDiverged, AnswerFilter, SentAnswer, whole_usage
 from gateway.metering.estimate import LearnedEstimate, rough_estimate, unseen_tokens
 from gateway.metering.usage_counter import UsageCounter

@@ -62,7 +62,7 @@ class Circuit:
         elif self._opened is None:
             self._window.add(member, self._seen, failed=False)
 
-    def failed(self, permit: object, member: str | None, limits: schema.Breaker) -> None:
+    def failed(self, permit: object, member: str | None, limits: schema.BreakerSettings) -> None:
         self._seen = self._clock()
         self.cooldown = limits.cooldown
         if permit is self._probe:
@@ -120,7 +120,7 @@ class _Window:
         counts[0] += 1
         counts[1] += failed
 
-    def trips(self, limits: schema.Breaker, *, alone: bool) -> int:
+    def trips(self, limits: schema.BreakerSettings, *, alone: bool) -> int:
         """The failures, if they are too many: in number, in share, and that without any one of the members."""
         asked = failed = most = 0
         excess = 0.0

@@ -46,8 +46,8 @@ from gateway.errors import (
 )
 from gateway.fallback import retry
 from gateway.fallback.attempt import Attempt, PlannedAttempt
-from gateway.fallback.breaker import Breaker, Caller, Permit
 from gateway.fallback.circuit import PROBE_RETRY_AFTER
+from gateway.fallback.circuit_breaker import Breaker, Caller, Permit
 from gateway.fallback.continuation import (
     AnswerDiverged,
     ContinuationFilter,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.fallback.breaker import Breaker, Scope
+from gateway.fallback.circuit_breaker import Breaker, Scope
 from gateway.fallback.retry import RetryBudget
 from gateway.policy.schema import Target
 

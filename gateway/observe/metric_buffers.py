@@ -82,14 +82,14 @@ class BufferedHistogram:
             self._metric._buckets[bucket].inc(count)
 
 
-class Child(Buffered, Protocol):
+class BufferedChild(Buffered, Protocol):
     @property
     def flushed(self) -> float:
         """When it last had a value to pass on (``time.monotonic()``)."""
         ...
 
 
-_Child = TypeVar("_Child", bound=Child)
+_Child = TypeVar("_Child", bound=BufferedChild)
 
 MAX_SERIES = 10_000
 """Sets of labels that one metric may have in a process."""

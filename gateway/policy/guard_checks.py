@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gateway.pii.entities import unknown_entities
 from gateway.policy.content import list_at, mapping_at, mappings_at
 from gateway.policy.problems import Diagnostic
-from gateway.policy.schema import PiiGuard, Sidecar, TopicsGuard
+from gateway.policy.schema import PiiGuard, SidecarSettings, TopicsGuard
 from gateway.regex.backtracking import unbounded
 
 _LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
@@ -31,7 +31,7 @@ def guard_diagnostics(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
 def _entities(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) -> Iterator[Diagnostic]:
     """Every entity has a recognizer."""
     with suppress(ValidationError):
-        sidecar = Sidecar.model_validate(content.get("sidecar") or {})
+        sidecar = SidecarSettings.model_validate(content.get("sidecar") or {})
         for name, guard in guards.items():
             if guard.get("kind") == "pii":
                 with suppress(ValidationError):

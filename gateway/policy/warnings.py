@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from gateway.policy.prices import has_budgets, is_unpriced, owners
 from gateway.policy.problems import Diagnostic
-from gateway.policy.schema import InjectionGuard, Policy, Quotas, ToxicityGuard
+from gateway.policy.schema import InjectionGuard, Policy, QuotaSettings, ToxicityGuard
 
 
 def warnings_of(policy: Policy) -> Iterator[Diagnostic]:
@@ -35,7 +35,7 @@ def _unpriced(policy: Policy) -> Iterator[Diagnostic]:
 
 def has_limits(policy: Policy) -> bool:
     """Whether anybody is under a quota or a budget."""
-    return has_budgets(policy) or any(owner.quotas != Quotas() for owner in owners(policy))
+    return has_budgets(policy) or any(owner.quotas != QuotaSettings() for owner in owners(policy))
 
 
 def has_calendar_limits(policy: Policy) -> bool:

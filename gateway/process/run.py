@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gateway.backends.launcher import launches
 from gateway.children.child import OnLine
-from gateway.identity.control import Control, preallocate
+from gateway.identity.control_socket import ControlSocket, preallocate
 from gateway.policy.key_store import issued_files
 from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded
@@ -90,7 +90,7 @@ async def run(
             also = issued_files(settings.state_dir)
             async with (
                 PolicyWatcher(settings.policies, apply_policy, env=env, also=also, tables=tables) as watcher,
-                Control(
+                ControlSocket(
                     settings.policies, settings.state_dir, watcher, scratch / "keys", settings.workers, env
                 ),
             ):

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
-from gateway.policy.schema import Budget, Policy, Quotas
+from gateway.policy.schema import Budget, Policy, QuotaSettings
 from gateway.types import Principal
 
 Scope = Literal["key", "tenant", "tier"]
@@ -169,7 +169,7 @@ def counted(spent: Iterable[WindowUsage]) -> Mapping[tuple[str, Window], int]:
 
 
 def limits_of(policy: Policy, principal: Principal) -> Limits:
-    owners: list[tuple[Scope, str, Quotas, Budget]] = [
+    owners: list[tuple[Scope, str, QuotaSettings, Budget]] = [
         ("key", principal.key_id, principal.quotas, principal.budget)
     ]
     if (tenant := policy.tenants.get(principal.tenant)) is not None:
@@ -180,7 +180,7 @@ def limits_of(policy: Policy, principal: Principal) -> Limits:
     return Limits(each, policy.on_store_failure, any(quotas.strict for _, _, quotas, _ in owners))
 
 
-def _limits(scope: Scope, owner: str, quotas: Quotas, budget: Budget) -> Iterator[Limit]:
+def _limits(scope: Scope, owner: str, quotas: QuotaSettings, budget: Budget) -> Iterator[Limit]:
     limited: tuple[tuple[Quantity, Window, int | None], ...] = (
         ("requests", "minute", quotas.requests_per_minute),
         ("tokens", "minute", quotas.tokens_per_minute),

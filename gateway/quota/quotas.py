@@ -16,11 +16,11 @@ from gateway.policy.schema import Policy
 from gateway.policy.warnings import has_limits
 from gateway.quota.allowance import Allowance, AllowanceContext, Reservation
 from gateway.quota.counters import Counters, Elastic, QuotaDecision
-from gateway.quota.failover import FailoverCounters
 from gateway.quota.limits import Amounts, Limit, Limits, LimitsCache, counted
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.quota_request import QuotaRequest, quota_request
 from gateway.quota.redis import RedisCounters
+from gateway.quota.store_outage import FailoverCounters
 from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
 from gateway.types import Call, Principal, TokenEstimate
 

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.readiness import Readiness
-from gateway.caching.caches import Caches
+from gateway.caching.caches import Caches, Closable
 from gateway.guards.actions.background import BackgroundScans
 from gateway.identity.authenticator import Authenticator
 from gateway.observe.accounting import Accounting
@@ -20,10 +20,6 @@ from gateway.policy import schema
 from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
 from gateway.types import Backend, Handler
-
-
-class Closable(Protocol):
-    async def aclose(self) -> None: ...
 
 
 @dataclass(eq=False)

@@ -6,10 +6,10 @@ import time
 from contextlib import aclosing
 
 from gateway.caching.answers import CachedAnswer, Recording
+from gateway.caching.cache_control import CacheControl, read_cache_control
 from gateway.caching.caches import CacheEntry, Caches, is_unscanned
-from gateway.caching.control import Control, control
-from gateway.caching.flight import Flight, LeaderFailed
 from gateway.caching.semantic import Facts
+from gateway.caching.single_flight import Flight, LeaderFailed
 from gateway.errors import NotCached
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Candidate, Chunks, Handler, Json, Stage
@@ -23,7 +23,9 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
     def stage(following: Handler) -> Handler:
         if caches.enabled:
             return _Cached(caches, CacheRecorder(metrics), following)
-        return lambda call: not_cached() if control(call.cache_control).only_if_cached else following(call)
+        return lambda call: (
+            not_cached() if read_cache_control(call.cache_control).only_if_cached else following(call)
+        )
 
     return stage
 
@@ -61,7 +63,7 @@ class _Cached:
         self._following = following
 
     def __call__(self, call: Call) -> Chunks:
-        wanted = control(call.cache_control)
+        wanted = read_cache_control(call.cache_control)
         # A question that no guard could judge is answered for its caller alone.
         private = wanted.no_store or is_unscanned(call, "guard_input")
         entry = None if private else self._caches.entry(call)
@@ -73,7 +75,7 @@ class _Cached:
         self._recorder.count("exact", "bypass")
         return self._following(call)
 
-    async def _answer(self, call: Call, entry: CacheEntry, wanted: Control) -> Chunks:
+    async def _answer(self, call: Call, entry: CacheEntry, wanted: CacheControl) -> Chunks:
         found = None if wanted.no_cache else await self._find(call, entry, wanted)
         if found is not None:
             for chunk in found.chunks(stream=call.request.stream):
@@ -97,7 +99,7 @@ class _Cached:
             async for chunk in chunks:
                 yield chunk
 
-    async def _find(self, call: Call, entry: CacheEntry, wanted: Control) -> CachedAnswer | None:
+    async def _find(self, call: Call, entry: CacheEntry, wanted: CacheControl) -> CachedAnswer | None:
         caches, recorder = self._caches, self._recorder
         if caches.exact is not None:
             began = time.perf_counter()
@@ -111,7 +113,7 @@ class _Cached:
                 return answer
         return await self._find_alike(call, entry, wanted)
 
-    async def _find_alike(self, call: Call, entry: CacheEntry, wanted: Control) -> CachedAnswer | None:
+    async def _find_alike(self, call: Call, entry: CacheEntry, wanted: CacheControl) -> CachedAnswer | None:
         caches, recorder = self._caches, self._recorder
         if caches.semantic is None or entry.partition is None:
             return None

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gateway.children.process_pool import ProcessDied, ProcessPool
 from gateway.errors import BadRequest, Overloaded
-from gateway.policy.schema.limits import Limits
+from gateway.policy.schema.limits import RequestLimits
 
 _Read = TypeVar("_Read")
 
@@ -29,7 +29,7 @@ class BodyParser:
         self._pool = pool
 
     async def read(
-        self, read: Callable[[bytes, Limits], _Read], data: bytes, limits: Limits, owner: str
+        self, read: Callable[[bytes, RequestLimits], _Read], data: bytes, limits: RequestLimits, owner: str
     ) -> _Read:
         """The result of ``read``, a function of a module's top level, for ``data``. ``owner`` is the tenant.
 

@@ -17,7 +17,7 @@ from gateway.web.unsupported_paths import explanation
 Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
 
 
-class Router:
+class EndpointRouter:
     """Raises ``NotFound`` and ``MethodNotAllowed`` for what no route takes.
 
     A POST to a fixed path goes straight to its endpoint: Starlette tries one regular expression after the other, and

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from gateway.errors import GatewayError
-from gateway.policy.schema.limits import Limits
+from gateway.policy.schema.limits import RequestLimits
 from gateway.types import Call, ChatRequest, Chunk, Json
 
 
@@ -53,7 +53,7 @@ class Dialect(Protocol):
         ...
 
     @property
-    def read_request(self) -> Callable[[bytes, Limits], ChatRequest]:
+    def read_request(self) -> Callable[[bytes, RequestLimits], ChatRequest]:
         """A function of a module's top level, so that another process can be asked for it. Raises ``BadRequest``."""
         ...
 

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, Field, ValidationError
 
 from gateway.errors import BadRequest
-from gateway.policy.schema.limits import USUAL, Limits
+from gateway.policy.schema.limits import USUAL, RequestLimits
 
 Body = TypeVar("Body", bound=BaseModel)
 Item = TypeVar("Item")
@@ -32,7 +32,7 @@ _BOUNDS = {
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
-def read_json(body: bytes, limits: Limits = USUAL) -> dict[str, Any]:
+def read_json(body: bytes, limits: RequestLimits = USUAL) -> dict[str, Any]:
     """The JSON object in ``body``. Raises ``BadRequest``."""
     _bound(body, limits)
     try:
@@ -52,12 +52,12 @@ def read_json(body: bytes, limits: Limits = USUAL) -> dict[str, Any]:
     return value
 
 
-def with_model(body: bytes, limits: Limits, model: str) -> bytes:
+def with_model(body: bytes, limits: RequestLimits, model: str) -> bytes:
     """``body``, with ``model`` in place of its own. Raises ``BadRequest``."""
     return orjson.dumps({**read_json(body, limits), "model": model})
 
 
-def _bound(body: bytes, limits: Limits) -> None:
+def _bound(body: bytes, limits: RequestLimits) -> None:
     """Before it is parsed, as each value takes 50 bytes of memory or more."""
     if len(body) <= limits.values and len(body) <= limits.entries:
         return  # each takes a byte
@@ -80,7 +80,7 @@ def _values(body: bytes, *, quotes: int) -> int:
     return body.count(b"{") + body.count(b"[") + body.count(b'"') // quotes
 
 
-def _bound_lists(value: Mapping[str, Any], limits: Limits) -> None:
+def _bound_lists(value: Mapping[str, Any], limits: RequestLimits) -> None:
     for name, entries in value.items():
         # A prompt of token ids is one prompt.
         if type(entries) is list and name in _BOUNDS and entries and not isinstance(entries[0], int):

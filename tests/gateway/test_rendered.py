@@ -31,7 +31,7 @@ from gateway.web import routes
 from gateway.web.auth import AuthMiddleware
 from gateway.web.error_middleware import ErrorMiddleware
 from gateway.web.operator_token import OperatorToken
-from gateway.web.router import Router
+from gateway.web.router import EndpointRouter
 from tests.examples import examples
 from tests.serving import key
 
@@ -244,7 +244,7 @@ async def a_world(state: Path) -> AsyncIterator[World]:
     async def lifespan(app: object) -> AsyncIterator[None]:
         yield
 
-    paths = Router(
+    paths = EndpointRouter(
         routes.build(metrics, ProcessPool(), OperatorToken(None), max_body=10_000, heartbeat=0),
         lifespan,
     )

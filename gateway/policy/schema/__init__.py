@@ -20,7 +20,7 @@ from gateway.policy.schema.access import (
     Jwt,
     Key,
     OnSaturation,
-    Quotas,
+    QuotaSettings,
     Tenant,
     Tier,
 )
@@ -28,14 +28,14 @@ from gateway.policy.schema.backends import (
     AnthropicBackend,
     AnyBackend,
     Backend,
-    Breaker,
+    BreakerSettings,
     EngineBackend,
     FakeBackend,
     FakeReply,
     OpenAIBackend,
     SidecarBackend,
 )
-from gateway.policy.schema.caches import Caches, ExactCache, SemanticCache
+from gateway.policy.schema.caches import CacheSettings, ExactCache, SemanticCache
 from gateway.policy.schema.cors import Cors
 from gateway.policy.schema.guards import (
     AnyGuard,
@@ -46,11 +46,11 @@ from gateway.policy.schema.guards import (
     LengthGuard,
     PiiGuard,
     SecretsGuard,
-    Sidecar,
+    SidecarSettings,
     TopicsGuard,
     ToxicityGuard,
 )
-from gateway.policy.schema.limits import Limits
+from gateway.policy.schema.limits import RequestLimits
 from gateway.policy.schema.models import (
     Complexity,
     Escalate,
@@ -75,9 +75,9 @@ __all__ = [
     "AnyGuard",
     "Backend",
     "Billing",
-    "Breaker",
+    "BreakerSettings",
     "Budget",
-    "Caches",
+    "CacheSettings",
     "Classifier",
     "Complexity",
     "Cors",
@@ -92,22 +92,22 @@ __all__ = [
     "Key",
     "Ledger",
     "LengthGuard",
-    "Limits",
     "Model",
     "OnSaturation",
     "OpenAIBackend",
     "PiiGuard",
     "Policy",
     "Price",
-    "Quotas",
+    "QuotaSettings",
+    "RequestLimits",
     "Retry",
     "SecretsGuard",
     "Select",
     "SemanticCache",
     "Shadow",
     "Sharing",
-    "Sidecar",
     "SidecarBackend",
+    "SidecarSettings",
     "Step",
     "Target",
     "Tenant",
@@ -186,12 +186,12 @@ class Policy(Frozen):
     cors: Cors = Cors()
     """Which web pages may call the gateway from a browser."""
     guards: Guards = Field(default={})
-    caches: Caches = Caches()
+    caches: CacheSettings = CacheSettings()
     shared_prompts: dict[Name, Text] = Field(default={})
     """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""
-    limits: Limits = Limits()
+    limits: RequestLimits = RequestLimits()
     """How much structure a request may have."""
-    sidecar: Sidecar = Sidecar()
+    sidecar: SidecarSettings = SidecarSettings()
     ledger: LedgerSettings = LedgerSettings()
     billing: Billing = Billing()
     store: Annotated[str, AfterValidator(_store)] = "memory"
@@ -199,7 +199,7 @@ class Policy(Frozen):
     cache_store: Annotated[str, AfterValidator(_cache_store)] = "same"
     """Where cached answers and receipts are; ``same`` is where ``store`` says."""
     on_store_failure: Literal["open", "closed", "local"] = "local"
-    """Quotas while the store is away: not enforced, everything refused, or enforced by each process alone."""
+    """QuotaSettings while the store is away: not enforced, everything refused, or enforced by each process alone."""
 
     @cached_property
     def keys_in_force(self) -> tuple[Key, ...]:

@@ -25,7 +25,7 @@ DEFAULT_TIER = "default"
 """Of those whose key and tenant name none."""
 
 
-class Quotas(Frozen):
+class QuotaSettings(Frozen):
     """What is not set is not limited."""
 
     requests_per_minute: Count | None = None
@@ -58,7 +58,7 @@ class Key(Frozen):
     """Valid through the day before this one, in UTC."""
     allow_ips: tuple[Network, ...] = ()
     """Addresses and networks it may be used from; empty is anywhere."""
-    quotas: Quotas = Quotas()
+    quotas: QuotaSettings = QuotaSettings()
     budget: Budget = Budget()
 
 
@@ -120,7 +120,7 @@ class Tier(Frozen):
     sla: Timeout | None = None
     """From arrival to the last token; what cannot make it is refused at once."""
     on_saturation: OnSaturation | None = None
-    quotas: Quotas = Quotas()
+    quotas: QuotaSettings = QuotaSettings()
     budget: Budget = Budget()
 
 
@@ -128,5 +128,5 @@ class Tenant(Frozen):
     tier: Name | None = None
     local_only: bool = False
     """Its content goes to local backends only."""
-    quotas: Quotas = Quotas()
+    quotas: QuotaSettings = QuotaSettings()
     budget: Budget = Budget()

@@ -38,7 +38,7 @@ def _never(continues: bool) -> bool:
     return continues
 
 
-class Breaker(Frozen):
+class BreakerSettings(Frozen):
     """When requests to a failing model of a backend are suspended, and for how long; then one request is its probe.
 
     Those of the tenant that it fails; those of all, once it fails several, and would be suspended without any
@@ -65,7 +65,7 @@ class AnyBackend(Frozen):
     """Content that must not leave may go here."""
     continues: bool = False
     """Takes a partial answer as the last message and goes on from there."""
-    breaker: Breaker = Breaker()
+    breaker: BreakerSettings = BreakerSettings()
 
 
 class Server(AnyBackend):

@@ -55,6 +55,6 @@ class SemanticCache(AnyCache):
     """For questions whose answer changes with the time; 0 is not at all."""
 
 
-class Caches(Frozen):
+class CacheSettings(Frozen):
     exact: ExactCache | None = None
     semantic: SemanticCache | None = None

@@ -217,7 +217,7 @@ Guard = Annotated[
 Guards = Annotated[dict[Name, Guard], BeforeValidator(_named)]
 
 
-class Sidecar(Frozen):
+class SidecarSettings(Frozen):
     """The process that runs the small models for guards and the semantic cache."""
 
     embedder: Text = "builtin"

@@ -12,7 +12,7 @@ from pydantic import Field
 from gateway.policy.schema.values import Count, Frozen
 
 
-class Limits(Frozen):
+class RequestLimits(Frozen):
     """A long text costs next to nothing to read, a million short ones cost seconds."""
 
     messages: Count = 10_000
@@ -38,4 +38,4 @@ class Limits(Frozen):
     """Of one stream, that bring nothing of the answer: comments, pings, empty deltas."""
 
 
-USUAL = Limits()
+USUAL = RequestLimits()

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gateway.errors import BadRequest
-from gateway.policy.schema.limits import USUAL, Limits
+from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import ChatRequest, Json, Native
 from gateway.wire import json_body
 from gateway.wire.anthropic.blocks_to_messages import Block, MessagesBuilder, Turn
@@ -68,12 +68,12 @@ class MessagesBody(CountBody):
     metadata: Metadata | None = None
 
 
-def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
+def read_request(data: bytes, limits: RequestLimits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
     return _read(MessagesBody, json_body.read_json(data, limits))
 
 
-def read_count_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
+def read_count_request(data: bytes, limits: RequestLimits = USUAL) -> ChatRequest:
     """A request whose tokens are only to be counted. Raises ``BadRequest``."""
     return _read(CountBody, json_body.read_json(data, limits))
 

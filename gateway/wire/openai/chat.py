@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from gateway.errors import BadRequest
-from gateway.policy.schema.limits import USUAL, Limits
+from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire import json_body
 from gateway.wire.openai.envelope import AnswerFormat, ChoiceParts
@@ -83,7 +83,7 @@ class ChatBody(Sampling):
 _OWN = frozenset({"model", "messages", "prompt", "stream", "n"})
 
 
-def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
+def read_request(data: bytes, limits: RequestLimits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
     raw = json_body.read_json(data, limits)
     return request_from(raw, json_body.check(ChatBody, raw), limits, messages=tuple(raw.get("messages", ())))
@@ -92,7 +92,7 @@ def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
 def request_from(
     raw: Mapping[str, Json],
     known: Sampling,
-    limits: Limits,
+    limits: RequestLimits,
     *,
     messages: tuple[Mapping[str, Json], ...] | None = None,
     prompt: Json = None,

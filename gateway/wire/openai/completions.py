@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.policy.schema.limits import USUAL, Limits
+from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire import json_body
 from gateway.wire.openai.chat import Sampling, request_from
@@ -37,7 +37,7 @@ class CompletionBody(Sampling):
     suffix: str | None = None
 
 
-def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
+def read_request(data: bytes, limits: RequestLimits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
     raw = json_body.read_json(data, limits)
     return request_from(raw, json_body.check(CompletionBody, raw), limits, prompt=raw.get("prompt"))

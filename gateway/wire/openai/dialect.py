@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.errors import Internal
-from gateway.policy.schema.limits import Limits
+from gateway.policy.schema.limits import RequestLimits
 from gateway.types import Call, ChatRequest, Chunk, Json
 from gateway.wire.dialect import BodyWriter, ChunkReader, EventWriter
 from gateway.wire.openai import chat, completions, embeddings
@@ -24,7 +24,7 @@ class OpenAIDialect:
 
     path: str
     format: AnswerFormat
-    read_request: Callable[[bytes, Limits], ChatRequest]
+    read_request: Callable[[bytes, RequestLimits], ChatRequest]
     write_request: Callable[[ChatRequest, str], dict[str, Json]]
     read_answer: Read
     read_event: Read

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from gateway.errors import BadRequest
-from gateway.policy.schema.limits import USUAL, Limits
+from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire import json_body
 from gateway.wire.openai.chat import Lenient
@@ -56,7 +56,7 @@ class EmbeddingsBody(Lenient):
 _OWN = frozenset({"model", "input", "stream", "stream_options"})
 
 
-def read_request(data: bytes, limits: Limits = USUAL) -> ChatRequest:
+def read_request(data: bytes, limits: RequestLimits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
     raw = json_body.read_json(data, limits)
     known = json_body.check(EmbeddingsBody, raw)

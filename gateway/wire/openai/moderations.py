@@ -9,7 +9,7 @@ import orjson
 from pydantic import Field
 
 from gateway.errors import BadRequest
-from gateway.policy.schema.limits import USUAL, Limits
+from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import Json
 from gateway.wire import json_body
 from gateway.wire.openai.chat import Lenient, Part
@@ -31,7 +31,7 @@ class ModerationsBody(Lenient):
     """Whatever is named, the gateway's own model answers, and the answer says so."""
 
 
-def read_request(data: bytes, limits: Limits = USUAL) -> list[str]:
+def read_request(data: bytes, limits: RequestLimits = USUAL) -> list[str]:
     """The texts, each of which gets a result; the parts of one input are one text. Raises ``BadRequest``."""
     given = json_body.check(ModerationsBody, json_body.read_json(data, limits)).input
     texts = [given] if isinstance(given, str) else [one for one in given if isinstance(one, str)]

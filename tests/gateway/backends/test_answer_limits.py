@@ -16,7 +16,7 @@ from gateway.backends.answer_limits import A_CHOICE, LOGPROBS, AnswerLimits, _va
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.errors import UpstreamFailed
-from gateway.policy.schema.limits import Limits
+from gateway.policy.schema.limits import RequestLimits
 from gateway.types import Backend, Chunk
 from tests.fakes import (
     DONE,
@@ -235,10 +235,10 @@ def test_what_real_answers_hold_is_far_from_the_bounds() -> None:
     likely = {"token": "abcd", "logprob": -1.234, "bytes": [97, 98, 99, 100]}
     tokens = orjson.dumps([{**likely, "top_logprobs": [likely] * 20}] * 100)
     call = a_call(params={"logprobs": True, "top_logprobs": 20})
-    volume = AnswerLimits("up", call.request, Limits())
+    volume = AnswerLimits("up", call.request, RequestLimits())
     for _ in range(120):
         volume.read(tokens)
-    volume = AnswerLimits("up", a_call(prompt=["a"] * 2048, embeds=True).request, Limits())
+    volume = AnswerLimits("up", a_call(prompt=["a"] * 2048, embeds=True).request, RequestLimits())
     volume._size = -(2**40)  # bytes are another matter
     vector = orjson.dumps({"index": 0, "embedding": [0.5] * 3072})
     for _ in range(2048):

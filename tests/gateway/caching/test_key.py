@@ -367,7 +367,7 @@ def parts() -> list[tuple[str, type[Any], str]]:
         schema.Model,
         schema.Target,
         schema.Tenant,
-        schema.Sidecar,
+        schema.SidecarSettings,
     ]
     fixed = (schema.SidecarBackend, "continues")  # it can say nothing else
     return [
@@ -394,7 +394,7 @@ def with_setting(kind: type[Any], **more: Any) -> Policy:
         models={**MODELS, "m": m},
         guards={"pii": PII},
         tenants={"acme": more if kind is schema.Tenant else {}},
-        sidecar=more if kind is schema.Sidecar else {},
+        sidecar=more if kind is schema.SidecarSettings else {},
     )
 
 

@@ -14,7 +14,7 @@ from gateway.errors import AuthUnavailable, Forbidden, Unauthenticated
 from gateway.identity.api_keys import hash_key
 from gateway.identity.client_address import ClientAddress
 from gateway.policy.revoked_keys import RevokedKeys
-from gateway.policy.schema import Budget, Quotas
+from gateway.policy.schema import Budget, QuotaSettings
 from gateway.types import Principal
 from tests.gateway.identity.conftest import Authenticate, at_once, scope
 
@@ -79,7 +79,7 @@ async def test_a_key_brings_tier_quotas_and_budget(authenticator: Authenticate) 
         jwt=[],
     )
     expected = Principal(
-        "own", "acme", ("a",), "free", Quotas(tokens_per_minute=10), Budget(usd_per_month=1.5)
+        "own", "acme", ("a",), "free", QuotaSettings(tokens_per_minute=10), Budget(usd_per_month=1.5)
     )
     assert at_once(made.principal(scope("own"))) == expected
     assert at_once(made.principal(scope("tenants"))).tier == "pro"

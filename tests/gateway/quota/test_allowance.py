@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gateway.errors import BudgetSpent, GatewayError, RateLimited
 from gateway.metering.estimate import unseen_tokens
 from gateway.metering.price import NANO, cost
-from gateway.policy.schema import Budget
-from gateway.policy.schema import Quotas as Allowed
+from gateway.policy.schema import Budget, QuotaSettings
 from gateway.quota.allowance import Reservation
 from gateway.quota.prompt_bound import most_tokens
 from gateway.quota.quota_request import COMPLETION, FEWEST, LARGEST, OVERSHOOT
@@ -47,7 +46,9 @@ def call(
     key: str = "k",
     **request: Any,
 ) -> Call:
-    caller = Principal(key, "acme", quotas=Allowed(**(allowed or {})), budget=Budget(usd_per_day=budget))
+    caller = Principal(
+        key, "acme", quotas=QuotaSettings(**(allowed or {})), budget=Budget(usd_per_day=budget)
+    )
     made = a_call(policy_=RULES, principal=caller, **request)
     made.request_id = request_id
     return made

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.policy.schema import Budget, Quotas
+from gateway.policy.schema import Budget, QuotaSettings
 from gateway.quota import limits
 from gateway.quota.limits import LimitsCache, limits_of
 from gateway.types import Principal
@@ -24,7 +24,7 @@ def test_key_tenant_and_tier_at_once() -> None:
         on_store_failure="closed",
     )
     principal = Principal(
-        "k", "acme", tier="pro", quotas=Quotas(tokens_per_day=7), budget=Budget(usd_per_month=0.0)
+        "k", "acme", tier="pro", quotas=QuotaSettings(tokens_per_day=7), budget=Budget(usd_per_month=0.0)
     )
     found = limits_of(made, principal)
     assert [str(limit) for limit in found.each] == [
@@ -59,7 +59,7 @@ def test_remembered_by_policy_and_caller() -> None:
     assert book.limits(second, Principal("k", "acme")) is found
     assert not book.limits(first, caller), "a request keeps the policy that it began with"
     assert book.limits(second, caller) is found
-    stricter = book.limits(second, Principal("k", "acme", quotas=Quotas(tokens_per_day=1)))
+    stricter = book.limits(second, Principal("k", "acme", quotas=QuotaSettings(tokens_per_day=1)))
     assert len(stricter.each) == 5
 
 

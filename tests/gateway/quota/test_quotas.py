@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BadRequest, BudgetSpent, Forbidden, Overloaded, RateLimited, TooManyAnswers
-from gateway.policy.schema import Budget
-from gateway.policy.schema import Quotas as Allowed
+from gateway.policy.schema import Budget, QuotaSettings
 from gateway.quota.quotas import Quotas, Reservation, duration
 from gateway.types import Call, Principal, Usage
 from tests.conftest import RedisServer
@@ -48,7 +47,7 @@ def call(
     more: dict[str, Any] | None = None,
     **request: Any,
 ) -> Call:
-    caller = Principal("k", "acme", quotas=Allowed(**(allowed or {})), budget=Budget(**(budget or {})))
+    caller = Principal("k", "acme", quotas=QuotaSettings(**(allowed or {})), budget=Budget(**(budget or {})))
     made = a_call(policy_=policy(prices=PRICES, **(more or {})), principal=caller, **request)
     made.request_id = request_id
     return made

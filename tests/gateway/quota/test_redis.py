@@ -12,9 +12,9 @@ import pytest
 
 from gateway.errors import Overloaded
 from gateway.quota import redis as module
-from gateway.quota.failover import UNMETERED, FailoverCounters
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.redis import TIMEOUT, RedisCounters
+from gateway.quota.store_outage import UNMETERED, FailoverCounters
 from gateway.stores.store import StoreDown
 from tests.conftest import RedisServer
 from tests.fakes import within

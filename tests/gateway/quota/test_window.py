@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import RateLimited
-from gateway.policy.schema import Quotas as Allowed
+from gateway.policy.schema import QuotaSettings
 from gateway.quota.counters import SLOT_MS, SLOTS
 from gateway.quota.quotas import Quotas
 from gateway.types import Principal, Usage
@@ -31,7 +31,7 @@ async def used_of_a_window(declared: int, seconds: float, *, strict: bool) -> tu
     begin, number, used, cut = now[0], 24, 0, 0
     quotas = Quotas("memory", clock=lambda: now[0])
     rules = policy()
-    caller = Principal("k", "acme", quotas=Allowed(tokens_per_minute=QUOTA, strict=strict))
+    caller = Principal("k", "acme", quotas=QuotaSettings(tokens_per_minute=QUOTA, strict=strict))
     waiting: list[tuple[float, int, Callable[[], Any] | None]] = [
         (begin + client / 100, client, None) for client in range(number)
     ]

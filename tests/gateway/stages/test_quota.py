@@ -9,8 +9,7 @@ import pytest
 
 from gateway import errors
 from gateway.metering.bill import Bill
-from gateway.policy.schema import Budget, Target
-from gateway.policy.schema import Quotas as Allowed
+from gateway.policy.schema import Budget, QuotaSettings, Target
 from gateway.quota.limits import Amounts
 from gateway.quota.quotas import Quotas
 from gateway.stages.quota import quota
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 PRICES = {"upstream-model": {"input": 1.0, "output": 2.0}, "dear": {"input": 10.0, "output": 20.0}}
 LIMITS: dict[str, Any] = {
-    "quotas": Allowed(
+    "quotas": QuotaSettings(
         requests_per_minute=100, tokens_per_minute=10_000, tokens_per_day=100_000, concurrent_requests=1
     ),
     "budget": Budget(usd_per_day=1.0),

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.children.process_pool import ProcessPool
 from gateway.errors import BadRequest
-from gateway.policy.schema.limits import USUAL, Limits
+from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.web import body_parser
 from gateway.web.body_parser import BodyParser
 from gateway.wire import json_body
@@ -37,7 +37,7 @@ async def reader() -> AsyncIterator[BodyParser]:
     await pool.aclose()
 
 
-def where(data: bytes, limits: Limits) -> int:
+def where(data: bytes, limits: RequestLimits) -> int:
     return os.getpid()
 
 

@@ -9,7 +9,7 @@ from gateway.observe.metrics import Metrics
 from gateway.web import routes
 from gateway.web.canonical import UNVERSIONED, canonical
 from gateway.web.operator_token import OperatorToken
-from gateway.web.router import Router
+from gateway.web.router import EndpointRouter
 from gateway.web.unsupported_paths import INSTEAD, explanation
 
 
@@ -81,7 +81,7 @@ def test_nothing_that_is_served_is_said_not_to_be() -> None:
 
 @pytest.mark.parametrize("start", INSTEAD)
 def test_what_is_not_served_names_what_is(start: str) -> None:
-    paths = Router(
+    paths = EndpointRouter(
         routes.build(Metrics(), ProcessPool(), OperatorToken(None), max_body=1, heartbeat=1),
         lambda router: None,
     )  # type: ignore[arg-type,return-value]

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from gateway.errors import BadRequest
-from gateway.policy.schema.limits import Limits
+from gateway.policy.schema.limits import RequestLimits
 from gateway.wire import json_body
 from gateway.wire.openai import chat as openai_chat
 from gateway.wire.openai import completions as openai_completions
@@ -36,9 +36,9 @@ def said(**fields: Any) -> bytes:
 )
 def test_a_list_may_be_as_long_as_the_policy_says(limit: str, field: str, most: list[Any]) -> None:
     data = said(**{field: most})
-    json_body.read_json(data, Limits(**{limit: 5}))
+    json_body.read_json(data, RequestLimits(**{limit: 5}))
     with pytest.raises(BadRequest, match="array with maximum length 4, but got an array with length 5") as it:
-        json_body.read_json(data, Limits(**{limit: 4}))
+        json_body.read_json(data, RequestLimits(**{limit: 4}))
     assert it.value.code == "array_above_max_length"
     assert str(it.value.param).startswith(field)
 
@@ -46,48 +46,48 @@ def test_a_list_may_be_as_long_as_the_policy_says(limit: str, field: str, most: 
 @pytest.mark.parametrize("several", [{"n": 3}, {"best_of": 3}, {"n": 2, "best_of": 3}])
 def test_answers_of_one_request(several: dict[str, int]) -> None:
     data = said(prompt=["a", "b"], **several)
-    assert openai_completions.read_request(data, Limits(answers=6)).answers == 6
+    assert openai_completions.read_request(data, RequestLimits(answers=6)).answers == 6
     with pytest.raises(BadRequest, match="asks for 6 answers at once, and this gateway takes 5") as caught:
-        openai_completions.read_request(data, Limits(answers=5))
+        openai_completions.read_request(data, RequestLimits(answers=5))
     assert (caught.value.code, caught.value.param) == ("too_many_answers", "prompt")
     chat = said(messages=[{"role": "user", "content": "a"}], n=3)
-    assert openai_chat.read_request(chat, Limits(answers=3)).n == 3
+    assert openai_chat.read_request(chat, RequestLimits(answers=3)).n == 3
     with pytest.raises(BadRequest, match="a smaller 'n'"):
-        openai_chat.read_request(chat, Limits(answers=2))
+        openai_chat.read_request(chat, RequestLimits(answers=2))
 
 
 def test_a_prompt_of_token_ids_is_one_prompt() -> None:
-    json_body.read_json(said(prompt=[1] * 100), Limits(prompts=1))
+    json_body.read_json(said(prompt=[1] * 100), RequestLimits(prompts=1))
     with pytest.raises(BadRequest, match="102 entries of lists and objects, and this gateway takes 101"):
-        json_body.read_json(said(prompt=[1] * 101), Limits(entries=101))
-    json_body.read_json(said(prompt=[1] * 100), Limits(entries=101))
+        json_body.read_json(said(prompt=[1] * 101), RequestLimits(entries=101))
+    json_body.read_json(said(prompt=[1] * 100), RequestLimits(entries=101))
 
 
 @pytest.mark.parametrize("value", [{}, [], "a", [[]], {"a": "b"}])
 def test_values_are_counted_before_they_are_made(value: Any) -> None:
     data = said(unknown=[value] * 100)
     with pytest.raises(BadRequest, match="texts, names, lists and objects, and this gateway takes 100"):
-        json_body.read_json(data, Limits(values=100))
-    json_body.read_json(data, Limits(values=1000))
+        json_body.read_json(data, RequestLimits(values=100))
+    json_body.read_json(data, RequestLimits(values=1000))
 
 
 @pytest.mark.parametrize("text", ['{["",]}' * 1000, "\\" * 999, '\\"' * 1000, "\n" * 1000, "[\u2028" * 1000])
 def test_signs_within_texts_are_no_values(text: str) -> None:
     data = said(messages=[{"role": "user", "content": text}])
-    assert json_body.read_json(data, Limits(values=20, entries=20))["messages"][0]["content"] == text
+    assert json_body.read_json(data, RequestLimits(values=20, entries=20))["messages"][0]["content"] == text
 
 
 def test_depth() -> None:
     data = said(x=1).replace(b":1", b":" + b"[" * 19 + b"]" * 19)
-    json_body.read_json(data, Limits(depth=20))
+    json_body.read_json(data, RequestLimits(depth=20))
     with pytest.raises(BadRequest, match="more than 19 levels deep"):
-        json_body.read_json(data, Limits(depth=19))
+        json_body.read_json(data, RequestLimits(depth=19))
 
 
 @pytest.mark.parametrize("data", [b'{"a": "', b'"' * 99, b'{"a": "\\', b"[" * 99, b'{"a": "\\"}' + b"," * 99])
 def test_what_is_no_json_is_refused_as_such_or_as_too_much(data: bytes) -> None:
     with pytest.raises(BadRequest):
-        json_body.read_json(data, Limits(values=20, entries=20))
+        json_body.read_json(data, RequestLimits(values=20, entries=20))
 
 
 @pytest.mark.parametrize("depth", [8, 9])
@@ -102,7 +102,7 @@ def test_brackets_within_texts_are_no_depth(depth: int, bracket: str) -> None:
 
 
 def test_a_body_of_fewer_bytes_than_values_is_not_counted() -> None:
-    limits = Limits(values=100, entries=100)
+    limits = RequestLimits(values=100, entries=100)
     assert json_body.read_json(b'{"a":[' + b"[]," * 20 + b"[]]}", limits)
     with pytest.raises(BadRequest, match="texts, names, lists and objects"):
         json_body.read_json(b'{"a":[' + b"[]," * 100 + b"[]]}", limits)

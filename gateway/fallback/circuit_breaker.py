@@ -67,7 +67,9 @@ class Breaker:
         """Seconds until a request of ``caller`` may pass; 0 if one may now."""
         return max((circuit.wait(member) for circuit, member in self._of(caller)), default=0.0)
 
-    def acquire(self, caller: Caller, limits: schema.Breaker, *, counts: bool = True) -> Permit | None:
+    def acquire(
+        self, caller: Caller, limits: schema.BreakerSettings, *, counts: bool = True
+    ) -> Permit | None:
         """A permit for a request, or None while the circuit is open. Its holder must report how the request ended.
 
         The outcome of one that does not count (shadow copies, judges) is ignored.
@@ -142,7 +144,9 @@ class Permit:
 
     __slots__ = ("_breaker", "caller", "counts", "limits")
 
-    def __init__(self, breaker: Breaker, caller: Caller, limits: schema.Breaker, counts: bool) -> None:
+    def __init__(
+        self, breaker: Breaker, caller: Caller, limits: schema.BreakerSettings, counts: bool
+    ) -> None:
         self._breaker: Breaker | None = breaker
         self.caller = caller
         self.limits = limits

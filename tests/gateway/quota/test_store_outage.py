@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.quota.failover import FailoverCounters
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.redis import TIMEOUT, RedisCounters
+from gateway.quota.store_outage import FailoverCounters
 from gateway.stores.patience import patience
 from tests.conftest import RedisServer
 

@@ -42,7 +42,7 @@ _LONGEST_PATH = 100
 log = logging.getLogger(__name__)
 
 
-class Control:
+class ControlSocket:
     """Serves the socket within its ``async with`` block. A gateway that cannot have it logs that and does without."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Control:
         self._workers = workers
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> Control:
+    async def __aenter__(self) -> ControlSocket:
         try:
             sock = await asyncio.to_thread(_listen, self._path)
             self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=MAX_LINE)
@@ -142,7 +142,7 @@ class Control:
 
 
 def publish_keys(worker_keys: Path, worker: int, keys_digest: str) -> None:
-    """Write down which keys a worker accepts, for ``Control`` to read.
+    """Write down which keys a worker accepts, for ``ControlSocket`` to read.
 
     Digests are of one length and written in place, so that a full disk has the space that ``preallocate`` took.
     Raises ``OSError``.

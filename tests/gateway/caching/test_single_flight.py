@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.caching.answers import Recording
-from gateway.caching.flight import AHEAD, BEHIND, Flight, Flights, LeaderFailed, Reader
+from gateway.caching.single_flight import AHEAD, BEHIND, Flight, Flights, LeaderFailed, Reader
 from gateway.types import Call, Chunk, Chunks, UpstreamUsage, Usage
 from tests.examples import examples
 from tests.fakes import CANDIDATE, TARGET, a_call

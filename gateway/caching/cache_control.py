@@ -1,4 +1,4 @@
-"""What a caller's ``Cache-Control`` asks of the caches (RFC 9111, section 5.2.1)."""
+"""What a caller's ``Cache-CacheControl`` asks of the caches (RFC 9111, section 5.2.1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 _DIRECTIVE = re.compile(r'\s*([a-z-]+)\s*(?:=\s*"?([^",]*)"?\s*)?', re.ASCII)
 
 
-class Control(NamedTuple):
+class CacheControl(NamedTuple):
     no_cache: bool = False
     """Do not use a cached answer."""
     no_store: bool = False
@@ -19,22 +19,22 @@ class Control(NamedTuple):
     """Seconds."""
 
 
-_NOTHING = Control()
+_NOTHING = CacheControl()
 
 
-def control(header: str) -> Control:
+def read_cache_control(header: str) -> CacheControl:
     """Parse ``header``; directives that mean nothing here are ignored."""
     return _read(header) if header else _NOTHING
 
 
 @lru_cache(maxsize=256)
-def _read(header: str) -> Control:
+def _read(header: str) -> CacheControl:
     directives: dict[str, str] = {}
     for part in header.lower().split(","):
         if match := _DIRECTIVE.fullmatch(part):
             directives[match[1]] = (match[2] or "").strip()
     age = directives.get("max-age")
-    return Control(
+    return CacheControl(
         no_cache="no-cache" in directives,
         no_store="no-store" in directives,
         only_if_cached="only-if-cached" in directives,

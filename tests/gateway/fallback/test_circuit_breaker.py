@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.fallback.breaker import EVERYBODY, Breaker, Caller, Permit, Scope
 from gateway.fallback.circuit import PROBE_RETRY_AFTER
+from gateway.fallback.circuit_breaker import EVERYBODY, Breaker, Caller, Permit, Scope
 from gateway.fallback.health import HealthRegistry
 from gateway.policy import schema
 from gateway.policy.schema import Target
 
-LIMITS = schema.Breaker(failures=3, cooldown="10s")  # type: ignore[arg-type]
+LIMITS = schema.BreakerSettings(failures=3, cooldown="10s")  # type: ignore[arg-type]
 A, A2, B, C = Caller("a", "k1"), Caller("a", "k2"), Caller("b", "k1"), Caller("c", "k1")
 
 
@@ -232,10 +232,12 @@ def test_who_does_not_come_back_is_forgotten() -> None:
 
 
 def test_whatever_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.fallback.breaker.MAX_SCOPES", 100)
+    monkeypatch.setattr("gateway.fallback.circuit_breaker.MAX_SCOPES", 100)
     breaker = Breaker(Clock())
     for number in range(300):
-        if (permit := breaker.acquire(Caller(f"t{number}", "k"), schema.Breaker(failures=10**6))) is not None:
+        if (
+            permit := breaker.acquire(Caller(f"t{number}", "k"), schema.BreakerSettings(failures=10**6))
+        ) is not None:
             permit.failed()
     assert len(breaker._circuits) <= 203
 
@@ -315,7 +317,7 @@ TestTraffic = Traffic.TestCase
 
 def test_a_proof_of_life_ends_the_cooldown_but_not_the_rule_of_one_probe() -> None:
     breaker = Breaker(lambda: 100.0)
-    limits = schema.Breaker(failures=1, cooldown="1h")  # type: ignore[arg-type]
+    limits = schema.BreakerSettings(failures=1, cooldown="1h")  # type: ignore[arg-type]
     breaker.recovered()
     assert breaker.is_closed, "nothing to do for one that is closed"
     permit = breaker.acquire(A, limits)
