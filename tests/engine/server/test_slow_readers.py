@@ -40,14 +40,14 @@ def test_who_takes_nothing_gives_up_its_slots_and_is_let_go(narrow: EngineServer
     with ask(narrow):
         # It would take all slots until its end; others are served all the same.
         assert narrow.post("/v1/completions", **SHORT).status_code == 200
-        eventually(lambda: "letting it go" in narrow.log)
+        eventually(lambda: "disconnecting it" in narrow.log)
         eventually(lambda: narrow.state()["running"] == narrow.state()["parked"] == 0)
         assert narrow.state()["kv_cache"]["blocks_used"] == 0
 
 
 def test_who_reads_slowly_but_reads_gets_all_of_it(narrow: EngineServer) -> None:
     """With pauses: often behind, never too slow."""
-    before = narrow.log.count("letting it go")
+    before = narrow.log.count("disconnecting it")
     with ask(narrow, max_tokens=4000, n=1) as connection:
         got = b""
         while not got.endswith(b"0\r\n\r\n"):
@@ -55,4 +55,4 @@ def test_who_reads_slowly_but_reads_gets_all_of_it(narrow: EngineServer) -> None
             assert part, "the connection was closed"
             got = got[-10:] + part
             time.sleep(0.0005)
-    assert narrow.log.count("letting it go") == before
+    assert narrow.log.count("disconnecting it") == before

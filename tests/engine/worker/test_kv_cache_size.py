@@ -70,7 +70,7 @@ def test_a_runner_counts_its_blocks_after_graphs_and_the_largest_step(
     monkeypatch.setattr(Runner, "_record_graphs", record)
     monkeypatch.setattr("engine.worker.runner.on_triton", lambda x: True)
     monkeypatch.setattr(device, "left", left)
-    monkeypatch.setattr("engine.worker.runner.draw_masked", lambda *_: None)
+    monkeypatch.setattr("engine.worker.runner.sample_masked", lambda *_: None)
     options = {"model": tiny_model, "threads": 1, "max_num_seqs": 8, "max_batched_tokens": 100}
     runner = Runner(EngineConfig(**options), meter=device)
     assert done == ["graphs", "measured"] and largest == 100
