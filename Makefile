@@ -37,7 +37,7 @@ STAGE = dev
 
 help:
 	@echo "make serve   install what is missing, start the gateway and its engine, print how to call them"
-	@echo "make test    install what is missing, run the tests but the slow ones: about 5 minutes"
+	@echo "make test    install what is missing, run the tests but the slow ones: 7 minutes"
 	@echo "make test-all  make test, then the slow ones, and the numerics once more as on older processors"
 	@echo "make attack  attack a running gateway in every way that has worked once, print what happened"
 	@echo "make lint    ruff and mypy"
