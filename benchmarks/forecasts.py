@@ -25,7 +25,7 @@ from pathlib import Path
 
 from gateway.admission import gate
 from gateway.admission.gate import Admission
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules
 from gateway.errors import Overloaded
 from gateway.policy.schema import Policy

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.caching.caches import Caches
 from gateway.cascade.cascade import ComplexityScorer
 from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, UnknownModel, Upstream

@@ -6,7 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from gateway.admission.fair_queue import QueueTerms
-from gateway.admission.pool import Pool, Pools, SlotLease
+from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules, shed, shed_shadow
 from gateway.admission.wait_predictor import Newcomer, check_wait
 from gateway.errors import Internal, Overloaded, TooManyAnswers

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gateway.admission.fair_queue import QueueTerms
-from gateway.admission.pool import Pool, Pools
+from gateway.admission.pool import Pool
+from gateway.admission.pools import Pools
 from gateway.errors import Overloaded
 from gateway.policy.schema import OnSaturation, Policy, Tier
 

@@ -9,11 +9,11 @@ import httpx
 import orjson
 
 from gateway.backends import anthropic_errors, extras, fitting
+from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.anthropic_decoder import AnthropicBodyDecoder, AnthropicStreamDecoder
 from gateway.backends.client import Endpoint
 from gateway.backends.exchange import Exchange
 from gateway.backends.json_object_filter import JsonObjectFilter
-from gateway.backends.openai_decoder import AnswerDecoder
 from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import BadRequest, UpstreamFailed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.backends import anthropic_errors
+from gateway.backends.answer_decoder import BodyDecoder
 from gateway.backends.answer_limits import AnswerLimits
 from gateway.backends.openai_errors import Outage
 from gateway.errors import GatewayError, UpstreamFailed
@@ -99,32 +100,21 @@ class AnthropicStreamDecoder:
             )
 
 
-class AnthropicBodyDecoder:
+class AnthropicBodyDecoder(BodyDecoder):
     """A whole answer, as one JSON document."""
 
     def __init__(self, backend: str, call: Call, outage: Outage) -> None:
-        self.done = False
-        self.has_content = False
-        self.error: GatewayError | None = None
-        self._backend = backend
-        self._call = call
+        super().__init__(backend, call)
         self._outage = outage
-        self._limits = AnswerLimits(backend, call.request, call.policy.limits)
-        self._parts: list[bytes] = []
-
-    def feed(self, part: bytes) -> Sequence[Chunk]:
-        self._limits.read(part)
-        self._parts.append(part)
-        return ()
+        self._native = call.request.speaks(DIALECT)
 
     def finish(self) -> Sequence[Chunk]:
         try:
-            raw = self._limits.parsed(b"".join(self._parts))
+            raw = self._parsed()
             if raw["type"] == "error":
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
             self._limits.begin_blocks(len(raw["content"]))
-            native = self._call.request.speaks(DIALECT)
-            chunks = [*AnthropicChunkReader(native=native).read_answer(raw)]
+            chunks = [*AnthropicChunkReader(native=self._native).read_answer(raw)]
         except _NONSENSE as error:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' answered with something that is not a message; "

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.backends import openai_errors
+from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.client import Client, Endpoint, UpstreamResponse
 from gateway.backends.error_scrubber import ErrorScrubber
-from gateway.backends.openai_decoder import AnswerDecoder
 from gateway.backends.openai_errors import Outage
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import DeadlineExceeded, GatewayError, Rejected, Upstream, UpstreamFailed, UpstreamTimeout

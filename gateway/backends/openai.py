@@ -10,9 +10,10 @@ import httpx
 import orjson
 
 from gateway.backends import extras, fitting
+from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.client import Endpoint
 from gateway.backends.exchange import Exchange
-from gateway.backends.openai_decoder import AnswerDecoder, OpenAIBodyDecoder, OpenAIStreamDecoder
+from gateway.backends.openai_decoder import OpenAIBodyDecoder, OpenAIStreamDecoder
 from gateway.backends.openai_errors import Outage
 from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import orjson
 
+from gateway.backends.answer_decoder import BodyDecoder
 from gateway.backends.answer_limits import AnswerLimits, has_content
 from gateway.backends.openai_errors import from_event
 from gateway.errors import GatewayError, UpstreamFailed
@@ -17,27 +17,6 @@ from gateway.wire.dialect import Dialect
 from gateway.wire.event_template import EventTemplate
 
 _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
-
-
-class AnswerDecoder(Protocol):
-    @property
-    def done(self) -> bool:
-        """The answer's end has been read; whatever follows is of no interest."""
-        ...
-
-    has_content: bool
-    """Something of the answer itself has come: a role alone is no first token."""
-    error: GatewayError | None
-    """What is wrong with the answer; it comes after the chunks before it."""
-
-    def feed(self, part: bytes) -> Sequence[Chunk]:
-        """The chunks that ``part`` completes, each but the last with ``more`` set. Raises ``GatewayError`` where
-        there are none before it."""
-        ...
-
-    def finish(self) -> Sequence[Chunk]:
-        """The upstream closed: the last chunks. Raises ``gateway.errors.GatewayError`` if the answer is cut."""
-        ...
 
 
 class OpenAIStreamDecoder:
@@ -152,26 +131,16 @@ class _ToolCall:
         return self.named
 
 
-class OpenAIBodyDecoder:
+class OpenAIBodyDecoder(BodyDecoder):
     """A whole answer, as one JSON document."""
 
     def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
-        self.done = False
-        self.has_content = False
-        self.error: GatewayError | None = None
-        self._backend = backend
+        super().__init__(backend, call)
         self._dialect = dialect
-        self._limits = AnswerLimits(backend, call.request, call.policy.limits)
-        self._parts: list[bytes] = []
-
-    def feed(self, part: bytes) -> Sequence[Chunk]:
-        self._limits.read(part)
-        self._parts.append(part)
-        return ()
 
     def finish(self) -> Sequence[Chunk]:
         try:
-            raw = self._whole()
+            raw = self._parsed()
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
             chunks: list[Chunk] = []
@@ -186,9 +155,6 @@ class OpenAIBodyDecoder:
         if not any(chunk.delta is not None for chunk in chunks):
             raise _empty(self._backend)
         return chunks
-
-    def _whole(self) -> Any:
-        return self._limits.parsed(b"".join(self._parts))
 
 
 def _empty(backend: str) -> UpstreamFailed:

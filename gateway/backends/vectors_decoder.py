@@ -53,9 +53,9 @@ class VectorsDecoder(OpenAIBodyDecoder):
             end = match.end()
         self._kept = self._kept[end:]
 
-    def _whole(self) -> Any:
+    def _parsed(self) -> Any:
         self._parts.append(self._kept)
-        raw = super()._whole()
+        raw = super()._parsed()
         raw["data"] = [
             self._vectors[one[_PLACE]] if isinstance(one, dict) and _PLACE in one else one
             for one in raw.get("data") or ()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.backends.transport import AiohttpTransport
 from gateway.cascade.complexity import ComplexityClassifier
 from gateway.cascade.embedding_scorer import EmbeddingScorer

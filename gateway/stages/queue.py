@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from gateway.admission.gate import Admission, admit, engine_headers
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules
 from gateway.errors import Overloaded
 from gateway.observe.metrics import Metrics

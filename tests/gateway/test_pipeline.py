@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import pipeline
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.backends.fake import FakeBackend
 from gateway.caching.caches import Caches
 from gateway.cascade.complexity import ComplexityClassifier

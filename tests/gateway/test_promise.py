@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.errors import BudgetSpent, UpstreamFailed
 from gateway.fallback.health import HealthRegistry
 from gateway.metering.price import NANO, cost

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.admission.fair_queue import QueueTerms
-from gateway.admission.pool import Pool, Pools, SlotLease
+from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pools import Pools
 from tests.fakes import policy
 
 LIMIT = 8

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.admission import gate
 from gateway.admission.gate import Admission
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules
 from gateway.admission.wait_predictor import slots_free_at
 from gateway.errors import Overloaded

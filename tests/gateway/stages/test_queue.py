@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.backends.fake import FakeBackend
 from gateway.engine_load import EngineLoad
 from gateway.errors import Internal, Overloaded, UpstreamFailed

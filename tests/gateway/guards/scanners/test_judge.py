@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.pool import Pools
+from gateway.admission.pools import Pools
 from gateway.backends.openai import OpenAIBackend
 from gateway.errors import Internal
 from gateway.fallback.health import HealthRegistry
