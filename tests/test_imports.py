@@ -19,6 +19,7 @@ from tests.import_graph import (
     circles,
     file_graph,
     grow,
+    imports_of,
     modules_under,
     within,
 )
@@ -30,6 +31,8 @@ HEAVY = (
 )
 SIDECAR = ("gateway.sidecar.worker", "gateway.sidecar.models", "gateway.sidecar.semantic")
 """The process that runs the small models, and what only it imports."""
+GUARDS, GUARDS_FACE = "gateway.guards", "gateway.guards.evaluation"
+"""What ``training`` and ``benchmarks`` know of the guards is their public face."""
 
 
 def defines_backend(path: Path) -> bool:
@@ -67,6 +70,17 @@ def violations(root: Path) -> Iterator[str]:
             yield f"{found}: only the sidecar's own process loads these"
 
 
+def past_the_face(root: Path) -> Iterator[str]:
+    """One line for every import of the guards' inner names by those who train or measure them."""
+    modules = modules_under(root)
+    for folder in ("training", "benchmarks"):
+        for path in sorted((root / folder).rglob("*.py")):
+            importer = ".".join(path.relative_to(root).with_suffix("").parts)
+            for found in imports_of(importer, path, modules):
+                if within(found.target, GUARDS) and not within(found.target, GUARDS_FACE):
+                    yield f"{found}: write it into {GUARDS_FACE}"
+
+
 def loaded_by(modules: list[str], root: Path) -> set[str]:
     """The top-level names in sys.modules after a fresh interpreter imported `modules`."""
     script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
@@ -89,6 +103,10 @@ def importable(root: Path, *packages: str) -> list[str]:
 
 def test_every_import_goes_the_right_way() -> None:
     assert list(violations(ROOT)) == []
+
+
+def test_training_and_benchmarks_know_the_guards_by_their_public_face() -> None:
+    assert list(past_the_face(ROOT)) == []
 
 
 @pytest.mark.parametrize("kinds", [KINDS[: last + 1] for last in range(len(KINDS))], ids="-".join)
@@ -137,6 +155,29 @@ WRONG = {
 def test_a_wrong_import_is_found(tmp_path: Path, files: dict[str, str]) -> None:
     (found,) = violations(grow(tmp_path, files))
     assert next(iter(files)).removesuffix(".py").replace("/", ".") in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from gateway.guards.scanners.pii import Pii",
+        "from gateway.guards import scanners",
+        "import gateway.guards.scanners.pii",
+        "def f():\n    from gateway.guards.actions import mask",
+    ],
+)
+def test_an_import_past_the_guards_public_face_is_found(tmp_path: Path, text: str) -> None:
+    grow(
+        tmp_path,
+        {
+            "gateway/guards/scanners/pii.py": "",
+            "gateway/guards/evaluation.py": "",
+            "training/pii.py": text,
+            "benchmarks/pii.py": "from gateway.guards import evaluation\nfrom gateway.guards.evaluation import Pii",
+        },
+    )
+    (found,) = past_the_face(tmp_path)
+    assert found.startswith("training.pii, line ")
 
 
 def test_right_imports_are_let_be(tmp_path: Path) -> None:

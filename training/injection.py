@@ -27,9 +27,9 @@ import torch  # noqa: E402
 from scipy.sparse import csr_matrix, hstack  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 
-from gateway.guards.scanners.disguise import plain  # noqa: E402
-from gateway.guards.scanners.injection import CLEAR  # noqa: E402
-from gateway.guards.scanners.wording import WEIGHTS, Wording, WordingWeights, form, grams, words  # noqa: E402
+from gateway.guards.evaluation import INJECTION_CLEAR as CLEAR  # noqa: E402
+from gateway.guards.evaluation import INJECTION_WEIGHTS as WEIGHTS  # noqa: E402
+from gateway.guards.evaluation import Wording, WordingWeights, form, grams, plain, words  # noqa: E402
 from gateway.sidecar.models.embedder import BuiltInEmbedder  # noqa: E402
 from training.injection_contrasts import contrast  # noqa: E402
 

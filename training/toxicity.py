@@ -26,8 +26,11 @@ from sklearn.feature_extraction.text import CountVectorizer  # noqa: E402
 from sklearn.linear_model import LogisticRegression  # noqa: E402
 from sklearn.metrics import roc_auc_score  # noqa: E402
 
-from gateway.guards.scanners.ngrams import SMOOTHING, Ngrams, features, tokens  # noqa: E402
-from gateway.guards.scanners.toxicity import CATEGORIES  # noqa: E402
+from gateway.guards.evaluation import NGRAM_SMOOTHING as SMOOTHING  # noqa: E402
+from gateway.guards.evaluation import TOXICITY_CATEGORIES as CATEGORIES  # noqa: E402
+from gateway.guards.evaluation import Ngrams  # noqa: E402
+from gateway.guards.evaluation import ngram_features as features  # noqa: E402
+from gateway.guards.evaluation import ngram_tokens as tokens  # noqa: E402
 from gateway.sidecar.models.embedder import BuiltInEmbedder  # noqa: E402
 from training.toxicity_samples import Sample, samples  # noqa: E402
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.guards.scanners.toxicity import CATEGORIES
+from gateway.guards.evaluation import TOXICITY_CATEGORIES as CATEGORIES
 from training.toxicity_contrasts import contrasts
 
 MODERATION: Mapping[str, tuple[str, ...]] = {

@@ -9,10 +9,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 
-from gateway.guards.actions.guards import Guards
-from gateway.guards.actions.request_texts import RequestTexts
-from gateway.guards.actions.screening import Screening
-from gateway.guards.scanners.factory import build_scanners
+from gateway.guards.evaluation import Guards, RequestTexts, Screening, build_scanners
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy
 from gateway.sidecar.client import NoSidecar

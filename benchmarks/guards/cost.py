@@ -23,8 +23,7 @@ import yaml
 from benchmarks.guards.report import Row
 from benchmarks.processes import free_port, running, wait_for
 from benchmarks.proxies import KEY
-from gateway.guards.scanners.injection import injection
-from gateway.guards.scanners.toxicity import toxicity
+from gateway.guards.evaluation import injection, toxicity
 from gateway.policy.schema import InjectionGuard, ToxicityGuard
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient

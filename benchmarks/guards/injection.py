@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.guards.report import Row
-from gateway.guards.scanners.injection import injection
-from gateway.guards.scanners.scanner import Origin, Scanner
-from gateway.guards.scanners.wording import Wording
+from gateway.guards.evaluation import Origin, Scanner, Wording, injection
 from gateway.policy.schema.guards import InjectionGuard
 from gateway.sidecar.api import Scored, SidecarLoading
 

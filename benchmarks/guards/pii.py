@@ -16,9 +16,7 @@ from typing import Any
 
 from benchmarks.guards.report import Row
 from gateway.findings import Finding
-from gateway.guards.scanners.pii import Pii, apart
-from gateway.guards.scanners.secrets import Secrets
-from gateway.guards.scanners.topics import Topics
+from gateway.guards.evaluation import Pii, Secrets, Topics, apart
 from gateway.pii.patterns import PATTERNS
 from gateway.pii.recognizers import NAMES
 from gateway.policy.schema.guards import PiiGuard, SecretsGuard, TopicsGuard

@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.guards.report import Row
-from gateway.guards.scanners.scanner import Scanner
-from gateway.guards.scanners.toxicity import CATEGORIES, scorer, toxicity, weights
+from gateway.guards.evaluation import (
+    TOXICITY_CATEGORIES,
+    Scanner,
+    toxicity,
+    toxicity_scorer,
+    toxicity_weights,
+)
 from gateway.policy.schema.guards import ToxicityGuard
 from gateway.sidecar.api import Scored, SidecarLoading
 
@@ -119,7 +124,7 @@ async def _judge(data: Path, sidecar: Any) -> dict[str, Judged]:
     texts["questions"] = chance.sample(pairs, min(SAMPLE, len(pairs)))
     texts["routing"] = chance.sample(texts["routing"], min(SAMPLE // 3, len(texts["routing"])))
     guard = toxicity(ToxicityGuard(kind="toxicity"), sidecar, None)
-    score = scorer(sidecar)
+    score = toxicity_scorer(sidecar)
     found: dict[str, Judged] = {}
     for name, rows in texts.items():
         scored = name in ("hatecheck", "moderation")
@@ -131,7 +136,7 @@ async def _judge(data: Path, sidecar: Any) -> dict[str, Judged]:
 
 
 def _highest(windows: Sequence[Sequence[Scored]]) -> Mapping[str, float]:
-    return {label: max(part.scores[label] for part in windows[0]) for label in CATEGORIES}
+    return {label: max(part.scores[label] for part in windows[0]) for label in TOXICITY_CATEGORIES}
 
 
 async def _flagged(guard: Scanner, text: str) -> bool:
@@ -150,7 +155,7 @@ def _auc(truth: Sequence[bool], scores: Sequence[float]) -> float:
 
 
 def _speed(data: Path) -> float:
-    fast = weights().fast
+    fast = toxicity_weights().fast
     long = [row["text"][:1000] for row in _read(data / "moderation.jsonl") if len(row["text"]) >= 1000][:100]
     took = []
     for text in long:
