@@ -129,7 +129,7 @@ class Pipeline:
 
     def counter(self, upstream: UpstreamPipeline) -> Handler:
         """Counts a prompt's tokens as its provider sees it, past the input guards."""
-        return guard_input(self.guards, self.flags, self.metrics)(upstream.count_tokens)
+        return guard_input(self.guards, self.flags, self.metrics, replies=False)(upstream.count_tokens)
 
 
 def fold(stages: list[Stage], handler: Handler) -> Handler:

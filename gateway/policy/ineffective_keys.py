@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
-from gateway.policy.schema import AnthropicBackend, EngineBackend, FakeBackend, OpenAIBackend, Policy
+from gateway.policy.schema import (
+    AnthropicBackend,
+    EngineBackend,
+    FakeBackend,
+    OpenAIBackend,
+    Policy,
+    ToxicityGuard,
+)
 
 _LAUNCH_KEYS = ("model", "args", "env")
 _STREAM_KEYS = ("stream", "window", "interval")
@@ -21,6 +28,7 @@ def ineffective_keys(policy: Policy, content: Mapping[str, Any]) -> Iterator[Dia
     yield from _without_value(content)
     yield from _unlaunched(policy, content)
     yield from _unstreamed(policy, content)
+    yield from _unsupportive(policy, content)
     yield from _unlimited(policy)
     yield from _conditions(policy)
     yield from _unsure(policy)
@@ -69,6 +77,24 @@ def _unstreamed(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnost
         if "on_error" in written and guard.action == "flag":
             message = "has no effect with 'action: flag', which refuses nothing"
             yield Diagnostic(("guards", name, "on_error"), message)
+
+
+def _unsupportive(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    for name, guard in policy.guards.items():
+        written = content["guards"][name].get("self_harm")
+        if not isinstance(guard, ToxicityGuard) or not isinstance(written, Mapping):
+            continue
+        if guard.action != "block":
+            message = f"has no effect with 'action: {guard.action}', which refuses nothing"
+            yield Diagnostic(("guards", name, "self_harm"), message)
+        elif "input" not in guard.on:
+            message = "has no effect on answers; write 'on: [input, output]' to scan requests"
+            yield Diagnostic(("guards", name, "self_harm"), message)
+        elif guard.self_harm.action != "support" and "message" in written:
+            message = (
+                f"has no effect with 'action: {guard.self_harm.action}'; write 'action: support' to send it"
+            )
+            yield Diagnostic(("guards", name, "self_harm", "message"), message)
 
 
 def _unlimited(policy: Policy) -> Iterator[Diagnostic]:

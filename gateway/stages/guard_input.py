@@ -13,8 +13,8 @@ from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> Stage:
-    """A tenant without input guards passes untouched."""
+def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics, *, replies: bool = True) -> Stage:
+    """A tenant without input guards passes untouched. ``replies``: a guard may answer in the model's place."""
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
@@ -33,7 +33,12 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> Sta
                 background.start(lambda: scan_input(request))
 
         async def guarded(call: Call, acting: Sequence[Guard]) -> Chunks:
-            originals = await Screening(call, acting, metrics).run()
+            screening = Screening(call, acting, metrics, replies=replies)
+            originals = await screening.run()
+            if screening.support is not None:
+                for chunk in screening.support.chunks(call):
+                    yield chunk
+                return
             async with aclosing(following(call)) as chunks:
                 if not originals:
                     async for chunk in chunks:

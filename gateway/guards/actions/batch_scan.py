@@ -32,14 +32,17 @@ class BatchScan:
         *,
         rest: float = 0.0,
         one_is_enough: bool = False,
+        every_text: bool = False,
     ) -> None:
         """``rest``: seconds to yield the event loop between two pieces.
 
-        ``one_is_enough``: pieces after one in which something was found need not be scanned.
+        ``one_is_enough``: pieces after one in which something was found need not be scanned. ``every_text``: not even
+        where the guard refuses for what was found.
         """
         self.inspection = inspection
         self._rest = rest
-        self._one_is_enough = one_is_enough
+        self._one_is_enough = one_is_enough and not every_text
+        self._every_text = every_text
         self._texts = texts
         guard = inspection.guard
         self._is_exact = guard.scanner.longest > 0
@@ -166,7 +169,7 @@ class BatchScan:
             verdicts = await self.inspection.thorough([piece.text for piece in batch], origin)
             for piece, verdict in zip(batch, verdicts, strict=True):
                 self._take(piece, verdict)
-            if self._hits and self.inspection.guard.config.action == "block":
+            if self._hits and self.inspection.guard.config.action == "block" and not self._every_text:
                 return  # one finding is enough, and the rest might time out
 
     def _collect_whole(self, number: int, text: str, origin: Origin, verdict: Verdict | None) -> None:

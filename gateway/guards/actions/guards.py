@@ -10,7 +10,7 @@ from gateway.fair_turns import FairTurns
 from gateway.guards.actions.offload import Offload
 from gateway.guards.scanners.scanner import Scanner
 from gateway.policy.schema import Policy
-from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, ToxicityGuard
+from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, SelfHarm, ToxicityGuard
 
 _REMEMBERED = 10_000
 """Tenants; those of JWTs need not be in the policy."""
@@ -55,6 +55,14 @@ class Guard:
     def asks_judge(self) -> bool:
         """Whether a judge model may be asked."""
         return isinstance(self.config, InjectionGuard | ToxicityGuard) and self.config.judge is not None
+
+    @property
+    def self_harm(self) -> SelfHarm | None:
+        """What becomes of requests that speak of self-harm; None where that is what becomes of all findings."""
+        config = self.config
+        if not isinstance(config, ToxicityGuard) or config.action != "block":
+            return None
+        return config.self_harm if config.self_harm.action != "block" else None
 
     @property
     def edits(self) -> bool:

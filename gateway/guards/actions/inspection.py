@@ -40,7 +40,7 @@ class Inspection:
         self._direction = direction
         self._metrics = metrics
         self._labels: dict[str, int] = {}
-        self._acted = False
+        self._action = "pass"
         self._check = "none"
         self._score = 0.0
         self._scans = 0
@@ -109,13 +109,15 @@ class Inspection:
             self._record(verdict)
         return verdicts
 
-    def found(self, findings: Sequence[Finding]) -> None:
-        """Count findings that are acted on."""
-        self._acted = self._acted or bool(findings)
+    def found(self, findings: Sequence[Finding], action: str = "") -> None:
+        """Count findings that are acted on: as the guard's ``action`` says, unless another is named."""
+        action = action or self.guard.config.action
+        if findings:
+            self._action = action
         for finding in findings:
             self._labels[finding.label] = self._labels.get(finding.label, 0) + 1
         if findings:
-            labels = (self.guard.name, self._direction, self.guard.config.action)
+            labels = (self.guard.name, self._direction, action)
             self._metrics.guard_hits.labels(*labels).inc(len(findings))
 
     def missed(self, reason: str) -> None:
@@ -130,7 +132,7 @@ class Inspection:
         refused = bool(self.unscanned) and config.refuses_unjudged
         facts: dict[str, Json] = {
             "direction": self._direction,
-            "action": "block" if refused else config.action if self._acted else "pass",
+            "action": "block" if refused else self._action,
             "labels": dict(self._labels),
             "check": self._check,
             "score": round(self._score, 3),

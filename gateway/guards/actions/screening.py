@@ -16,6 +16,7 @@ from gateway.guards.actions.inspection import Inspection
 from gateway.guards.actions.mask import Placeholders
 from gateway.guards.actions.native import Path
 from gateway.guards.actions.request_texts import RequestTexts, replaced
+from gateway.guards.actions.support import MESSAGE, SELF_HARM, Support, calls_for_support
 from gateway.guards.scanners.scanner import Unscanned
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, ChatRequest
@@ -30,8 +31,14 @@ _TEXTS_AT_ONCE = 200
 class Screening:
     """All guards that act scan the request as it came; then the strictest action is taken."""
 
-    def __init__(self, call: Call, guards: Sequence[Guard], metrics: Metrics) -> None:
+    def __init__(
+        self, call: Call, guards: Sequence[Guard], metrics: Metrics, *, replies: bool = True
+    ) -> None:
+        """``replies``: the request may be answered here."""
         self._call = call
+        self._replies = replies and not call.request.embeds
+        self.support: Support | None = None
+        """The answer, if no model is to be asked."""
         self._texts = RequestTexts()
         self._inspections = [Inspection(guard, "input", metrics, call) for guard in guards]
         self._scans: list[tuple[BatchScan, list[int]]] = []
@@ -41,7 +48,7 @@ class Screening:
         """A guard may restrict it to local backends."""
 
     async def run(self) -> dict[str, str]:
-        """Run the guards; returns the originals of the placeholders that the request now has.
+        """Run the guards; returns the originals of the placeholders that the request now has. Sets ``support``.
 
         Raises ``Blocked``, ``GuardUnavailable``, and ``BadRequest`` for a prompt that cannot be read.
         """
@@ -55,9 +62,10 @@ class Screening:
                 if inspection.guard.limit is None:
                     await self._look(inspection)
             self._refuse()  # what the fast check refuses needs no slower check
-            await self._settle()
-            self._refuse()
-            return await self._change()
+            if self.support is None:
+                await self._settle()
+                self._refuse()
+            return await self._change() if self.support is None else {}
         finally:
             self._note()
 
@@ -96,6 +104,7 @@ class Screening:
             inspection,
             [(texts[number].text, texts[number].origin) for number in mine],
             one_is_enough=not inspection.guard.edits,
+            every_text=inspection.guard.self_harm is not None,
         )
         self._scans.append((scan, mine))
         try:
@@ -137,14 +146,37 @@ class Screening:
             ) from None
 
     def _refuse(self) -> None:
-        for scan, _ in self._scans:
+        for scan, numbers in self._scans:
             inspection = scan.inspection
-            if inspection.guard.config.action == "block":
-                found = [finding for findings in scan.findings for finding in findings]
-                if found:
-                    inspection.found(found)
-                    labels = ", ".join(dict.fromkeys(finding.label for finding in found))
-                    raise Blocked(f"The guard '{inspection.guard.name}' refused this request for {labels}.")
+            if inspection.guard.config.action != "block":
+                continue
+            found = [finding for findings in scan.findings for finding in findings]
+            if inspection.guard.self_harm is not None:
+                if scan.is_open:
+                    continue  # self-harm goes first, wherever in the request it is spoken of
+                if self._supports(scan, numbers):
+                    inspection.found(found, "support")
+                    return
+                found = [finding for finding in found if finding.label != SELF_HARM]
+            if found:
+                inspection.found(found)
+                labels = ", ".join(dict.fromkeys(finding.label for finding in found))
+                raise Blocked(f"The guard '{inspection.guard.name}' refused this request for {labels}.")
+
+    def _supports(self, scan: BatchScan, numbers: Sequence[int]) -> bool:
+        guard = scan.inspection.guard
+        wanted = guard.self_harm
+        if wanted is None or wanted.action != "support" or not self._replies:
+            return False
+        harmful = [
+            number
+            for number, findings in zip(numbers, scan.findings, strict=True)
+            if any(finding.label == SELF_HARM for finding in findings)
+        ]
+        message = wanted.message or MESSAGE
+        if calls_for_support(self._texts.texts, harmful, message):
+            self.support = Support(guard.name, message)
+        return self.support is not None
 
     async def _change(self) -> dict[str, str]:
         edits: dict[int, list[list[Edit]]] = {}
@@ -153,11 +185,12 @@ class Screening:
         for scan, numbers in self._scans:
             inspection = scan.inspection
             action = inspection.guard.config.action
+            noted = action if inspection.guard.self_harm is None else "flag"
             for number, findings in zip(numbers, scan.findings, strict=True):
                 mine: list[Edit] = []
                 for start in range(0, len(findings), _AT_ONCE):
                     some = findings[start : start + _AT_ONCE]
-                    inspection.found(some)
+                    inspection.found(some, noted)
                     if inspection.guard.edits:
                         mine += [
                             Edit(one.start, one.end, one.label, one.end - one.start, action == "mask")

@@ -52,7 +52,10 @@ class LayeredScanner:
         model: Model | None,
         judge: Judge | None = None,
         unclear: tuple[float, float] = (0.2, 0.8),
+        precedence: Mapping[str, int] = {},
     ) -> None:
+        """``precedence``: of the labels that reach their thresholds, the highest names the finding, then the surest; 0
+        where it has none."""
         self.origins = origins
         self.longest = 0
         self._thresholds = {label: log_odds(threshold, _TINY) for label, threshold in thresholds.items()}
@@ -60,6 +63,7 @@ class LayeredScanner:
         self._low, self._high = (log_odds(bound, _TINY) for bound in clear)
         self._model = model
         self._judge = judge
+        self._precedence = precedence
         self._unclear = (log_odds(unclear[0], _TINY), log_odds(unclear[1], _TINY))
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
@@ -161,9 +165,14 @@ class LayeredScanner:
     def _best(self, scores: Mapping[str, float]) -> tuple[str, float, float]:
         """The label furthest above its threshold, its probability, and its margin."""
         best = ("", 0.0, -math.inf)
+        foremost = (False, 0, -math.inf)
         for label, probability in scores.items():
-            if label in self._thresholds and (margin := self._margin(label, probability)) > best[2]:
-                best = (label, probability, margin)
+            if label in self._thresholds:
+                margin = self._margin(label, probability)
+                reached = margin >= 0
+                rank = (reached, self._precedence.get(label, 0) if reached else 0, margin)
+                if rank > foremost:
+                    best, foremost = (label, probability, margin), rank
         return best
 
 

@@ -18,6 +18,7 @@ from gateway.text.linear import log_odds, probability
 
 CATEGORIES = ("hate", "harassment", "violence", "sexual", "self_harm")
 ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
+SELF_HARM = "self_harm"
 UNSAFE = "unsafe"
 """The one label of a classifier that replaces the head."""
 
@@ -25,6 +26,8 @@ _LONG, _MOST_SUSPECTS = 200, 8
 """Windows of more characters are scored by sentence too; the number of such sentences."""
 _LEAST = 3
 """Shorter ASCII texts, such as ids and numbers in lists of inputs, are harmless."""
+_PRECEDENCE = {"support": 1, "block": 0, "flag": -1}
+"""Who insults himself in despair is to be helped; what is only flagged must not hide what is refused."""
 _WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
 
 
@@ -76,6 +79,7 @@ def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Sc
         clear=tuned.clear,
         model=model,
         judge=judge,
+        precedence={SELF_HARM: _PRECEDENCE[config.self_harm.action]} if config.action == "block" else {},
     )
 
 

@@ -149,6 +149,15 @@ class InjectionGuard(AnyGuard):
 ToxicityCategory = Literal["hate", "harassment", "violence", "sexual", "self_harm"]
 
 
+class SelfHarm(Frozen):
+    """What a request that speaks of self-harm gets, in place of the 400 for what a guard blocks."""
+
+    action: Literal["support", "flag", "block"] = "support"
+    """``support`` answers with ``message``, and asks no model; with ``flag`` the model answers."""
+    message: Text | None = None
+    """None: a text that urges to seek help, see ``gateway.guards.actions.support``."""
+
+
 class ToxicityGuard(AnyGuard):
     """Hate, harassment, violence, sexual content, self-harm."""
 
@@ -160,6 +169,8 @@ class ToxicityGuard(AnyGuard):
     threshold: Share = 0.5
     categories: dict[ToxicityCategory, Share] = Field(default={})
     """Thresholds of their own; a category that is not named has ``threshold``."""
+    self_harm: SelfHarm = SelfHarm()
+    """On requests, where ``action`` is ``block``; answers are cut for it as for the rest."""
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
     classifier: Classifier | None = None
     judge: Name | None = None
