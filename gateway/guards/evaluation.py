@@ -9,7 +9,6 @@ from __future__ import annotations
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.request_texts import RequestTexts
 from gateway.guards.actions.screening import Screening
-from gateway.guards.scanners.disguise import plain
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.injection import CLEAR as INJECTION_CLEAR
 from gateway.guards.scanners.injection import injection
@@ -17,6 +16,7 @@ from gateway.guards.scanners.ngrams import SMOOTHING as NGRAM_SMOOTHING
 from gateway.guards.scanners.ngrams import Ngrams
 from gateway.guards.scanners.ngrams import features as ngram_features
 from gateway.guards.scanners.ngrams import tokens as ngram_tokens
+from gateway.guards.scanners.normalised import plain
 from gateway.guards.scanners.pii import Pii, apart
 from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
 from gateway.guards.scanners.secrets import Secrets

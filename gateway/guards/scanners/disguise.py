@@ -1,4 +1,4 @@
-"""Undoes disguises that slip past a filter and that a model still understands."""
+"""Undoes disguises that slip past a filter and that a model still understands, beyond what ``normalised`` does."""
 
 from __future__ import annotations
 
@@ -6,40 +6,18 @@ import base64
 import binascii
 import codecs
 import re
-import unicodedata
 from collections.abc import Container, Iterator
 from itertools import islice
+
+from gateway.guards.scanners.normalised import plain
 
 MAX_READINGS = 6
 """Of one text, besides the plain one."""
 MAX_DECODED = 2_000
 """Characters of one reading."""
 
-_INVISIBLE = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
-    "\u2060\u2061\u2062\u2063\u2064\u2066\u2067\u2068\u2069\u206a\u206b\u206c\u206d\u206e\u206f\u3164\ufeff\uffa0"
-)
-_GONE: dict[int, str | None] = {
-    **dict.fromkeys(map(ord, _INVISIBLE), None),
-    **dict.fromkeys((*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0), 0xE0001, 0xE007F), None),
-    **{code: chr(code - 0xE0000) for code in range(0xE0020, 0xE007F)},
-    0xFDFA: "\u0635",
-    0xFDFB: "\u062c",
-}
-"""Variation selectors too; tag characters, invisible copies of ASCII, become what they copy. Two ligatures of a
-phrase become its first letter: decomposed they would make a text up to 18 times as long."""
-
-# The confusables that attacks use most: https://www.unicode.org/reports/tr39/
-_FOREIGN = str.maketrans(
-    "аеорсухіјѕԁһӏԝ" + "АВЕКМНОРСТУХІЈЅ" + "αινορτυχ" + "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
-    "aeopcyxijsdhlw" + "ABEKMHOPCTYXIJS" + "aivoptux" + "ABEZHIKMNOPTYX",
-)
-_ALIKE = str.maketrans("ɑɡɩɪɴʀʏʟıȷ’‘ʼ“”‐–", "agiinrylij'''\"\"--")
 _LEET = str.maketrans("013457@$!|", "oieastasil")
 
-_NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f]")
-_LATIN = re.compile("[A-Za-z]")
-_LETTERS = re.compile(r"[^\W\d_]+")
 _LEET_SIGN = re.compile(r"[013457@$!|][A-Za-z]")
 _LEET_WORD = re.compile(
     r"(?<![\w@$|])(?=[\w@$!|]{0,20}(?:[A-Za-z][013457@$!|]{1,20}[A-Za-z]|\b[013457@$]{1,20}[A-Za-z]{2}))"
@@ -53,31 +31,6 @@ _HEX_MARK = re.compile(r"0x|\\x|[ ,:]")
 _SHIFTED = re.compile(r"\brot-?13\b|\bcipher|\bvtaber\b|\bvafgehpgvbaf\b", re.IGNORECASE)
 _REVERSED = re.compile(r"\breversed?\b|\bbackwards?\b|\bsnoitcurtsni\b|\berongi\b|\btpmorp\b", re.IGNORECASE)
 _READABLE = re.compile(r"[A-Za-z]{2}[ ,.:;!?'\"\n-]+[A-Za-z]")
-
-
-def plain(text: str) -> str:
-    """``text`` in NFKC, without invisible characters, and with confusables replaced by what they look like.
-
-    Cyrillic and Greek words stay in texts that are mainly in these scripts. Idempotent.
-    """
-    if text.isascii():
-        return text
-    text = unicodedata.normalize("NFKC", text.translate(_GONE)).translate(_GONE).translate(_ALIKE)
-    foreign = len(_NOT_LATIN.findall(text))
-    if foreign:
-        mainly_latin = len(_LATIN.findall(text)) > foreign
-        text = _LETTERS.sub(lambda word: _latin(word[0], mainly_latin), text)
-    return unicodedata.normalize("NFKC", text)
-
-
-def _latin(word: str, mainly_latin: bool) -> str:
-    """A word that mixes scripts, or that consists of Latin lookalikes in a Latin text, in Latin letters."""
-    if word.isascii() or not _NOT_LATIN.search(word):
-        return word
-    changed = word.translate(_FOREIGN)
-    if _LATIN.search(word) or (mainly_latin and not _NOT_LATIN.search(changed)):
-        return changed
-    return word
 
 
 def readings(text: str, words: Container[str]) -> Iterator[str]:

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gateway.guards.scanners.disguise import plain
 from gateway.guards.scanners.layered import Judge, LayeredScanner, unsafe
+from gateway.guards.scanners.normalised import plain
 from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
 from gateway.guards.scanners.wording import Wording
 from gateway.policy.schema.guards import Classifier, InjectionGuard

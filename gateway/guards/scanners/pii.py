@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from gateway.findings import Finding
 from gateway.guards.scanners.escapes import unglued
-from gateway.guards.scanners.folding import find_visible, folded
+from gateway.guards.scanners.normalised import CONTEXT, Normalised
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.pii.entities import asked_of_sidecar
 from gateway.pii.patterns import PATTERNS
@@ -45,9 +45,10 @@ class Pii:
         self._languages = config.languages
         self._threshold = config.threshold
         self._sidecar = sidecar
-        self.longest = max((pattern.longest for pattern in self._patterns), default=0)
+        longest = [pattern.longest for pattern in self._patterns]
         if self._asked:
-            self.longest = max(self.longest, _LONGEST_NAME)
+            longest.append(_LONGEST_NAME)
+        self.longest = max(longest, default=0) and max(longest) + CONTEXT
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
         if self._asked:
@@ -77,11 +78,11 @@ class Pii:
         return verdicts
 
     def _matches(self, text: str) -> Iterator[Finding]:
-        text = folded(unglued(text))
+        seen = Normalised(unglued(text))
         for needed, patterns in self._by_need:
-            if needed.search(text):
+            if needed.search(seen.text):
                 for pattern in patterns:
-                    yield from find_visible(text, pattern.find)
+                    yield from seen.find(pattern.find)
 
     def _verdict(self, findings: Iterable[Finding], check: str) -> Verdict:
         candidates = list(findings)

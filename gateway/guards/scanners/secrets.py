@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gateway.findings import Finding
 from gateway.guards.scanners.escapes import unglued
-from gateway.guards.scanners.folding import find_visible
+from gateway.guards.scanners.normalised import Normalised
 from gateway.guards.scanners.pii import apart
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.policy.schema.guards import SecretsGuard
@@ -134,7 +134,7 @@ class Secrets:
         self._config = config
 
     def quick(self, text: str, origin: Origin) -> Verdict:
-        findings = list(find_visible(unglued(text), find))
+        findings = list(Normalised(unglued(text)).find(find))
         if not findings:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), max(finding.score for finding in findings))

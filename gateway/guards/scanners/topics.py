@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.findings import Finding
 from gateway.guards.scanners.escapes import unglued
+from gateway.guards.scanners.normalised import CONTEXT, Normalised, plain
 from gateway.guards.scanners.pii import apart
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.policy.schema.guards import TopicsGuard
@@ -40,20 +41,21 @@ class Topics:
         self._phrases: dict[str, Any] = {}
         for index, phrase in enumerate(config.words):
             node = self._phrases
-            for match in _WORD.finditer(phrase):
+            for match in _WORD.finditer(plain(phrase)):
                 node = node.setdefault(_key(match[0]), {})
             if node is not self._phrases:
                 node.setdefault("", index)
         self._patterns = tuple(re.compile(pattern) for pattern in config.patterns)
         self._window = config.window
         longest = max(map(len, config.words), default=0)
-        self.longest = max(longest and longest + _SLACK, config.window if config.patterns else 0)
+        longest = max(longest and longest + _SLACK, config.window if config.patterns else 0)
+        self.longest = longest and longest + CONTEXT
 
     def quick(self, text: str, origin: Origin) -> Verdict:
-        plain = unglued(text)
-        findings = [*self._phrases_in(plain), *self._matches_in(text)]
-        if plain is not text:
-            findings += self._matches_in(plain)
+        seen = Normalised(unglued(text))
+        findings = [*seen.find(self._phrases_in), *self._matches_in(text)]
+        if seen.text != text:
+            findings += seen.find(self._matches_in)
         if not findings:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), 1.0)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import orjson
 
-from gateway.guards.scanners.disguise import plain, readings
+from gateway.guards.scanners.disguise import readings
+from gateway.guards.scanners.normalised import plain
 from gateway.text.chunks import chunks
 from gateway.text.linear import LinearModel, Measures, log_odds
 

@@ -9,12 +9,12 @@ import pytest
 
 from gateway.guards.scanners import disguise, layered, ngrams, secrets, wording
 from gateway.guards.scanners.escapes import Unescaping, unglued
-from gateway.guards.scanners.folding import find_visible, folded
+from gateway.guards.scanners.normalised import Normalised
 from gateway.pii.patterns import PATTERNS
 
 SCANS: dict[str, Callable[[str], object]] = {
     **{
-        name: lambda text, find=pattern.find: list(find_visible(folded(unglued(text)), find))  # type: ignore[misc]
+        name: lambda text, find=pattern.find: list(Normalised(unglued(text)).find(find))  # type: ignore[misc]
         for name, pattern in PATTERNS.items()
     },
     "secrets": lambda text: list(secrets.find(text)),

@@ -92,7 +92,7 @@ def test_a_match_longer_than_a_stretch_is_found_as_far_as_it_is_seen() -> None:
 
 def test_longest() -> None:
     assert topics("ab").longest >= 2
-    assert topics(patterns=("a",), window=99).longest == 99
+    assert topics(patterns=("a",), window=99).longest >= 99
 
 
 @given(st.text(max_size=120))
