@@ -67,13 +67,16 @@ class GatewayError(Exception):
         """The status of the model server's own response, where there was one."""
         self.unread: Sequence[Any] = ()
         """What had come of the answer (``gateway.types.Chunk``) and was given to nobody: it is paid for."""
+        self.details: Mapping[str, Any] = {}
+        """Further fields of the error, for callers who speak OpenAI's dialect."""
         self.logged = False
         """It has been logged."""
         if code is not None:
             self.code = code
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**fields, **self.details}}
 
 
 class BadRequest(GatewayError):

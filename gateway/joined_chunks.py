@@ -14,7 +14,7 @@ _PIECE, _CHUNK = 64, 1024
 class JoinedChunk:
     """Successive deltas of one choice, joined as long as they add to the same text."""
 
-    __slots__ = ("delta", "envelope", "finish_reason", "index", "kind", "logprobs", "more", "stop")
+    __slots__ = ("choice", "delta", "envelope", "finish_reason", "index", "kind", "logprobs", "more", "stop")
 
     def __init__(
         self, index: int, delta: Mapping[str, Json] | None, kind: str | int | None, envelope: dict[str, Json]
@@ -29,6 +29,7 @@ class JoinedChunk:
         self.stop: str | int | None = None
         self.logprobs: list[Mapping[str, Json]] = []
         self.envelope = envelope
+        self.choice: Mapping[str, Json] | None = None
 
     def whole_delta(self) -> Mapping[str, Json] | None:
         if not self.more or self.delta is None:
@@ -52,6 +53,7 @@ class JoinedChunk:
             self.whole_logprobs(),
             envelope=self.envelope,
             more=True,
+            choice=self.choice,
         )
 
 
@@ -110,6 +112,8 @@ class JoinedChunks:
         if chunk.logprobs:
             item.logprobs.append(chunk.logprobs)
             self.size += _length(chunk.logprobs)
+        if chunk.choice:
+            item.choice = {**(item.choice or {}), **chunk.choice}
         if chunk.finish_reason is not None:
             item.finish_reason = chunk.finish_reason
             item.stop = chunk.stop

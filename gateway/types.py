@@ -132,6 +132,9 @@ class Usage:
     reasoning: int = 0
     cache_write: int = 0
     cache_write_1h: int = 0
+    more: Mapping[str, Json] | None = field(default=None, compare=False)
+    """What else a server with OpenAI's API reports of it, for callers who speak that dialect: figures of other kinds,
+    costs, times. Nothing is billed by it."""
 
     @property
     def believable(self) -> bool:
@@ -167,6 +170,8 @@ class Chunk:
     """Another chunk follows at once: both may leave in one write."""
     revocation: Mapping[str, Json] | None = None
     """On the last chunk of an answer that a guard cut: sent to the caller as ``tollgate``."""
+    choice: Mapping[str, Json] | None = None
+    """Further fields of the choice, beside its delta, such as a provider's filter verdicts."""
 
 
 @dataclass(slots=True)

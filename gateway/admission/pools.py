@@ -10,7 +10,7 @@ from pathlib import Path
 from gateway.admission.pool import Pool
 from gateway.admission.shared_slots import SlotExchange
 from gateway.engine_load import EngineLoad
-from gateway.policy.schema import AnthropicBackend, OpenAIBackend, Policy
+from gateway.policy.schema import Policy, Provider
 
 
 class Pools:
@@ -44,7 +44,7 @@ class Pools:
                 self.worker_share(backend.max_tokens_in_flight),
             )
             # The bundled engine has a fair queue of its own, and reports how full it is.
-            adaptive = slots is tokens is None and isinstance(backend, OpenAIBackend | AnthropicBackend)
+            adaptive = slots is tokens is None and isinstance(backend, Provider)
             in_all = backend.max_concurrency if self._exchange is not None else None
             self.of(name).limit(slots, tokens, adaptive=adaptive, in_all=in_all)
 

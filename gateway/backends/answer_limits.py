@@ -101,7 +101,12 @@ class AnswerLimits:
             self._count_parts(max(len(self._calls), len(calls)))
         if isinstance(content, list):
             self._count_parts(len(content))
-        return has_content(delta) or chunk.finish_reason is not None or chunk.logprobs is not None
+        return (
+            has_content(delta)
+            or chunk.finish_reason is not None
+            or chunk.logprobs is not None
+            or bool(chunk.choice and any(chunk.choice.values()))
+        )
 
     def begin_blocks(self, count: int = 1) -> None:
         """Blocks of an Anthropic message."""

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import httpx
 import orjson
 
-from gateway.backends import anthropic_errors, extras, fitting
+from gateway.backends import anthropic_errors, extras, fitting, known_fields
 from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.anthropic_decoder import AnthropicBodyDecoder, AnthropicStreamDecoder
 from gateway.backends.client import Endpoint
@@ -36,7 +36,8 @@ _FORM = re.compile(r"output_config|output_format|structured output|schema", re.I
 class AnthropicBackend:
     """Translates calls for ``base_url``, which ends where ``/v1/messages`` follows, and its answers into chunks.
 
-    ``max_tokens`` is the cap on answers for which the caller set none.
+    ``max_tokens`` is the cap on answers for which the caller set none. ``strict`` refuses parameters that the API is
+    not known to take, rather than pass them on or leave them out.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class AnthropicBackend:
         api_key: str | None = None,
         max_tokens: int,
         streams: bool = True,
+        strict: bool = False,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
@@ -60,6 +62,7 @@ class AnthropicBackend:
         self._exchange = Exchange(
             name, transport, anthropic_errors.from_response, api_key=api_key, base_url=base_url
         )
+        self._strict = strict
         self._headers = {
             "accept-encoding": "identity",
             "user-agent": "tollgate",
@@ -81,6 +84,8 @@ class AnthropicBackend:
         # What the gateway asks for itself is unknown here.
         asked = fitting.without(fitting.fitted(call, fitting.CAPS[1]), call.optional_params)
         if asked.native is not None and asked.speaks(DIALECT):
+            if self._strict:
+                known_fields.refuse_unknown(self.name, asked.native.body, known_fields.ANTHROPIC)
             extras.check_native(call, asked.native.body, target)
 
         def answer(request: ChatRequest) -> Chunks:
@@ -111,6 +116,8 @@ class AnthropicBackend:
     async def _answer(self, call: Call, asked: ChatRequest, target: Target, *, prompted: bool) -> Chunks:
         body = self._dialect.write_request(asked, target.model, prompted=prompted)
         if names := request_to_body.left_out(asked):
+            if self._strict:
+                raise known_fields.refused(self.name, names[0])
             fitting.report_ignored(call, names)
         if request_to_body.is_too_hot(asked):
             fitting.report_temperature(call, request_to_body.HOTTEST)

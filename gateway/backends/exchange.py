@@ -13,6 +13,7 @@ import httpx
 from gateway.backends import openai_errors
 from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.client import Client, Endpoint, UpstreamResponse
+from gateway.backends.credentials.credentials import AuthorizedClient, Credentials
 from gateway.backends.error_scrubber import ErrorScrubber
 from gateway.backends.openai_errors import Outage
 from gateway.backends.timeouts import UpstreamTimeouts
@@ -70,11 +71,17 @@ class Exchange:
         api_key: str | None = None,
         base_url: str = "",
         outage: Outage | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """``api_key`` and the host of ``base_url`` reach no caller, should the server name them in an error."""
+        """``api_key`` and the host of ``base_url`` reach no caller, should the server name them in an error.
+        ``credentials`` are for servers that want others with each request."""
         self.backend = backend
         self.outage = outage or Outage()
-        self._client = Client(transport=transport)
+        self._client = (
+            Client(transport=transport)
+            if credentials is None
+            else AuthorizedClient(credentials, transport=transport)
+        )
         self._turns = FairTurns()
         self._read_error = read_error
         self._scrubber = ErrorScrubber(backend, api_key, urlsplit(base_url).hostname)

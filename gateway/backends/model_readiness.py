@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gateway.policy.schema import Policy
+from gateway.policy.schema import Policy, Provider
 
-_PROVIDERS = frozenset({"openai", "anthropic"})
-"""Others' servers. All replicas share them: what they do takes none of these out of service."""
 _NOT_MODELS = frozenset({"fake", "sidecar"})
 """A script proves nothing, and an embedder answers no question."""
 
@@ -17,6 +15,8 @@ class ModelReadiness:
 
     def __init__(self, policy: Policy, enabled: Collection[str]) -> None:
         self._kinds = {name: policy.backends[name].kind for name in enabled}
+        # Others' servers. All replicas share them: what they do takes none of these out of service.
+        self._providers = {name for name in enabled if isinstance(policy.backends[name], Provider)}
         self._backends = {
             model: tuple(
                 dict.fromkeys(backend for backend in _backends(policy, model) if backend in self._kinds)
@@ -32,7 +32,7 @@ class ModelReadiness:
         """The engines that are waited for, where no model that answers questions can be served without one of them."""
         backends = {backend for found in self._backends.values() for backend in found}
         answering = sorted(backend for backend in backends if self._kinds[backend] not in _NOT_MODELS)
-        if any(self._kinds[one] in _PROVIDERS or reasons.get(one) is None for one in answering):
+        if any(one in self._providers or reasons.get(one) is None for one in answering):
             return ()
         return tuple(answering)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -9,9 +10,10 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from gateway.backends import extras, fitting
+from gateway.backends import extras, fitting, known_fields
 from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.client import Endpoint
+from gateway.backends.credentials.credentials import Credentials
 from gateway.backends.exchange import Exchange
 from gateway.backends.openai_decoder import OpenAIBodyDecoder, OpenAIStreamDecoder
 from gateway.backends.openai_errors import Outage
@@ -33,8 +35,10 @@ class OpenAIBackend:
 
     ``probe_url`` answers a GET with 200 when the server can serve. With ``hints`` the server is the bundled engine,
     which takes a call's priority and the like. Without ``continues`` it is not asked to go on from a last message
-    by fields that it may not know; without ``streams`` not for a stream that the caller does not want. ``transport``
-    replaces the gateway's own connections.
+    by fields that it may not know; without ``streams`` not for a stream that the caller does not want. ``endpoints``
+    is for a server with a path for each model: from a dialect's path and the model. ``key_header`` holds the bare
+    ``api_key`` in place of ``authorization``. ``strict`` refuses parameters that the API is not known to take.
+    ``transport`` replaces the gateway's own connections.
     """
 
     def __init__(
@@ -48,6 +52,11 @@ class OpenAIBackend:
         hints: bool = False,
         continues: bool = True,
         streams: bool = True,
+        endpoints: Callable[[str, str], Endpoint] | None = None,
+        key_header: str | None = None,
+        cap: str | None = None,
+        credentials: Credentials | None = None,
+        strict: bool = False,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
@@ -55,17 +64,21 @@ class OpenAIBackend:
             dialect.path: Endpoint("POST", base_url + dialect.path)
             for dialect in (CHAT, COMPLETIONS, EMBEDDINGS)
         }
+        self._endpoint = endpoints or (lambda path, model: self._endpoints[path])
         self._health = Endpoint("GET", probe_url)
         # The bundled engine is started again at once, and asked all the time how it is.
         outage = Outage(ENGINE_SOON) if hints else Outage()
-        self._exchange = Exchange(name, transport, api_key=api_key, base_url=base_url, outage=outage)
-        self._cap = cap_name(base_url)
+        self._exchange = Exchange(
+            name, transport, api_key=api_key, base_url=base_url, outage=outage, credentials=credentials
+        )
+        self._cap = cap or cap_name(base_url)
         self._hints = hints
+        self._strict = strict
         self._continues = continues
         self._collecting = StreamCollector(name, enabled=streams)
         self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
         if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
+            self._headers[key_header or "authorization"] = api_key if key_header else f"Bearer {api_key}"
         self._post_headers = {**self._headers, "content-type": "application/json"}
 
     def stream(self, call: Call, target: Target) -> Chunks:
@@ -91,6 +104,8 @@ class OpenAIBackend:
         if asked.continues and not self._continues:
             asked = replace(asked, continues=False)
         if not self._hints:
+            if self._strict:
+                known_fields.refuse_unknown(self.name, asked.params, known_fields.OPENAI)
             extras.check(call, asked, target)
 
         def send(request: ChatRequest, refits: int = 0) -> Chunks:
@@ -100,7 +115,7 @@ class OpenAIBackend:
                 return send(fewer, refits + 1) if fewer is not None else None
 
             return self._exchange.ask(
-                self._endpoints[dialect.path],
+                self._endpoint(dialect.path, target.model),
                 headers,
                 UpstreamTimeouts(call.timeouts, at_once=not request.stream, deadline=call.deadline),
                 orjson.dumps(dialect.write_request(request, target.model)),

@@ -15,6 +15,7 @@ from gateway.types import Call, Chunk, Json
 from gateway.wire import sse
 from gateway.wire.dialect import Dialect
 from gateway.wire.event_template import EventTemplate
+from gateway.wire.openai.events_to_chunks import own_fields
 
 _NONSENSE = (orjson.JSONDecodeError, KeyError, TypeError, AttributeError)
 
@@ -36,6 +37,8 @@ class OpenAIStreamDecoder:
         self._malformed = 0
         self._tools: dict[tuple[int, int], _ToolCall] = {}
         """Tool calls, by the indices of their choice and their own."""
+        self._held: dict[str, Json] = {}
+        """Fields of events without choices, such as Azure's verdicts on the prompt: the next chunk brings them."""
 
     def feed(self, part: bytes) -> Sequence[Chunk]:
         chunks: list[Chunk] = []
@@ -81,6 +84,11 @@ class OpenAIStreamDecoder:
             for chunk in self._read_event(raw):
                 useful = self._limits.take(chunk, len(fresh)) or useful
                 fresh.append(chunk)
+            if not fresh:
+                self._held.update(own_fields(raw))
+            elif self._held:
+                fresh[0].envelope = {**self._held, **fresh[0].envelope}
+                self._held = {}
             for chunk in fresh:
                 if chunk.delta and "tool_calls" in chunk.delta:
                     self._track_tools(chunk.index, chunk.delta["tool_calls"] or ())

@@ -95,7 +95,8 @@ def from_response(
     backend: str, status: int, headers: Mapping[str, str], body: bytes, outage: Outage
 ) -> GatewayError:
     """The error for an upstream answer other than 200."""
-    fields = _error_fields(body)
+    raw = _error_value(body)
+    fields = _shape(raw)
     reason = fields.get("message")
     detail = f": {reason}" if reason else "."
     match status:
@@ -129,7 +130,9 @@ def from_response(
                 return RateLimited(f"Rate limit reached for backend '{backend}'{detail}", retry_after=wait)
             return UpstreamUnavailable(f"Backend '{backend}' is not available{detail}", retry_after=wait)
         case _ if 400 <= status < 500 and reason:
-            return _rejected(status, fields)
+            rejected = _rejected(status, fields)
+            rejected.details = _verdicts(raw) if isinstance(rejected, ContentPolicy) else {}
+            return rejected
         case 400 | 413 | 414 | 422 | 431:  # the request's fault, by its HTTP status
             fields["message"] = (
                 f"Backend '{backend}' refused the request with HTTP status {status} and gave no reason."
@@ -197,15 +200,36 @@ def retry_after(value: str | None) -> float | None:
     return min(max(seconds, 0.0), MAX_RETRY_AFTER) if seconds == seconds else None
 
 
-def _error_fields(body: bytes) -> dict[str, str]:
-    """The fields of an error body, in OpenAI's shape or one of the other common ones."""
+def _error_value(body: bytes) -> Json:
+    """What an error body says, in OpenAI's shape or one of the other common ones."""
     try:
         raw = orjson.loads(body)
     except orjson.JSONDecodeError:
         return {}
     if not isinstance(raw, dict):
         return {}
-    return _shape(raw.get("error") or raw.get("detail") or raw)
+    return raw.get("error") or raw.get("detail") or raw
+
+
+def _verdicts(error: Json) -> dict[str, Json]:
+    """What Azure's filters found in a prompt, by category. Only verdicts: nothing of the server's own may leave."""
+    match error:
+        case {"innererror": {"content_filter_result": dict(found), **inner}}:
+            verdicts = {
+                name: {key: said for key, said in verdict.items() if _is_verdict(said)}
+                for name, verdict in found.items()
+                if _is_verdict(name) and isinstance(verdict, dict)
+            }
+            code = {"code": inner["code"]} if _is_verdict(inner.get("code")) else {}
+            return {"innererror": {**code, "content_filter_result": verdicts}}
+    return {}
+
+
+def _is_verdict(value: Json) -> bool:
+    return isinstance(value, bool) or (isinstance(value, str) and bool(_WORD.fullmatch(value)))
+
+
+_WORD = re.compile(r"[A-Za-z_]{1,40}", re.ASCII)
 
 
 def _shape(error: Json) -> dict[str, str]:

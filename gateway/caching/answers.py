@@ -98,7 +98,7 @@ class CachedAnswer(NamedTuple):
         All of them can be sent in one write. The last has the usage.
         """
         last = len(self.items) - 1
-        for i, (index, delta, reason, logprobs, envelope, stop) in enumerate(self.items):
+        for i, (index, delta, reason, logprobs, envelope, stop, choice) in enumerate(self.items):
             usage = self.usage if i == last else None
             if stream and delta:
                 for part in _parts(delta):
@@ -116,6 +116,7 @@ class CachedAnswer(NamedTuple):
                 usage=usage,
                 envelope=envelope,
                 more=i < last,
+                choice=choice,
             )
 
 
@@ -124,7 +125,7 @@ def unpack(packed: bytes) -> CachedAnswer | None:
     try:
         stored, (model, backend, target), packed_usage, items = orjson.loads(packed)
         usage = Usage(*packed_usage) if packed_usage is not None else None
-        if not items or any(len(item) != 6 for item in items):
+        if not items or any(len(item) != 7 for item in items):
             return None
         return CachedAnswer(float(stored), model, backend, target, usage, items)
     except (orjson.JSONDecodeError, TypeError, ValueError):
@@ -153,5 +154,5 @@ def _parts(delta: Mapping[str, Json]) -> Iterator[Mapping[str, Json]]:
 
 
 def _packed(item: JoinedChunk) -> list[Json]:
-    rest = [item.finish_reason, item.whole_logprobs(), item.envelope, item.stop]
+    rest = [item.finish_reason, item.whole_logprobs(), item.envelope, item.stop, item.choice]
     return [item.index, item.whole_delta(), *rest]

@@ -15,7 +15,7 @@ from gateway.policy import schema
 from gateway.policy.schema import Policy
 from gateway.types import Call, ChatRequest, Json, Native
 
-VERSION = 3
+VERSION = 4
 """Of what is hashed, and of the format of answers: entries of another version are never found."""
 
 LONGEST_QUESTION = 2000
@@ -57,6 +57,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.Target: frozenset({"weight", "timeouts"}),
     schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env"},
     schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key"},
+    schema.AzureBackend: _OF_ANY_BACKEND | {"api_key", "entra"},
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.FakeBackend: _OF_ANY_BACKEND | {"first_token_delay", "token_delay"},
     schema.SidecarBackend: _OF_ANY_BACKEND,

@@ -7,11 +7,12 @@ from typing import Any
 
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.schema import (
+    BACKEND_SECRETS,
     AnthropicBackend,
     EngineBackend,
     FakeBackend,
-    OpenAIBackend,
     Policy,
+    Provider,
     ToxicityGuard,
 )
 
@@ -43,7 +44,7 @@ def _without_value(content: Any, path: KeyPath = ()) -> Iterator[Diagnostic]:
             if value is not None:
                 yield from _without_value(value, (*path, key))
             elif not (
-                len(path) == 2 and path[0] == "backends" and key == "api_key"
+                len(path) >= 2 and path[0] == "backends" and key in BACKEND_SECRETS
             ):  # its variable is not set
                 instead = "write {} for the defaults" if path == ("caches",) else "write one"
                 message = f"has no value, and is ignored; {instead}, or remove the key"
@@ -157,7 +158,7 @@ def _no_larger(policy: Policy) -> Iterator[Diagnostic]:
 def _without_queue(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     """Tier keys where no backend has a queue."""
     queues = any(
-        isinstance(backend, OpenAIBackend | AnthropicBackend)  # they get a limit by their latency
+        isinstance(backend, Provider)  # they get a limit by their latency
         or backend.max_concurrency is not None
         or backend.max_tokens_in_flight is not None
         for backend in policy.backends.values()

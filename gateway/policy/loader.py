@@ -21,7 +21,7 @@ from gateway.policy.ineffective_keys import ineffective_keys
 from gateway.policy.key_table import KeyTable, KeyTableReader, check_tables
 from gateway.policy.prices import CatalogPrice
 from gateway.policy.problems import KeyPath, Location, PolicyError, Problem, suggestion
-from gateway.policy.schema import DEFAULT_TIER, EngineBackend, Key, Policy
+from gateway.policy.schema import BACKEND_SECRETS, DEFAULT_TIER, EngineBackend, Key, Policy
 from gateway.policy.warnings import warnings_of
 from gateway.policy.yaml_tree import Map, Scalar
 
@@ -163,17 +163,19 @@ def _references(
 
 
 def _is_backend_key(path: KeyPath) -> bool:
-    return len(path) == 3 and path[0] == "backends" and path[2] == "api_key"
+    return len(path) >= 3 and path[0] == "backends" and path[-1] in BACKEND_SECRETS
 
 
 def _without_key(root: Map, content: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Backends whose API key is to come from a variable that is not set; the key is removed from ``content``."""
+    """Backends whose key or secret is to come from a variable that is not set; it is removed from ``content``."""
     backends = find(root, ("backends",))
-    for name in backends.entries if isinstance(backends, Map) else ():
-        key = find(root, ("backends", name, "api_key"))
-        if isinstance(key, Scalar) and (key.unset or key.empty):
-            content["backends"][name]["api_key"] = None
-            yield name, f"{(*key.unset, *key.empty)[0]} is not set"
+    for path, _, scalar in yaml_tree.scalars(backends) if isinstance(backends, Map) else ():
+        if path[-1] in BACKEND_SECRETS and len(path) > 1 and (scalar.unset or scalar.empty):
+            owner = content["backends"]
+            for part in path[:-1]:
+                owner = owner[part]
+            owner[path[-1]] = None
+            yield str(path[0]), f"{(*scalar.unset, *scalar.empty)[0]} is not set"
 
 
 def _validated(root: Map, content: dict[str, Any]) -> Policy:

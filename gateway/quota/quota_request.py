@@ -155,7 +155,7 @@ def _undeclared(
     request: ChatRequest, estimate: LearnedEstimate, bounds: TargetBounds
 ) -> tuple[int, int | None]:
     """The cap to ask for, and the length that no answer exceeds without one."""
-    if request.messages is None and bounds.kind in ("openai", "engine"):
+    if request.messages is None and bounds.kind in ("openai", "azure", "engine"):
         return COMPLETION, None
     if bounds.default_cap is not None:
         longest = bounds.default_cap

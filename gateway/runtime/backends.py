@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
+import httpx
 from pydantic import SecretStr
 
+from gateway.backends import fitting
 from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.azure import KEY_HEADER, AzureEndpoints
+from gateway.backends.credentials import entra
+from gateway.backends.credentials.bearer_token import BearerToken
 from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
@@ -47,6 +53,8 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
                 hints=True,
                 streams=config.streams,
             )
+        case schema.AzureBackend():
+            return _azure(name, config, transport)
         case schema.AnthropicBackend():
             return AnthropicBackend(
                 name,
@@ -55,6 +63,7 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
                 api_key=_secret(config.api_key),
                 max_tokens=config.max_tokens,
                 streams=config.streams,
+                strict=config.unsupported_fields == "refuse",
             )
         case schema.SidecarBackend():
             return EmbedderBackend(name, state.sidecar, matryoshka=config.matryoshka)
@@ -68,7 +77,29 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
                 api_key=_secret(config.api_key),
                 continues=config.continues,
                 streams=config.streams,
+                strict=config.unsupported_fields == "refuse",
             )
+
+
+def _azure(
+    name: str, config: schema.AzureBackend, transport: httpx.AsyncBaseTransport | None
+) -> OpenAIBackend:
+    endpoints = AzureEndpoints(config.base_url, config.api_version)
+    token = entra.token_request(config.entra, os.environ) if config.entra is not None else None
+    return OpenAIBackend(
+        name,
+        base_url=config.base_url,
+        probe_url=endpoints.probe_url,
+        transport=transport,
+        api_key=_secret(config.api_key),
+        key_header=KEY_HEADER,
+        endpoints=endpoints,
+        credentials=BearerToken(name, token) if token is not None else None,
+        cap=fitting.CAPS[1],
+        continues=config.continues,
+        streams=config.streams,
+        strict=config.unsupported_fields == "refuse",
+    )
 
 
 def build_engines(

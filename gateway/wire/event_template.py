@@ -48,7 +48,7 @@ class EventTemplate:
         if not text or type(text) is not str:
             return None
         self._attempts = _ATTEMPTS
-        return Chunk(known.index, {self._name: text}, envelope=known.envelope)
+        return Chunk(known.index, {self._name: text}, envelope=known.envelope, choice=known.choice)
 
     def learn(self, data: bytes, chunk: Chunk) -> None:
         """Take the bytes around the text of ``chunk``, which was read from ``data``, if it holds nothing else."""
@@ -65,7 +65,8 @@ class EventTemplate:
         prefix, suffix = data.split(literal)
         # Proof that the literal found is the text, and that the event holds nothing else.
         probe = orjson.loads(prefix + orjson.dumps(_PROBE) + suffix)
-        if [*self._read(probe)] != [Chunk(chunk.index, {name: _PROBE}, envelope=chunk.envelope)]:
+        expected = Chunk(chunk.index, {name: _PROBE}, envelope=chunk.envelope, choice=chunk.choice)
+        if [*self._read(probe)] != [expected]:
             return
         self._name = name
         self._chunk, self._prefix, self._suffix = chunk, prefix, suffix

@@ -25,14 +25,18 @@ from gateway.policy.schema.access import (
     Tier,
 )
 from gateway.policy.schema.backends import (
+    BACKEND_SECRETS,
     AnthropicBackend,
     AnyBackend,
+    AzureBackend,
     Backend,
     BreakerSettings,
     EngineBackend,
+    EntraAuth,
     FakeBackend,
     FakeReply,
     OpenAIBackend,
+    Provider,
     SidecarBackend,
 )
 from gateway.policy.schema.caches import CacheSettings, ExactCache, SemanticCache
@@ -68,11 +72,13 @@ from gateway.policy.schema.models import (
 from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
 
 __all__ = [
+    "BACKEND_SECRETS",
     "DEFAULT_TIER",
     "Algorithm",
     "AnthropicBackend",
     "AnyBackend",
     "AnyGuard",
+    "AzureBackend",
     "Backend",
     "Billing",
     "BreakerSettings",
@@ -82,6 +88,7 @@ __all__ = [
     "Complexity",
     "Cors",
     "EngineBackend",
+    "EntraAuth",
     "Escalate",
     "ExactCache",
     "FakeBackend",
@@ -98,6 +105,7 @@ __all__ = [
     "PiiGuard",
     "Policy",
     "Price",
+    "Provider",
     "QuotaSettings",
     "RequestLimits",
     "Retry",

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Text, Timeout
+
+BACKEND_SECRETS = frozenset({"api_key", "client_secret", "secret_access_key"})
+"""Keys of a backend, or below it, that a variable may leave unset: the backend is disabled then."""
 
 
 def _openai_base(url: str) -> str:
     for ending in ("/chat/completions", "/completions", "/embeddings", "/models"):
         if url.endswith(ending):
             raise ValueError(f"should end before '{ending}', such as {url.removesuffix(ending)}")
+    return url
+
+
+def _azure_base(url: str) -> str:
+    if "/openai" in (path := urlsplit(url).path):
+        raise ValueError(
+            f"should end before '{path[path.index('/openai') :]}', as in https://NAME.openai.azure.com"
+        )
     return url
 
 
@@ -91,7 +102,15 @@ class EngineBackend(Server):
     continues: bool = True
 
 
-class OpenAIBackend(Server):
+class Provider(Server):
+    """Another's server, which callers share with others: how much it bears is learned from its latency."""
+
+    unsupported_fields: Literal["pass", "refuse"] = "pass"
+    """What becomes of parameters that its API is not known to take: pass them on, or leave them out where a request is
+    translated; or refuse the request."""
+
+
+class OpenAIBackend(Provider):
     """Any server that speaks OpenAI's API. ``base_url`` ends where ``/chat/completions`` would follow."""
 
     kind: Literal["openai"]
@@ -99,7 +118,45 @@ class OpenAIBackend(Server):
     api_key: SecretStr | None = None
 
 
-class AnthropicBackend(Server):
+class EntraAuth(Frozen):
+    """An identity of Microsoft Entra ID: by a secret, by a workload's token, or, without either, the machine's own."""
+
+    tenant_id: Text | None = None
+    client_id: Text | None = None
+    client_secret: SecretStr | None = None
+    token_file: Text | None = None
+    """The token of a federated identity; it is read anew each time, as whoever writes it replaces it."""
+    authority: HttpUrl = "https://login.microsoftonline.com"
+    scope: Text = "https://cognitiveservices.azure.com/.default"
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.client_secret is not None and self.token_file is not None:
+            raise ValueError("should have client_secret or token_file, not both")
+        if (self.client_secret or self.token_file) and not (self.tenant_id and self.client_id):
+            raise ValueError("should name tenant_id and client_id beside a client_secret or a token_file")
+        return self
+
+
+class AzureBackend(Provider):
+    """Azure OpenAI. ``base_url`` is the resource's address, and ends where ``/openai`` would follow."""
+
+    kind: Literal["azure"]
+    base_url: Annotated[HttpUrl, AfterValidator(_azure_base)]
+    api_version: Text | None = None
+    """Of the older API, whose paths name deployments; none for the v1 API, which needs none."""
+    api_key: SecretStr | None = None
+    entra: EntraAuth | None = None
+    """Who the gateway is, where no key is used."""
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        if self.api_key is not None and self.entra is not None:
+            raise ValueError("should have api_key or entra, not both")
+        return self
+
+
+class AnthropicBackend(Provider):
     """Anthropic's Messages API. ``base_url`` ends where ``/v1/messages`` would follow."""
 
     kind: Literal["anthropic"]
@@ -141,6 +198,6 @@ class SidecarBackend(AnyBackend):
 
 
 Backend = Annotated[
-    EngineBackend | OpenAIBackend | AnthropicBackend | FakeBackend | SidecarBackend,
+    EngineBackend | OpenAIBackend | AnthropicBackend | AzureBackend | FakeBackend | SidecarBackend,
     Field(discriminator="kind"),
 ]

@@ -39,6 +39,8 @@ class OpenAIBodyWriter:
         if chunk.logprobs:
             choice.logprobs = choice.logprobs or {}
             join_lists(choice.logprobs, chunk.logprobs)
+        if chunk.choice:
+            choice.more.update(chunk.choice)
         choice.finish_reason = chunk.finish_reason or choice.finish_reason
         choice.stop = chunk.stop if chunk.finish_reason else choice.stop
 

@@ -57,6 +57,7 @@ class OpenAIEventWriter:
             and chunk.stop is None
             and chunk.logprobs is None
             and chunk.revocation is None
+            and chunk.choice is None
         ):
             before, after = self._around.get(chunk.index) or self._split(chunk.index)
             return before + orjson.dumps(text) + after

@@ -56,6 +56,7 @@ def body_choice(index: int, choice: ChoiceParts) -> dict[str, Json]:
         "logprobs": choice.logprobs,
         "finish_reason": choice.finish_reason,
         **({} if choice.stop is None else {"stop_reason": choice.stop}),
+        **choice.more,
     }
 
 
@@ -67,6 +68,7 @@ def event_choice(chunk: Chunk) -> dict[str, Json]:
         "logprobs": chunk.logprobs,
         "finish_reason": chunk.finish_reason,
         **({} if chunk.stop is None else {"stop_reason": chunk.stop}),
+        **(chunk.choice or {}),
     }
 
 

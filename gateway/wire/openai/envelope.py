@@ -19,6 +19,8 @@ class ChoiceParts:
     finish_reason: str | None = None
     stop: str | int | None = None
     thinking: ThinkingBlocks = field(default_factory=ThinkingBlocks)
+    more: dict[str, Json] = field(default_factory=dict)
+    """Further fields of the choice; the last of each name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ def read_chunks(
                 name: value for name, value in fields.items() if name not in _OWN or _is_sealed(name, value)
             }
         reason, logprobs = choice.get("finish_reason"), choice.get("logprobs")
+        more = None if choice.keys() <= _CHOICE else _beside(choice)
         chunk = Chunk(
             choice.get("index", i),
             fields,
@@ -37,6 +38,7 @@ def read_chunks(
             logprobs,
             usage if i == last else None,
             envelope,
+            choice=more,
         )
         # A piece of text and nothing else, as nearly all events of a stream are, needs no closer look.
         if (
@@ -52,6 +54,21 @@ def read_chunks(
         yield Chunk(usage=usage, envelope=envelope)
 
 
+_CHOICE = frozenset({"index", "delta", "message", "text", "finish_reason", "logprobs", "stop_reason"})
+"""A choice's fields that are read."""
+
+
+def _beside(choice: Mapping[str, Json]) -> Mapping[str, Json]:
+    """What a provider adds to a choice, for the caller as it is."""
+    return {name: value for name, value in choice.items() if name not in _CHOICE}
+
+
+def own_fields(raw: Mapping[str, Json]) -> dict[str, Json]:
+    """What a provider adds to a body or an event, beside what all of them have."""
+    return {name: value for name, value in raw.items() if name not in _OURS and name not in _EVERYWHERE}
+
+
+_EVERYWHERE = frozenset({"id", "created", "system_fingerprint"})
 _OWN = SEALED_FIELDS | {"native"}
 """Names that mean something among chunks, and in no answer of this shape, or nothing but a text."""
 

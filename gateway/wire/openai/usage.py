@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gateway.types import Json, Usage
 from gateway.wire.token_counts import count, is_count
 
@@ -25,6 +27,7 @@ def read_usage(raw: Json) -> Usage | None:
         else:
             prompt = beyond
     usage = Usage(
+        more=_beside(raw),
         prompt=prompt,
         completion=completion,
         cached=count(read, "cached_tokens") if read else 0,
@@ -34,7 +37,37 @@ def read_usage(raw: Json) -> Usage | None:
     return usage if usage.believable else None
 
 
+_COUNTED = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
+_DETAILS: Mapping[str, frozenset[str]] = {
+    "prompt_tokens_details": frozenset({"cached_tokens", "cache_write_tokens"}),
+    "completion_tokens_details": frozenset({"reasoning_tokens"}),
+}
+
+
+def _beside(raw: Mapping[str, Json]) -> dict[str, Json] | None:
+    """What a server reports that is not read here, for its caller as it is; of the details, too."""
+    more: dict[str, Json] = {}
+    for name, value in raw.items():
+        if (known := _DETAILS.get(name)) is not None:
+            value = (
+                {key: one for key, one in value.items() if key not in known} if isinstance(value, dict) else 0
+            )
+            if not value:
+                continue
+        elif name in _COUNTED:
+            continue
+        more[name] = value
+    return more or None
+
+
 def write_usage(usage: Usage) -> dict[str, Json]:
+    written = _counted(usage)
+    for name, value in (usage.more or {}).items():
+        written[name] = {**value, **written[name]} if name in _DETAILS else value
+    return written
+
+
+def _counted(usage: Usage) -> dict[str, Json]:
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -319,6 +322,142 @@ ROWS = [
         {**SILENCE, **up_as("anthropic")},
         up=(reply(message()),),
     ),
+]
+
+
+# kind: azure
+
+AZURE = {"base_url": UP.removesuffix("/v1"), "kind": "azure"}
+DEPLOYMENT = "/openai/deployments/u/chat/completions?api-version=2024-10-21"
+
+
+def azure(**more: Any) -> dict[str, Any]:
+    return backend("up", **AZURE, **more)
+
+
+async def asked_of_the_issuer(site: Site) -> list[Any]:
+    """Where ``other`` was asked for a token, and with what."""
+    await site.ask(model="up")
+    fields = parse_qs(site.other.requests[0].body.decode())
+    return [site.other.requests[0].path, {name: value for name, [value] in fields.items()}]
+
+
+ISSUER = OTHER.removesuffix("/v1")
+WHO = {"tenant_id": "t", "client_id": "c", "client_secret": "s", "authority": ISSUER}
+TOKEN = (reply({"access_token": "T", "expires_in": 3600}),)
+TOLD = {
+    "grant_type": "client_credentials",
+    "client_id": "c",
+    "client_secret": "s",
+    "scope": "https://cognitiveservices.azure.com/.default",
+}
+
+
+def by(key: str, path: str, told: Mapping[str, str], **changed: Any) -> Row:
+    """An identity that differs in one key."""
+    return Row(
+        f"backends.<name>.entra.{key} (azure)",
+        azure(entra={**WHO, **changed}),
+        asked_of_the_issuer,
+        [path, dict(told)],
+        ["/t/oauth2/v2.0/token", TOLD],
+        azure(entra=WHO),
+        up=(FINE,),
+        other=TOKEN,
+    )
+
+
+ROWS += [
+    Row("backends.<name>.kind (azure)", azure(), path, "/openai/v1/chat/completions", "/v1/chat/completions"),
+    Row(
+        "backends.<name>.base_url (azure)",
+        azure(),
+        text(model="up"),
+        "from up",
+        "from the other",
+        backend("up", **{**AZURE, "base_url": ISSUER}),
+        up=(FINE,),
+    ),
+    Row(
+        "backends.<name>.api_version (azure)",
+        azure(api_version="2024-10-21"),
+        path,
+        DEPLOYMENT,
+        "/openai/v1/chat/completions",
+        azure(),
+    ),
+    Row(
+        "backends.<name>.api_key (azure)", azure(api_key="k1"), server_header("api-key"), "k1", None, azure()
+    ),
+    Row(
+        "backends.<name>.entra (azure)",
+        azure(entra=WHO),
+        server_header("authorization"),
+        "Bearer T",
+        None,
+        azure(),
+        other=TOKEN,
+    ),
+    by("tenant_id", "/t2/oauth2/v2.0/token", TOLD, tenant_id="t2"),
+    by("client_id", "/t/oauth2/v2.0/token", {**TOLD, "client_id": "c2"}, client_id="c2"),
+    by("client_secret", "/t/oauth2/v2.0/token", {**TOLD, "client_secret": "s2"}, client_secret="s2"),
+    by("scope", "/t/oauth2/v2.0/token", {**TOLD, "scope": "x/.default"}, scope="x/.default"),
+    by("authority", "/deeper/t/oauth2/v2.0/token", TOLD, authority=f"{ISSUER}/deeper"),
+    Row(
+        "backends.<name>.entra.token_file (azure)",
+        azure(entra={**WHO, "client_secret": None, "token_file": __file__}),
+        code(model="up"),
+        200,
+        "upstream_auth",
+        azure(entra={**WHO, "client_secret": None, "token_file": __file__ + ".missing"}),
+        up=(FINE,),
+        other=TOKEN,
+    ),
+    Row(
+        "backends.<name>.local (azure)",
+        {**LOCAL, **azure(local=True)},
+        code(model="up"),
+        200,
+        "local_only",
+        {**LOCAL, **azure()},
+    ),
+    Row(
+        "backends.<name>.continues (azure)",
+        {**CUT, "backends": {**CUT["backends"], **azure(continues=True)["backends"]}},
+        last_role,
+        "assistant",
+        "user",
+        {**CUT, "backends": {**CUT["backends"], **azure()["backends"]}},
+        up=(stream(*answer_events("more")),),
+    ),
+    Row(
+        "backends.<name>.streams (azure)",
+        {**SILENCE, **azure(streams=False)},
+        sent("stream"),
+        False,
+        True,
+        {**SILENCE, **azure()},
+        up=(FINE,),
+    ),
+]
+
+# Parameters that no API is known to take
+
+ROWS += [
+    Row(
+        f"backends.<name>.unsupported_fields ({kind})",
+        given(unsupported_fields="refuse"),
+        code(model="up", wonder=1),
+        "unsupported_parameter",
+        200,
+        given(),
+        up=(answer,),
+    )
+    for kind, given, answer in (
+        ("openai", partial(up_as, "openai"), FINE),
+        ("azure", azure, FINE),
+        ("anthropic", partial(up_as, "anthropic"), reply(message())),
+    )
 ]
 
 

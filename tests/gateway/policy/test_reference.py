@@ -13,6 +13,11 @@ from gateway.policy.loader import load_policy
 from gateway.policy.yaml_tree import typed
 from tests.policy_keys import POLICIES, README, documented, field_of, in_schema
 
+KEYS = {
+    "OPENAI_API_KEY": "sk-test",
+    "ANTHROPIC_API_KEY": "sk-ant-test",
+    "AZURE_OPENAI_API_KEY": "azure-test",
+}
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
@@ -83,9 +88,7 @@ def test_its_examples_load(block: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "folder", [POLICIES, *sorted((POLICIES / "examples").iterdir())], ids=lambda path: path.name
 )
-@pytest.mark.parametrize(
-    "env", [{}, {"OPENAI_API_KEY": "sk-test", "ANTHROPIC_API_KEY": "sk-ant-test"}], ids=["no key", "key"]
-)
+@pytest.mark.parametrize("env", [{}, KEYS], ids=["no key", "key"])
 def test_what_ships_loads(folder: Path, env: dict[str, str]) -> None:
     loaded = load_policy(folder, env)
     assert loaded.policy.models
