@@ -26,6 +26,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         *("backend", "upstream_model", "upstream_status", "error", "attempt", "seconds"),
     ),
     "failover": (*_WHO, "backend", "error", "to_model", "to_backend"),
+    "guard_finding": (*_WHO, "guard", "direction", "labels", "findings", "check", "score"),
     "breaker_opened": ("backend", "upstream_model", "tenant", "key_id", "failures", "cooldown"),
     "breaker_closed": ("backend", "upstream_model", "tenant", "key_id"),
     "credentials_refused": ("backend", "upstream_model", "error"),

@@ -226,6 +226,11 @@ class Metrics:
             "Texts that could not be judged.",
             ["guard", "direction"],
         )
+        self.guard_reviews = make.counter(
+            "tollgate_guard_reviews_total",
+            "Findings of guards that only flag, for review: written, skipped (by request, not sampled), or lost.",
+            ["guard", "outcome"],
+        )
         self.guard_streams = make.counter(
             "tollgate_guard_answers_total",
             "Answers that a guard looked after; with the cuts, the abort rate.",

@@ -18,11 +18,13 @@ from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.moderator import Moderator
 from gateway.guards.actions.offload import build_offloads
+from gateway.guards.actions.review import Review
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.judge import LlamaGuard
 from gateway.identity.authenticator import Authenticator, key_ring
 from gateway.metering.window_usage import WindowUsage
 from gateway.observe.accounting import Accounting
+from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.observe.window_usage import read_window_usage
@@ -55,6 +57,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         key_ring, policy, state.dev_key_sha256, before.authenticator if before else None
     )
     ledger = _ledger(policy.ledger, state, before)
+    findings = _findings(policy.review, state, before)
     receipts = _receipts(policy, before)
     quotas = await _quotas(policy, state, before, ledger)
     accounting = Accounting(metrics, ledger)
@@ -78,7 +81,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         accounting=accounting,
         quotas=quotas,
         guards=Guards(policy, scanners, build_offloads(policy, state.scanning, judges)),
-        flags=BackgroundScans(metrics, receipts.keep),
+        flags=BackgroundScans(metrics, receipts.keep, Review(metrics, policy.review, findings)),
         caches=Caches.open(
             policy,
             is_time_sensitive=is_time_sensitive,
@@ -106,6 +109,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         receipts=receipts,
         quotas=quotas,
         ledger=ledger,
+        findings=findings,
         accounting=accounting,
         caches=pipeline.caches,
         flags=pipeline.flags,
@@ -168,6 +172,14 @@ def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime |
     if before is not None and before.policy.ledger == config:
         return before.ledger
     return Ledger(state.state_dir / config.path)
+
+
+def _findings(config: schema.ReviewSettings, state: WorkerState, before: Runtime | None) -> JsonLines | None:
+    if not config.enabled:
+        return None
+    if before is not None and before.policy.review == config:
+        return before.findings
+    return JsonLines(state.state_dir / config.path, config.max_bytes)
 
 
 def _judges(policy: schema.Policy, handler: Handler) -> Judges:

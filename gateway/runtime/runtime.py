@@ -14,6 +14,7 @@ from gateway.caching.caches import Caches, Closable
 from gateway.guards.actions.background import BackgroundScans
 from gateway.identity.authenticator import Authenticator
 from gateway.observe.accounting import Accounting
+from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.policy import schema
@@ -33,6 +34,8 @@ class Runtime:
     receipts: Receipts
     quotas: Quotas
     ledger: Ledger | None
+    findings: JsonLines | None
+    """Of guards that only flag, for review."""
     accounting: Accounting
     caches: Caches
     flags: BackgroundScans
@@ -52,7 +55,7 @@ class Runtime:
     def resources(self) -> frozenset[Closable]:
         """What is to be closed once no policy in use shares it."""
         owned: list[Closable | None] = [
-            *(self.readiness, self.receipts, self.quotas, self.ledger, self.authenticator),
+            *(self.readiness, self.receipts, self.quotas, self.ledger, self.findings, self.authenticator),
             *self.backends.values(),
             *self.engines.values(),
             *self.caches.resources,

@@ -17,6 +17,7 @@ from gateway.findings import Finding
 from gateway.guards.actions.batch_scan import BatchScan
 from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
+from gateway.guards.actions.review import Review
 from gateway.guards.scanners.scanner import Origin, Unscanned
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Json, Receipt
@@ -52,9 +53,12 @@ class ScanInput:
 class BackgroundScans:
     """One policy generation's background scans. ``aclose`` it before the backends, which a judge calls."""
 
-    def __init__(self, metrics: Metrics, keep: Keep, *, most: int = MAX_PENDING) -> None:
+    def __init__(
+        self, metrics: Metrics, keep: Keep, review: Review | None = None, *, most: int = MAX_PENDING
+    ) -> None:
         self._metrics = metrics
         self._keep = keep
+        self.review = review or Review(metrics)
         self._most = most
         self._turn = asyncio.Semaphore(1)
         """For the fast check, which runs on the event loop: one text at a time."""
@@ -169,8 +173,10 @@ class BackgroundScan:
             if scan.is_open:
                 async with slots:
                     await self._bounded(scan, scan.decide())
-            for findings in scan.findings:
-                scan.inspection.found(findings)
+            findings = scan.findings
+            for found in findings:
+                scan.inspection.found(found)
+            self._flags.review.sample(self.call, scan.inspection, scan.texts, findings)
             self._pending.remove(scan.inspection)
             self._note()
 
@@ -182,6 +188,8 @@ class BackgroundScan:
     def finish(self) -> None:
         """Nothing is pending any more."""
         self._pending.clear()
+        for inspection in self._inspections:
+            self._flags.review.tell(self.call, inspection)
         self._note()
 
     async def _bounded(self, scan: BatchScan, work: Coroutine[Any, Any, object]) -> None:

@@ -43,7 +43,7 @@ class BatchScan:
         self._rest = rest
         self._one_is_enough = one_is_enough and not every_text
         self._every_text = every_text
-        self._texts = texts
+        self.texts = texts
         guard = inspection.guard
         self._is_exact = guard.scanner.longest > 0
         self._characters = sum([len(text) for text, _ in texts])
@@ -58,7 +58,7 @@ class BatchScan:
         """Whether the fast check found something. Raises ``Unscanned``."""
         if self._characters <= PIECE and not self.is_offloaded:  # as most are
             await self._turn()
-            for number, (text, origin) in enumerate(self._texts):
+            for number, (text, origin) in enumerate(self.texts):
                 if text:
                     self._collect_whole(number, text, origin, self.inspection.quick(text, origin))
             return self._hits > 0
@@ -130,7 +130,7 @@ class BatchScan:
         """Texts of one piece, with their numbers, in batches of a piece's characters."""
         batch: list[tuple[int, str, Origin]] = []
         characters = 0
-        for number, (text, origin) in enumerate(self._texts):
+        for number, (text, origin) in enumerate(self.texts):
             size = len(text)
             if not 0 < size <= self._piece:
                 continue
@@ -144,7 +144,7 @@ class BatchScan:
 
     def _cursors(self) -> Iterator[PieceCursor]:
         overlap = self.inspection.guard.window
-        for number, (text, origin) in enumerate(self._texts):
+        for number, (text, origin) in enumerate(self.texts):
             if len(text) > self._piece:
                 yield PieceCursor(number, text, origin, self._piece, overlap)
 

@@ -49,6 +49,7 @@ from gateway.policy.schema.guards import (
     InjectionGuard,
     LengthGuard,
     PiiGuard,
+    ReviewSettings,
     SecretsGuard,
     SidecarSettings,
     TopicsGuard,
@@ -109,6 +110,7 @@ __all__ = [
     "QuotaSettings",
     "RequestLimits",
     "Retry",
+    "ReviewSettings",
     "SecretsGuard",
     "Select",
     "SemanticCache",
@@ -194,6 +196,8 @@ class Policy(Frozen):
     cors: Cors = Cors()
     """Which web pages may call the gateway from a browser."""
     guards: Guards = Field(default={})
+    review: ReviewSettings = ReviewSettings()
+    """Of what guards that only flag have found."""
     caches: CacheSettings = CacheSettings()
     shared_prompts: dict[Name, Text] = Field(default={})
     """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""

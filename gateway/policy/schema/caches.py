@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator
-
-from gateway.policy.schema.values import Count, Duration, Frozen, Share, Timeout
-
-_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?(B|KiB|MiB|GiB|KB|MB|GB)", re.ASCII)
-_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def parse_size(value: object) -> int:
-    """Bytes in ``512KiB``, ``256MiB`` or ``1GiB``; raises ValueError on anything else."""
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if match is None or (size := round(float(match[1]) * _UNITS[match[2]])) < 1:
-        raise ValueError("write a size as a number with its unit: 512KiB, 256MiB or 1GiB")
-    return size
-
-
-Size = Annotated[int, BeforeValidator(parse_size)]
+from gateway.policy.schema.values import Count, Duration, Frozen, Share, Size, Timeout
 
 
 class AnyCache(Frozen):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gateway.policy.schema.values import Count, Frozen, Name, Share, Text, Timeout
+from gateway.policy.schema.values import Count, Frozen, Name, Share, Size, Text, Timeout
 
 Direction = Literal["input", "output"]
 Action = Literal["block", "redact", "mask", "local", "flag"]
@@ -226,6 +226,26 @@ Guard = Annotated[
     Field(discriminator="kind"),
 ]
 Guards = Annotated[dict[Name, Guard], BeforeValidator(_named)]
+
+
+class ReviewSettings(Frozen):
+    """A sample of what guards that only flag have found, for people to read: one JSON object a line."""
+
+    enabled: bool = False
+    path: Text = "findings.jsonl"
+    """A relative path begins at the state folder."""
+    share: Share = 1.0
+    """Of the requests in which something was found."""
+    per_minute: Count = 60
+    """Requests and answers of each guard, by each worker, of which something is written."""
+    context: Annotated[int, Field(strict=True, ge=0, le=1000)] = 80
+    """Characters before and after a finding."""
+    max_bytes: Size = 16 * 2**20
+    """Of the file and the one before it."""
+
+    def is_sampled(self, fraction: float) -> bool:
+        """``fraction`` is a request's own, 0 to 1."""
+        return self.enabled and fraction < self.share
 
 
 class SidecarSettings(Frozen):

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?(B|KiB|MiB|GiB|KB|MB|GB)", re.ASCII)
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
@@ -22,6 +24,14 @@ def parse_duration(value: object) -> float:
     if match is None:
         raise ValueError("write a duration as a number with its unit: 250ms, 2s, 5m, 1h or 1d")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def parse_size(value: object) -> int:
+    """Bytes in ``512KiB``, ``256MiB`` or ``1GiB``; raises ValueError on anything else."""
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or (size := round(float(match[1]) * _UNITS[match[2]])) < 1:
+        raise ValueError("write a size as a number with its unit: 512KiB, 256MiB or 1GiB")
+    return size
 
 
 def _positive(seconds: float) -> float:
@@ -87,6 +97,7 @@ def _network(text: str) -> str:
 
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 Timeout = Annotated[Duration, AfterValidator(_positive)]
+Size = Annotated[int, BeforeValidator(parse_size)]
 Name = Annotated[str, AfterValidator(_name)]
 Text = Annotated[str, AfterValidator(_filled)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
