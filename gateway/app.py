@@ -18,6 +18,7 @@ from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.key_store import issued_files
 from gateway.policy.reload import PolicyWatcher
+from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.generations import Generations
 from gateway.runtime.worker_state import WorkerState
 from gateway.settings import Settings
@@ -50,6 +51,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         slots=settings.slots,
     )
     generations = Generations(state)
+    background = BackgroundRequests()
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -76,6 +78,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         finally:
             for task in watching:
                 task.cancel()
+            await background.aclose()
             await generations.aclose()
             await pool.aclose()
             await scanning.aclose()
@@ -85,6 +88,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         metrics,
         pool,
         OperatorToken(settings.metrics_token),
+        background,
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
         draining=settings.draining,

@@ -32,6 +32,7 @@ from gateway.stages.record import record
 from gateway.stages.route import route
 from gateway.stages.shadow import shadow
 from gateway.stages.trace import trace
+from gateway.stages.truncate import truncate
 from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, Json, Stage
 
 
@@ -118,6 +119,7 @@ class Pipeline:
             guard_input(self.guards, self.flags, self.metrics),
             cache(self.caches, self.metrics),
             guard_output(self.guards, self.flags, self.metrics),
+            truncate(),
             cascade(self.scorer),
             shadow(self.shadows, self.metrics, for_shadows),
         ]

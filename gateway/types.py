@@ -74,6 +74,8 @@ class ChatRequest:
     """The prompts' embeddings are wanted. The answer has one chunk a prompt: ``{"embedding": …}`` as its delta."""
     native: Native | None = field(default=None, compare=False)
     """The request as its caller wrote it, where the canonical form holds less."""
+    truncates: bool = False
+    """Where the conversation is too long for the model, its oldest part may be left out."""
 
     @property
     def prompt_count(self) -> int:
@@ -106,7 +108,7 @@ class ChatRequest:
         """The same with other parameters, in a third of the time that ``dataclasses.replace`` takes."""
         return ChatRequest(
             *(self.model, self.messages, self.prompt, self.stream, self.include_usage, self.n, params),
-            *(self.continues, self.embeds, self.native),
+            *(self.continues, self.embeds, self.native, self.truncates),
         )
 
     def speaks(self, dialect: str) -> bool:

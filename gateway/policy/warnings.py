@@ -59,6 +59,11 @@ def unshared_state(policy: Policy, workers: int) -> Iterator[str]:
             f"/v1/requests/{{id}} finds a receipt about one time in {workers}. Write 'store: redis://…' to share them, "
             "or serve with --workers 1"
         )
+    if policy.store == "memory" and policy.responses.enabled:
+        yield (
+            f"store: memory with {workers} workers: each keeps its own responses, so that 'previous_response_id' finds "
+            f"one about one time in {workers}. Write 'store: redis://…' to share them, or serve with --workers 1"
+        )
 
 
 def _remote_judges(policy: Policy) -> Iterator[Diagnostic]:

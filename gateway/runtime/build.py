@@ -42,6 +42,7 @@ from gateway.sidecar.readiness import unready
 from gateway.sidecar.requirements import has_heads
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
+from gateway.stores.responses import ResponseStore
 from gateway.stores.store import Store
 from gateway.types import Handler
 
@@ -107,6 +108,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         backends=backends,
         engines=engines,
         receipts=receipts,
+        responses=_responses(policy, before),
         quotas=quotas,
         ledger=ledger,
         findings=findings,
@@ -164,6 +166,22 @@ def _receipts(policy: schema.Policy, before: Runtime | None) -> Receipts:
     # A Redis server is first connected to when it is first needed: its absence must not keep the gateway down.
     store: Store = MemoryStore() if url == "memory" else RedisStore(url)
     return Receipts(store)
+
+
+def _responses(policy: schema.Policy, before: Runtime | None) -> ResponseStore | None:
+    config = policy.responses
+    if not config.enabled:
+        return None
+    store: Store
+    if before is not None and before.responses is not None and before.policy.store == policy.store:
+        store = before.responses.store
+        if isinstance(store, MemoryStore):
+            store.resize(config.max_bytes)
+    elif policy.store == "memory":
+        store = MemoryStore(max_bytes=config.max_bytes)
+    else:
+        store = RedisStore(policy.store, name="responses")
+    return ResponseStore(store, ttl=config.ttl, max_entry=config.max_entry)
 
 
 def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> Ledger | None:

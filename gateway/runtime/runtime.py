@@ -20,6 +20,7 @@ from gateway.observe.receipts import Receipts
 from gateway.policy import schema
 from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
+from gateway.stores.responses import ResponseStore
 from gateway.types import Backend, Handler
 
 
@@ -32,6 +33,8 @@ class Runtime:
     backends: Mapping[str, Backend]
     engines: Mapping[str, EnginePoller]
     receipts: Receipts
+    responses: ResponseStore | None
+    """What ``/v1/responses`` keeps; None where it is to keep nothing."""
     quotas: Quotas
     ledger: Ledger | None
     findings: JsonLines | None
@@ -45,7 +48,7 @@ class Runtime:
     moderator: Handler
     """Answers ``/v1/moderations``."""
     counter: Handler
-    """Answers ``/v1/messages/count_tokens``."""
+    """Answers ``/v1/messages/count_tokens`` and ``/v1/responses/input_tokens``."""
     readiness: Readiness
     created: int = field(default_factory=lambda: int(time.time()))
     _users: int = 0
@@ -56,6 +59,7 @@ class Runtime:
         """What is to be closed once no policy in use shares it."""
         owned: list[Closable | None] = [
             *(self.readiness, self.receipts, self.quotas, self.ledger, self.findings, self.authenticator),
+            self.responses.store if self.responses is not None else None,
             *self.backends.values(),
             *self.engines.values(),
             *self.caches.resources,

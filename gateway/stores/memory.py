@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
 class MemoryStore:
@@ -24,8 +24,7 @@ class MemoryStore:
             value = bytes(memoryview(value))
             self._values[key] = (value, expires)
             self._bytes += len(key) + len(value)
-        while self._bytes > self._max_bytes:
-            self._drop(next(iter(self._values)))
+        self._shrink()
 
     async def get(self, key: str) -> bytes | None:
         value, expires = self._values.get(key, (None, 0.0))
@@ -34,9 +33,30 @@ class MemoryStore:
             return None
         return value
 
+    async def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        return [await self.get(key) for key in keys]
+
+    async def touch(self, keys: Sequence[str], ttl: float) -> None:
+        expires = self._clock() + ttl
+        for key in keys:
+            if (value := await self.get(key)) is not None:
+                self._values[key] = (value, expires)
+                self._values.move_to_end(key)
+
+    async def delete(self, key: str) -> None:
+        self._drop(key)
+
+    def resize(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._shrink()
+
     async def aclose(self) -> None:
         self._values.clear()
         self._bytes = 0
+
+    def _shrink(self) -> None:
+        while self._bytes > self._max_bytes:
+            self._drop(next(iter(self._values)))
 
     def _drop(self, key: str) -> None:
         if key in self._values:

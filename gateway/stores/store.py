@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -14,6 +14,18 @@ class Store(Protocol):
         ...
 
     async def get(self, key: str) -> bytes | None:
+        """Raises ``StoreDown``."""
+        ...
+
+    async def get_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """In one round trip. Raises ``StoreDown``."""
+        ...
+
+    async def touch(self, keys: Sequence[str], ttl: float) -> None:
+        """Those that are there live for ``ttl`` seconds from now. Raises ``StoreDown``."""
+        ...
+
+    async def delete(self, key: str) -> None:
         """Raises ``StoreDown``."""
         ...
 

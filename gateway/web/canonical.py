@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 UNVERSIONED = frozenset(
-    {"chat", "completions", "embeddings", "messages", "models", "moderations", "requests"}
+    {"chat", "completions", "embeddings", "messages", "models", "moderations", "requests", "responses"}
 )
 """The first segment after ``/v1`` of the paths that are served."""
 

@@ -33,8 +33,9 @@ class EndpointRouter:
             if route.methods is not None and "POST" in route.methods and "{" not in route.path
         }
         self._served = [
-            f"{'POST' if route.path in self._fixed_posts else 'GET'} {route.path.replace(':path', '')}"
+            f"{method} {route.path.replace(':path', '')}"
             for route in routes
+            for method in sorted((route.methods or set()) - {"HEAD"}, reverse=True)
             if route.path.startswith("/v1/")
         ]
 

@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
+from gateway.runtime.background_requests import BackgroundRequests
 from gateway.web.body_parser import BodyParser
 from gateway.web.dialect import is_anthropic
 from gateway.web.endpoints import health, requests
@@ -16,6 +17,8 @@ from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
+from gateway.web.endpoints.responses import CreateResponse
+from gateway.web.endpoints.stored_responses import StoredResponses
 from gateway.web.operator_token import OperatorToken
 from gateway.wire.anthropic import models as anthropic_models
 from gateway.wire.anthropic.dialect import AnthropicDialect
@@ -37,6 +40,7 @@ def build(
     metrics: Metrics,
     pool: ProcessPool,
     operator: OperatorToken,
+    background: BackgroundRequests,
     *,
     max_body: int,
     heartbeat: float,
@@ -48,6 +52,8 @@ def build(
     def generating(dialect: Dialect) -> Generate:
         return Generate(dialect, reader, max_body=max_body, heartbeat=heartbeat)
 
+    create = CreateResponse(reader, background, max_body=max_body, heartbeat=heartbeat)
+    stored = StoredResponses(background)
     models = Models(openai=openai_models, anthropic=anthropic_models)
     return [
         Route("/v1/chat/completions", generating(CHAT), methods=["POST"]),
@@ -56,6 +62,10 @@ def build(
         Route("/v1/moderations", Moderations(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/messages", generating(AnthropicDialect()), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(reader, max_body=max_body), methods=["POST"]),
+        Route("/v1/responses", create, methods=["POST"]),
+        Route("/v1/responses/{response_id}", stored.one, methods=["GET", "DELETE"]),
+        Route("/v1/responses/{response_id}/cancel", stored.cancel, methods=["POST"]),
+        Route("/v1/responses/{response_id}/input_items", stored.input_items),
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),

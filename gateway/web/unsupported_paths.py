@@ -5,10 +5,9 @@ from __future__ import annotations
 _CHAT = "POST /v1/chat/completions (client.chat.completions.create in OpenAI's SDKs)"
 
 INSTEAD: dict[str, tuple[str, str]] = {
-    "/v1/responses": ("OpenAI's Responses API", f"use {_CHAT}"),
     "/v1/assistants": ("OpenAI's Assistants API", f"use {_CHAT}"),
     "/v1/threads": ("OpenAI's Assistants API", f"use {_CHAT}"),
-    "/v1/conversations": ("OpenAI's Conversations API", f"use {_CHAT}, which gets the whole conversation"),
+    "/v1/conversations": ("OpenAI's Conversations API", "use POST /v1/responses with 'previous_response_id'"),
     "/v1/edits": ("OpenAI's Edits API", f"use {_CHAT}"),
     "/v1/engines": ("OpenAI's API of engines", "use the paths under /v1 with 'model' in the body"),
     "/v1/complete": ("Anthropic's Text Completions API", "use POST /v1/messages"),

@@ -32,8 +32,17 @@ _BOUNDS = {
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
-def read_json(body: bytes, limits: RequestLimits = USUAL) -> dict[str, Any]:
-    """The JSON object in ``body``. Raises ``BadRequest``."""
+def read_json(
+    body: bytes,
+    limits: RequestLimits = USUAL,
+    *,
+    bounds: Mapping[str, str] = _BOUNDS,
+    conversation: str = "messages",
+) -> dict[str, Any]:
+    """The JSON object in ``body``. Raises ``BadRequest``.
+
+    ``bounds`` names for its lists which of ``limits`` each keeps to; ``conversation`` is the one whose parts count.
+    """
     _bound(body, limits)
     try:
         value = orjson.loads(body)
@@ -48,7 +57,7 @@ def read_json(body: bytes, limits: RequestLimits = USUAL) -> dict[str, Any]:
             f"The request body is nested more than {limits.depth} levels deep. Send flatter JSON.",
             code="invalid_json",
         )
-    _bound_lists(value, limits)
+    _bound_lists(value, limits, bounds, conversation)
     return value
 
 
@@ -80,20 +89,22 @@ def _values(body: bytes, *, quotes: int) -> int:
     return body.count(b"{") + body.count(b"[") + body.count(b'"') // quotes
 
 
-def _bound_lists(value: Mapping[str, Any], limits: RequestLimits) -> None:
+def _bound_lists(
+    value: Mapping[str, Any], limits: RequestLimits, bounds: Mapping[str, str], conversation: str
+) -> None:
     for name, entries in value.items():
         # A prompt of token ids is one prompt.
-        if type(entries) is list and name in _BOUNDS and entries and not isinstance(entries[0], int):
-            longest: int = getattr(limits, _BOUNDS[name])
+        if type(entries) is list and name in bounds and entries and not isinstance(entries[0], int):
+            longest: int = getattr(limits, bounds[name])
             if len(entries) > longest:
                 raise _too_long(name, len(entries), longest)
-    messages = value.get("messages")
+    messages = value.get(conversation)
     parts = 0
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
         parts += len(content) if isinstance(content, list) else 0
     if parts > limits.parts:
-        raise _too_long("messages[].content", parts, limits.parts)
+        raise _too_long(f"{conversation}[].content", parts, limits.parts)
 
 
 def _too_long(name: str, length: int, longest: int) -> BadRequest:

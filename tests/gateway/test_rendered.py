@@ -25,6 +25,7 @@ from gateway.policy.loader import Loaded
 from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Policy
 from gateway.rendered import RenderedCache
+from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.generations import Generations
 from gateway.runtime.worker_state import WorkerState
 from gateway.web import routes
@@ -245,7 +246,14 @@ async def a_world(state: Path) -> AsyncIterator[World]:
         yield
 
     paths = EndpointRouter(
-        routes.build(metrics, ProcessPool(), OperatorToken(None), max_body=10_000, heartbeat=0),
+        routes.build(
+            metrics,
+            ProcessPool(),
+            OperatorToken(None),
+            BackgroundRequests(),
+            max_body=10_000,
+            heartbeat=0,
+        ),
         lifespan,
     )
     guarded = AuthMiddleware(paths, public=routes.PUBLIC)

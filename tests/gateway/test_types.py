@@ -35,7 +35,19 @@ def test_notes_of_one_stage_join() -> None:
 def test_a_request_with_other_parameters_is_otherwise_the_same() -> None:
     native = Native("anthropic", {"model": "m"}, lambda body: whole)
     whole = ChatRequest(
-        *("m", ({"role": "user", "content": "Hi"},), "text", True, True, 3, {"seed": 1}, True, True, native)
+        *(
+            "m",
+            ({"role": "user", "content": "Hi"},),
+            "text",
+            True,
+            True,
+            3,
+            {"seed": 1},
+            True,
+            True,
+            native,
+            True,
+        )
     )
     # None is at its default, so that one which is left out shows.
     assert all(getattr(whole, one.name) != one.default for one in fields(ChatRequest))

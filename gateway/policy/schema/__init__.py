@@ -70,6 +70,7 @@ from gateway.policy.schema.models import (
     Timeouts,
     When,
 )
+from gateway.policy.schema.responses import ResponseSettings
 from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
 
 __all__ = [
@@ -109,6 +110,7 @@ __all__ = [
     "Provider",
     "QuotaSettings",
     "RequestLimits",
+    "ResponseSettings",
     "Retry",
     "ReviewSettings",
     "SecretsGuard",
@@ -199,6 +201,8 @@ class Policy(Frozen):
     review: ReviewSettings = ReviewSettings()
     """Of what guards that only flag have found."""
     caches: CacheSettings = CacheSettings()
+    responses: ResponseSettings = ResponseSettings()
+    """What ``/v1/responses`` keeps."""
     shared_prompts: dict[Name, Text] = Field(default={})
     """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""
     limits: RequestLimits = RequestLimits()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -27,7 +27,7 @@ from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.event_stream import EventStream
 from gateway.web.responses import Headers, send_body
-from gateway.wire.dialect import Dialect, EventWriter
+from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
 from gateway.wire.json_body import with_model
 
 LAST_WORDS = 0.5
@@ -67,9 +67,10 @@ class Generate:
                     aclosing(context.runtime.handler(call)) as chunks,
                 ):
                     if request.stream:
-                        await self._stream(call, chunks, scope, send)
+                        events = self._dialect.event_writer(call)
+                        await write_stream(events, call, chunks, scope, send, heartbeat=self._heartbeat)
                     else:
-                        await self._whole(call, chunks, send)
+                        await write_whole(self._dialect.body_writer(call), call, chunks, send)
             except GatewayError as error:
                 error.headers = {**call.reply_headers, **error.headers}
                 raise
@@ -96,45 +97,69 @@ class Generate:
             await send_body(send, body, headers=headers)
         return True
 
-    async def _whole(self, call: Call, chunks: AsyncIterator[Chunk], send: Send) -> None:
-        first = await _first(chunks)
-        whole = self._dialect.body_writer(call)
-        whole.add(first)
-        async for chunk in chunks:
-            whole.add(chunk)
-        await send_body(send, whole.body(), headers=_headers(call))
 
-    async def _stream(self, call: Call, chunks: AsyncIterator[Chunk], scope: Scope, send: Send) -> None:
-        """Raises what goes wrong before anything was sent."""
-        events = self._dialect.event_writer(call)
-        stream = EventStream(
-            send, lambda: _headers(call), heartbeat=events.comment("waiting"), every=self._heartbeat
-        )
-        with stream:
-            try:
-                first = await _first(chunks)
-                scope[TAKE_BY] = asyncio.get_running_loop().time() + _time_left(call)
-                end = await _write_all(events, first, chunks, stream)
-            except GatewayError as error:
-                if not stream.begun:
-                    raise
-                end = events.error(error)
-            except asyncio.CancelledError:
-                # The server gives up on what outlasts the drain timeout. A client that has left is cancelled too, and
-                # what is sent to it goes nowhere; one that does not read must not hold up the end.
-                if stream.begun:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(LAST_WORDS):
-                            await stream.end(events.error(ShuttingDown(TOO_LATE, retry_after=1.0)))
+Settle = Callable[[GatewayError | None], Awaitable[None]]
+"""Awaited when an answer has come, or has failed after it began, before its end is sent."""
+
+
+async def write_whole(
+    whole: BodyWriter,
+    call: Call,
+    chunks: AsyncIterator[Chunk],
+    send: Send,
+    settle: Settle | None = None,
+) -> None:
+    """Send an answer as one body."""
+    whole.add(await _first(chunks))
+    async for chunk in chunks:
+        whole.add(chunk)
+    if settle is not None:
+        await settle(None)
+    await send_body(send, whole.body(), headers=_headers(call))
+
+
+async def write_stream(
+    events: EventWriter,
+    call: Call,
+    chunks: AsyncIterator[Chunk],
+    scope: Scope,
+    send: Send,
+    settle: Settle | None = None,
+    *,
+    heartbeat: float,
+) -> None:
+    """Send an answer as events. Raises what goes wrong before anything was sent."""
+    stream = EventStream(send, lambda: _headers(call), heartbeat=events.comment("waiting"), every=heartbeat)
+    with stream:
+        try:
+            first = await _first(chunks)
+            scope[TAKE_BY] = asyncio.get_running_loop().time() + _time_left(call)
+            end = await _write_all(events, first, chunks, stream)
+            if settle is not None:
+                await settle(None)
+            end += events.end()
+        except GatewayError as error:
+            if not stream.begun:
                 raise
-            except Exception:
-                if stream.begun:
-                    fault = Internal(
-                        f"The gateway failed on this request. Its log has the reason under {call.request_id}."
-                    )
-                    await stream.end(events.error(fault))
-                raise
-            await stream.end(end)
+            if settle is not None:
+                await settle(error)
+            end = events.error(error)
+        except asyncio.CancelledError:
+            # The server gives up on what outlasts the drain timeout. A client that has left is cancelled too, and
+            # what is sent to it goes nowhere; one that does not read must not hold up the end.
+            if stream.begun:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS):
+                        await stream.end(events.error(ShuttingDown(TOO_LATE, retry_after=1.0)))
+            raise
+        except Exception:
+            if stream.begun:
+                fault = Internal(
+                    f"The gateway failed on this request. Its log has the reason under {call.request_id}."
+                )
+                await stream.end(events.error(fault))
+            raise
+        await stream.end(end)
 
 
 def _time_left(call: Call) -> float:
@@ -153,7 +178,10 @@ async def _first(chunks: AsyncIterator[Chunk]) -> Chunk:
 async def _write_all(
     events: EventWriter, first: Chunk, rest: AsyncIterator[Chunk], stream: EventStream
 ) -> bytes:
-    """Chunks that came together leave in one write: a write costs as much as a dozen chunks do."""
+    """Chunks that came together leave in one write: a write costs as much as a dozen chunks do.
+
+    Returns what is left to be written with the end.
+    """
     if not stream.begun:
         await stream.write(b"")
     data = _event(events, first)
@@ -169,7 +197,7 @@ async def _write_all(
     except GatewayError:
         await stream.write(data)
         raise
-    return data + events.end()
+    return data
 
 
 def _event(events: EventWriter, chunk: Chunk) -> bytes:

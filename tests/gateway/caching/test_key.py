@@ -430,6 +430,7 @@ OTHER_REQUEST: dict[str, Any] = {
     "continues": True,
     "embeds": True,
     "native": NATIVE,
+    "truncates": True,
     "model": "z",
     "stream": False,
     "include_usage": True,

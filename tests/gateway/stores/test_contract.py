@@ -75,6 +75,27 @@ async def test_many_at_once(store: Store) -> None:
     assert await asyncio.gather(*(store.get(str(i)) for i in range(100))) == [b"%d" % i for i in range(100)]
 
 
+async def test_several_are_got_at_once_in_their_order(store: Store) -> None:
+    await store.put({"a": b"1", "b": b""}, 60)
+    assert await store.get_all(["b", "none", "a"]) == [b"", None, b"1"]
+    assert await store.get_all([]) == []
+
+
+async def test_what_is_touched_lives_on(store: Store) -> None:
+    await store.put({"kept": b"x", "left": b"x"}, 0.5)
+    await store.touch(["kept", "none"], 60)
+    await store.touch([], 60)
+    await asyncio.sleep(1.05)
+    assert await store.get_all(["kept", "left", "none"]) == [b"x", None, None]
+
+
+async def test_what_is_deleted_is_gone(store: Store) -> None:
+    await store.put({"a": b"1", "b": b"2"}, 60)
+    await store.delete("a")
+    await store.delete("none")
+    assert await store.get_all(["a", "b"]) == [None, b"2"]
+
+
 async def test_closing_twice_is_no_harm(store: Store) -> None:
     await store.put({"k": b"x"}, 60)
     await store.aclose()

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
+from gateway.runtime.background_requests import BackgroundRequests
 from gateway.web import routes
 from gateway.web.canonical import UNVERSIONED, canonical
 from gateway.web.operator_token import OperatorToken
@@ -67,7 +68,14 @@ def test_azures_paths_name_the_model(path: str, expected: tuple[str, str | None]
 def served() -> list[str]:
     return [
         route.path
-        for route in routes.build(Metrics(), ProcessPool(), OperatorToken(None), max_body=1, heartbeat=1)
+        for route in routes.build(
+            Metrics(),
+            ProcessPool(),
+            OperatorToken(None),
+            BackgroundRequests(),
+            max_body=1,
+            heartbeat=1,
+        )
     ]
 
 
@@ -82,7 +90,14 @@ def test_nothing_that_is_served_is_said_not_to_be() -> None:
 @pytest.mark.parametrize("start", INSTEAD)
 def test_what_is_not_served_names_what_is(start: str) -> None:
     paths = EndpointRouter(
-        routes.build(Metrics(), ProcessPool(), OperatorToken(None), max_body=1, heartbeat=1),
+        routes.build(
+            Metrics(),
+            ProcessPool(),
+            OperatorToken(None),
+            BackgroundRequests(),
+            max_body=1,
+            heartbeat=1,
+        ),
         lambda router: None,
     )  # type: ignore[arg-type,return-value]
     for path in (start, f"{start}/more"):

@@ -74,8 +74,10 @@ async def test_azures_paths_need_no_model_in_the_body(gateway: Gateway) -> None:
 
 async def test_a_path_that_is_not_served_names_what_is(gateway: Gateway) -> None:
     async with openai.AsyncOpenAI(api_key=KEY, base_url=f"{gateway.url}/v1", max_retries=0) as client:
-        with pytest.raises(openai.NotFoundError, match=r"Responses API is not served.*/v1/chat/completions"):
-            await client.responses.create(model="fake", input="Hi")
+        with pytest.raises(
+            openai.NotFoundError, match=r"Conversations API is not served.*previous_response_id"
+        ):
+            await client.conversations.create()
         with pytest.raises(openai.NotFoundError, match="Images API is not served"):
             await client.images.generate(model="fake", prompt="Hi")
 

@@ -1,0 +1,207 @@
+"""``POST /v1/responses``: an answer in OpenAI's Responses API, whole, as events, or in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import TOO_LATE, BadRequest, GatewayError, Internal, ShuttingDown
+from gateway.runtime.background_requests import BackgroundRequests
+from gateway.stores.responses import ResponseStore, StoredResponse
+from gateway.stores.store import StoreDown
+from gateway.types import Call, Json
+from gateway.web.body import ClientDisconnected, WhileConnected, read_body
+from gateway.web.body_parser import BodyParser
+from gateway.web.context import RequestContext
+from gateway.web.conversation import Conversation, recall, store_down
+from gateway.web.endpoints.generate import make_call, write_stream, write_whole
+from gateway.web.responses import send_body
+from gateway.wire.responses.body_to_request import ResponseRequest, read_request
+from gateway.wire.responses.chunks_to_events import ResponseEventWriter
+from gateway.wire.responses.chunks_to_response import ResponseBodyWriter
+from gateway.wire.responses.items import with_ids
+from gateway.wire.responses.response_fields import ResponseFields
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks whether another process was asked to cancel a response."""
+
+
+class CreateResponse:
+    """The ASGI endpoint."""
+
+    def __init__(
+        self, reader: BodyParser, background: BackgroundRequests, *, max_body: int, heartbeat: float
+    ) -> None:
+        """``heartbeat`` is the longest silence, in seconds, of a stream; 0 is without bound."""
+        self._reader = reader
+        self._background = background
+        self._max_body = max_body
+        self._heartbeat = heartbeat
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = RequestContext.of(scope)
+        try:
+            data = await read_body(scope, receive, self._max_body)
+            limits, owner = context.runtime.policy.limits, context.caller().tenant
+            asked = await self._reader.read(read_request, data, limits, owner)
+            store = context.runtime.responses
+            asked, before = await recall(store, owner, asked, most_items=limits.messages)
+            call = make_call(context, asked.chat(before.items), scope)
+            answer = _Answer(call, asked, before, store if asked.store else None)
+            if asked.background:
+                await self._begin(context, answer, send)
+                return
+            try:
+                async with (
+                    WhileConnected(scope, receive),
+                    aclosing(context.runtime.handler(call)) as chunks,
+                ):
+                    if asked.stream:
+                        await write_stream(
+                            answer.events,
+                            *(call, chunks, scope, send, answer.settle),
+                            heartbeat=self._heartbeat,
+                        )
+                    else:
+                        await write_whole(
+                            ResponseBodyWriter(answer.events), call, chunks, send, answer.settle
+                        )
+            except GatewayError as error:
+                error.headers = {**call.reply_headers, **error.headers}
+                raise
+        except ClientDisconnected:
+            return
+
+    async def _begin(self, context: RequestContext, answer: _Answer, send: Send) -> None:
+        """Start it, and say so."""
+        queued = answer.events.fields.begun("queued")
+        await answer.keep_or_fail(queued)
+        work = BackgroundAnswer(context, answer, self._background).run()
+        self._background.start(context.caller().tenant, answer.events.fields.id, work)
+        await send_body(send, orjson.dumps(queued))
+
+
+class _Answer:
+    """One answer on its way, and what is kept of it."""
+
+    def __init__(
+        self, call: Call, asked: ResponseRequest, before: Conversation, store: ResponseStore | None
+    ) -> None:
+        """Nothing is kept without ``store``."""
+        self.call = call
+        self.store = store
+        self.events = ResponseEventWriter(ResponseFields(call, asked, stored=store is not None))
+        self._items = with_ids(asked.items, self.events.fields.id)
+        self._before = before.before
+
+    async def settle(self, error: GatewayError | None) -> None:
+        """Keep the response before its caller has its end, and may go on from it."""
+        response = self.events.response() if error is None else self.events.failed(error)
+        try:
+            if not await self.keep(response):
+                self.events.fields.stored = False
+        except StoreDown as down:
+            self.events.fields.stored = False
+            log.warning("the response of %s is not kept: %s", self.call.request_id, down)
+
+    async def keep(self, response: dict[str, Json]) -> bool:
+        """Raises ``StoreDown``."""
+        if self.store is None:
+            return False
+        record = StoredResponse(response, [dict(item) for item in self._items], self._before)
+        return await self.store.put(self.call.principal.tenant, record)
+
+    async def keep_or_fail(self, response: dict[str, Json]) -> None:
+        """Where it can only be had from the store. Raises a ``GatewayError``."""
+        try:
+            kept = await self.keep(response)
+        except StoreDown as error:
+            raise store_down(error) from error
+        if not kept:
+            raise BadRequest(
+                "A response in the background can only be had from the store, and this gateway does not keep this one: "
+                "it keeps none, or the input is too long. Leave out 'background'.",
+                param="background",
+                code="not_stored",
+            )
+
+
+class BackgroundAnswer:
+    """A response that is made while nobody waits for it; its state is in the store."""
+
+    def __init__(self, context: RequestContext, answer: _Answer, background: BackgroundRequests) -> None:
+        self._context = context
+        self._answer = answer
+        self._background = background
+
+    async def run(self) -> None:
+        answer, runtime = self._answer, self._context.runtime
+        fields, tenant = answer.events.fields, answer.call.principal.tenant
+        watching = asyncio.create_task(self._watch(asyncio.current_task()))
+        try:
+            with runtime.in_use():
+                response = await self._make()
+        except asyncio.CancelledError:
+            if self._background.closing:
+                response = answer.events.failed(ShuttingDown(TOO_LATE, retry_after=1.0))
+            else:
+                response = fields.cancelled(answer.events.so_far())
+        finally:
+            watching.cancel()
+        try:
+            unfinished = response["status"] in ("failed", "cancelled")
+            if (
+                not unfinished
+                and answer.store is not None
+                and await answer.store.is_to_cancel(tenant, fields.id)
+            ):
+                response = fields.cancelled(answer.events.so_far())
+            await answer.keep(response)
+        except StoreDown as error:
+            log.warning("the response %s of tenant %s is lost: %s", fields.id, tenant, error)
+
+    async def _make(self) -> dict[str, Json]:
+        answer = self._answer
+        begun = False
+        try:
+            async with aclosing(self._context.runtime.handler(answer.call)) as chunks:
+                async for chunk in chunks:
+                    if chunk.comment is not None:
+                        continue
+                    if not begun:
+                        begun = True
+                        await answer.keep(answer.events.fields.begun())
+                    answer.events.event(chunk)
+            return answer.events.response()
+        except GatewayError as error:
+            return answer.events.failed(error)
+        except StoreDown as error:
+            return answer.events.failed(store_down(error))
+        except Exception:
+            log.exception("%s failed inside the gateway", answer.call.request_id)
+            fault = Internal(
+                f"The gateway failed on this request. Its log has the reason under {answer.call.request_id}."
+            )
+            return answer.events.failed(fault)
+
+    async def _watch(self, work: asyncio.Task[None] | None) -> None:
+        """Another worker may be asked to cancel what runs here."""
+        store, tenant, name = (
+            self._answer.store,
+            self._answer.call.principal.tenant,
+            self._answer.events.fields.id,
+        )
+        while store is not None and work is not None:
+            await asyncio.sleep(LOOK_EVERY)
+            try:
+                if await store.is_to_cancel(tenant, name):
+                    work.cancel()
+                    return
+            except StoreDown:
+                continue

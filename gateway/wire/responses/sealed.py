@@ -1,0 +1,45 @@
+"""What only the gateway, or the provider behind it, reads again: the ``encrypted_content`` of items.
+
+Signed thoughts are the provider's own, which it can verify. A compaction's summary is text that the model wrote; it is
+coded, not encrypted, and whoever changes it changes his own conversation.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+import orjson
+
+from gateway.types import Json
+
+_THOUGHTS, _SUMMARY = "tgt1.", "tgs1."
+
+
+def seal_thoughts(blocks: list[Json]) -> str:
+    """``blocks`` as ``gateway.wire.openai.thinking_blocks`` has them."""
+    return _THOUGHTS + urlsafe_b64encode(orjson.dumps(blocks)).decode()
+
+
+def thoughts(sealed: Json) -> list[Json]:
+    """Empty for what another server sealed."""
+    blocks = _open(sealed, _THOUGHTS)
+    return [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
+
+
+def seal_summary(text: str) -> str:
+    return _SUMMARY + urlsafe_b64encode(orjson.dumps(text)).decode()
+
+
+def summary(sealed: Json) -> str | None:
+    """None for what another server sealed."""
+    text = _open(sealed, _SUMMARY)
+    return text if isinstance(text, str) else None
+
+
+def _open(sealed: Json, kind: str) -> Json:
+    if not isinstance(sealed, str) or not sealed.startswith(kind):
+        return None
+    try:
+        return orjson.loads(urlsafe_b64decode(sealed.removeprefix(kind)))
+    except ValueError:  # of the coding, or of what it holds
+        return None
