@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.policy.schema.caches import Size
-from gateway.policy.schema.values import Frozen, Timeout
+from gateway.policy.schema.values import Frozen, Size, Timeout
 
 
 class ResponseSettings(Frozen):
