@@ -83,6 +83,7 @@ def rows(data: Path) -> list[Row]:
     model = _presidio()
     return [
         *_by_patterns(labelled),
+        *_false(data / "broad" / "prompts.jsonl"),
         *_by_presidio(labelled, model),
         *_recall(labelled, model),
         *_speed(labelled, model),
@@ -120,6 +121,27 @@ def _by_patterns(labelled: Sequence[Labelled]) -> Iterable[Row]:
         yield Row(
             f"F1 of {entity}", f1, note=f"precision {precision:.3f}, recall {recall:.3f}, {count} spans"
         )
+
+
+def _false(path: Path) -> Iterable[Row]:
+    """What the guard finds by default in texts that hold next to no personal data."""
+    if not path.exists():
+        yield Row("false finds in harmless texts", "no data")
+        return
+    guard = Pii(PiiGuard(kind="pii", checks=("fast",)), None)
+    found = Counter[str]()
+    characters = 0
+    with path.open(encoding="utf-8") as lines:
+        for row in map(json.loads, lines):
+            if not row["injection"]:
+                characters += len(row["text"])
+                verdict = guard.quick(row["text"], "user")
+                found.update(one.label for one in (verdict.findings if verdict else ()))
+    note = f"in {characters / 1e6:.1f} million characters of prompts, documentation, code, logs"
+    mails = found.pop("EMAIL_ADDRESS", 0)
+    kinds = ", ".join(f"{count} {label}" for label, count in found.most_common())
+    yield Row("finds of the default entities in harmless texts", sum(found.values()), note=f"{note}: {kinds}")
+    yield Row("e-mail addresses there, which are some", mails)
 
 
 def _presidio() -> Any:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 
-from gateway.pii.patterns import PATTERNS
+from gateway.pii.patterns import NATIONAL, PATTERNS
 from gateway.pii.recognizers import NAMES, RECOGNIZERS
+
+GROUPS: Mapping[str, tuple[str, ...]] = {"NATIONAL_ID": NATIONAL}
+"""One name for several entities. Each is found and masked under its own."""
+
+
+def expanded(entities: Sequence[str], checks: Collection[str]) -> tuple[str, ...]:
+    """A guard's entities, each once, with those of a group that its checks can find in the place of its name."""
+    every: dict[str, None] = {}
+    for entity in entities:
+        if entity in GROUPS:
+            found = PATTERNS if "fast" in checks else RECOGNIZERS
+            every.update(dict.fromkeys(one for one in GROUPS[entity] if one in found))
+        else:
+            every[entity] = None
+    return tuple(every)
 
 
 def asked_of_sidecar(entities: Sequence[str], checks: Collection[str]) -> tuple[str, ...]:
     """A guard's entities that Presidio is to look for. Without any, the guard does without the sidecar."""
     if "model" not in checks:
         return ()
-    return tuple(entity for entity in entities if not ("fast" in checks and entity in PATTERNS))
+    return tuple(
+        entity for entity in expanded(entities, checks) if not ("fast" in checks and entity in PATTERNS)
+    )
 
 
 def unknown_entities(
@@ -34,6 +51,8 @@ def unknown_entities(
 def _problem(
     entity: str, checks: Collection[str], languages: Sequence[str], spacy: Collection[str]
 ) -> str | None:
+    if entity in GROUPS:
+        return None
     pattern = entity in PATTERNS
     if pattern and "fast" in checks:
         return None
@@ -53,8 +72,12 @@ def _problem(
     return None
 
 
+def known_entities() -> frozenset[str]:
+    return frozenset((*PATTERNS, *GROUPS, *NAMES, *RECOGNIZERS))
+
+
 def _meant(entity: str) -> str:
-    known = (*PATTERNS, *NAMES, *RECOGNIZERS)
+    known = (*PATTERNS, *GROUPS, *NAMES, *RECOGNIZERS)
     begins = (name for name in known if name.startswith(entity))
     like = next(begins, None) or next(iter(get_close_matches(entity, known, n=1)), None)
     return f"did you mean '{like}'? The" if like else "the"

@@ -8,13 +8,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gateway.pii.entities import unknown_entities
+from gateway.pii.entities import known_entities, unknown_entities
 from gateway.policy.content import list_at, mapping_at, mappings_at
 from gateway.policy.problems import Diagnostic
 from gateway.policy.schema import PiiGuard, SidecarSettings, TopicsGuard
 from gateway.regex.backtracking import unbounded
+from gateway.regex.linear import are_linear
 
 _LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
+_UNPROVEN = (
+    "may take too long on some texts; bound its repetitions, as in '\\s{1,4}' for '\\s+' and '\\d{1,9}' for '\\d*' "
+    "(see 'Long texts' in docs/guards.md), or write it as a pattern of a 'topics' guard"
+)
 _REFUSED = "would be refused; mark one with 'local: true'"
 
 
@@ -23,6 +28,7 @@ def guard_diagnostics(content: Mapping[str, Any]) -> Iterator[Diagnostic]:
     guards = {name: {"kind": name, **guard} for name, guard in mappings_at(content, "guards").items()}
     yield from _entities(content, guards)
     yield from _slow_patterns(guards)
+    yield from _unproven_patterns(guards)
     yield from _foreign_embedder(content, guards)
     yield from _nowhere_local(content, guards)
     yield from _no_embeddings(content)
@@ -38,6 +44,9 @@ def _entities(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) 
                     pii = PiiGuard.model_validate(guard)
                     for problem in unknown_entities(pii.entities, pii.checks, pii.languages, sidecar.spacy):
                         yield Diagnostic(("guards", name, "entities"), problem)
+                    for label in set(pii.patterns) & known_entities():
+                        message = f"'{label}' is an entity that 'entities' may name; choose another label"
+                        yield Diagnostic(("guards", name, "patterns", label), message)
 
 
 def _slow_patterns(guards: Mapping[str, dict[str, Any]]) -> Iterator[Diagnostic]:
@@ -48,6 +57,19 @@ def _slow_patterns(guards: Mapping[str, dict[str, Any]]) -> Iterator[Diagnostic]
                 for index, pattern in enumerate(TopicsGuard.model_validate(guard).patterns):
                     if problem := unbounded(pattern):
                         yield Diagnostic(("guards", name, "patterns", index), problem)
+
+
+def _unproven_patterns(guards: Mapping[str, dict[str, Any]]) -> Iterator[Diagnostic]:
+    """Patterns of ``pii`` guards run on the event loop, whatever the text: they must be proven fast."""
+    for name, guard in guards.items():
+        if guard.get("kind") == "pii":
+            with suppress(ValidationError):
+                patterns = PiiGuard.model_validate(guard).patterns
+                slow = [label for label, pattern in patterns.items() if not are_linear([pattern])]
+                if not slow and not are_linear(patterns.values()):
+                    slow = [*patterns][-1:]  # together they are too many
+                for label in slow:
+                    yield Diagnostic(("guards", name, "patterns", label), _UNPROVEN)
 
 
 def _foreign_embedder(

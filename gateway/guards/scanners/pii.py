@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 
 from gateway.findings import Finding
+from gateway.guards.scanners.allowed import Allowed
+from gateway.guards.scanners.custom_patterns import CustomPatterns
 from gateway.guards.scanners.escapes import unglued
 from gateway.guards.scanners.normalised import CONTEXT, Normalised
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
-from gateway.pii.entities import asked_of_sidecar
+from gateway.pii.entities import asked_of_sidecar, expanded
 from gateway.pii.patterns import PATTERNS
 from gateway.pii.patterns.pattern import Pattern
 from gateway.pii.recognizers import NAMES
@@ -32,7 +34,8 @@ class Pii:
 
     def __init__(self, config: PiiGuard, sidecar: Sidecar | None) -> None:
         fast = "fast" in config.checks
-        self._patterns = tuple(PATTERNS[entity] for entity in config.entities if fast and entity in PATTERNS)
+        entities = expanded(config.entities, config.checks)
+        self._patterns = tuple(PATTERNS[entity] for entity in entities if fast and entity in PATTERNS)
         groups: dict[str, list[Pattern]] = {}
         for pattern in self._patterns:
             groups.setdefault(pattern.needs, []).append(pattern)
@@ -41,19 +44,21 @@ class Pii:
         self._asked = asked_of_sidecar(config.entities, config.checks)
         # Numbers are the same in all languages; names and dates are not.
         self._named = tuple(entity for entity in self._asked if entity in NAMES or entity == "DATE_TIME")
-        self._order = {entity: rank for rank, entity in enumerate(config.entities)}
+        self._order = {entity: rank for rank, entity in enumerate(entities)}
         self._languages = config.languages
         self._threshold = config.threshold
         self._sidecar = sidecar
-        longest = [pattern.longest for pattern in self._patterns]
+        self._own = CustomPatterns(config.patterns, config.window)
+        self._allowed = Allowed(config.allow)
+        longest = [self._own.longest, *(pattern.longest for pattern in self._patterns)]
         if self._asked:
             longest.append(_LONGEST_NAME)
-        self.longest = max(longest, default=0) and max(longest) + CONTEXT
+        self.longest = max(longest) and max(longest) + CONTEXT
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
         if self._asked:
             return None
-        return self._verdict(self._matches(text), "fast")
+        return self._verdict(text, self._matches(text), "fast")
 
     async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         if self._sidecar is None:
@@ -74,18 +79,25 @@ class Pii:
             if index:
                 await asyncio.sleep(0)
             findings = [*self._matches(text), *(finding for each in found for finding in each[index])]
-            verdicts.append(self._verdict(findings, "model"))
+            verdicts.append(self._verdict(text, findings, "model"))
         return verdicts
 
     def _matches(self, text: str) -> Iterator[Finding]:
         seen = Normalised(unglued(text))
+        yield from seen.find(self._own.find)
+        if seen.text != text:
+            yield from self._own.find(text)
         for needed, patterns in self._by_need:
             if needed.search(seen.text):
                 for pattern in patterns:
                     yield from seen.find(pattern.find)
 
-    def _verdict(self, findings: Iterable[Finding], check: str) -> Verdict:
+    def _verdict(self, text: str, findings: Iterable[Finding], check: str) -> Verdict:
         candidates = list(findings)
+        if candidates and not self._allowed.is_empty:
+            candidates = [
+                one for one in candidates if not self._allowed(one.label, text[one.start : one.end])
+            ]
         if not candidates:
             return _CLEAN[check]
         certain = [finding for finding in candidates if finding.score >= self._threshold]

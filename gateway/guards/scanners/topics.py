@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gateway.findings import Finding
+from gateway.guards.scanners.custom_patterns import CustomPatterns
 from gateway.guards.scanners.escapes import unglued
 from gateway.guards.scanners.normalised import CONTEXT, Normalised, plain
 from gateway.guards.scanners.pii import apart
@@ -30,9 +31,7 @@ _SLACK = 16
 class Topics:
     """The ``Scanner`` of one ``topics`` guard. Labels are ``word:<index>`` and ``pattern:<index>``, as in the policy.
 
-    All words are searched in one pass. A pattern is tried on spans of twice the guard's window that overlap by the
-    window, so that its time is linear in the text: findings are at most a span long, and those of up to a window are
-    sure to be found. ``unbounded`` finds most patterns that could take exponential time even so.
+    All words are searched in one pass. ``unbounded`` finds most patterns that could take exponential time.
     """
 
     origins: frozenset[Origin] = frozenset({"user", "assistant", "tool", "answer"})
@@ -45,17 +44,18 @@ class Topics:
                 node = node.setdefault(_key(match[0]), {})
             if node is not self._phrases:
                 node.setdefault("", index)
-        self._patterns = tuple(re.compile(pattern) for pattern in config.patterns)
-        self._window = config.window
+        self._patterns = CustomPatterns(
+            {f"pattern:{index}": pattern for index, pattern in enumerate(config.patterns)}, config.window
+        )
         longest = max(map(len, config.words), default=0)
-        longest = max(longest and longest + _SLACK, config.window if config.patterns else 0)
+        longest = max(longest and longest + _SLACK, self._patterns.longest)
         self.longest = longest and longest + CONTEXT
 
     def quick(self, text: str, origin: Origin) -> Verdict:
         seen = Normalised(unglued(text))
-        findings = [*seen.find(self._phrases_in), *self._matches_in(text)]
+        findings = [*seen.find(self._phrases_in), *self._patterns.find(text)]
         if seen.text != text:
-            findings += seen.find(self._matches_in)
+            findings += seen.find(self._patterns.find)
         if not findings:
             return Verdict()
         return Verdict(tuple(apart(findings, {})), 1.0)
@@ -81,24 +81,6 @@ class Topics:
                 node = node.get(keys[last]) if last < len(keys) else None
             if found:
                 yield Finding(f"word:{found[0]}", words[first].start(), words[found[1]].end())
-
-    def _matches_in(self, text: str) -> Iterator[Finding]:
-        step, length = self._window, len(text)
-        for index, pattern in enumerate(self._patterns):
-            first = last = 0
-            for start in range(0, length, step):
-                end = min(start + 2 * step, length)
-                for match in pattern.finditer(text, start, end):
-                    if match.start() >= start + step and end < length:
-                        break  # the next span has all of it
-                    if match.start() >= last:
-                        if last > first:
-                            yield Finding(f"pattern:{index}", first, last)
-                        first = match.start()
-                    # A finding longer than a span goes on in the next.
-                    last = max(last, match.end())
-            if last > first:
-                yield Finding(f"pattern:{index}", first, last)
 
 
 def _key(word: str) -> str:

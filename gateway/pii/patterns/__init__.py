@@ -4,8 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.pii.patterns import card, crypto, email, iban, network, phone, uk, url, us
+from gateway.pii.patterns import (
+    brazil,
+    card,
+    crypto,
+    email,
+    france,
+    germany,
+    iban,
+    india,
+    italy,
+    netherlands,
+    network,
+    others,
+    phone,
+    poland,
+    spain,
+    uk,
+    url,
+    us,
+)
 from gateway.pii.patterns.pattern import Pattern
+
+_NATIONAL = (
+    us.US_SSN,
+    us.US_ITIN,
+    uk.UK_NHS,
+    uk.UK_NINO,
+    germany.DE_TAX_ID,
+    germany.DE_SOCIAL_SECURITY,
+    germany.DE_HEALTH_INSURANCE,
+    germany.DE_ID_CARD,
+    germany.DE_PASSPORT,
+    france.FR_NIR,
+    india.IN_AADHAAR,
+    india.IN_PAN,
+    brazil.BR_CPF,
+    brazil.BR_CNPJ,
+    spain.ES_NIF,
+    spain.ES_NIE,
+    italy.IT_FISCAL_CODE,
+    poland.PL_PESEL,
+    netherlands.NL_BSN,
+    others.CH_AHV,
+    others.BE_NATIONAL_NUMBER,
+    others.SE_PERSONNUMMER,
+    others.CN_RESIDENT_ID,
+    others.CA_SIN,
+)
+
+NATIONAL = tuple(pattern.entity for pattern in _NATIONAL)
+"""Numbers that states give to persons."""
 
 PATTERNS: Mapping[str, Pattern] = {
     pattern.entity: pattern
@@ -14,16 +63,13 @@ PATTERNS: Mapping[str, Pattern] = {
         phone.PHONE_NUMBER,
         card.CREDIT_CARD,
         iban.IBAN_CODE,
-        us.US_SSN,
-        us.US_ITIN,
+        *_NATIONAL,
         us.US_PASSPORT,
         us.US_DRIVER_LICENSE,
-        uk.UK_NHS,
-        uk.UK_NINO,
         network.IP_ADDRESS,
         network.MAC_ADDRESS,
         url.URL,
         crypto.CRYPTO,
     )
 }
-"""By Presidio's name of the entity."""
+"""By Presidio's name of the entity, where it has one."""

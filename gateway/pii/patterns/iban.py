@@ -20,8 +20,10 @@ LENGTHS = {
     "SV": 28, "TL": 23, "TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24, "XK": 20, "YE": 30,
 }  # fmt: skip
 _CANDIDATE = re.compile(
-    r"\d(?<=[A-Za-z]{2}\d)(?<![A-Za-z0-9]..\d)\d(?:[ -]?[A-Za-z0-9]){11,31}", re.ASCII | re.DOTALL
+    r"\d(?<=[A-Za-z]{2}\d)(?<![A-Za-z0-9]..\d)\d(?:[ .-]{0,2}[A-Za-z0-9]){11,31}", re.ASCII | re.DOTALL
 )
+
+_SEPARATORS = str.maketrans("", "", " .-")
 
 
 def find(text: str) -> Iterator[Finding]:
@@ -44,8 +46,8 @@ def _end(text: str, start: int, end: int, length: int) -> int | None:
 
 def valid(iban: str) -> bool:
     """Whether the check digits are right (ISO 7064, MOD 97-10)."""
-    plain = iban.replace(" ", "").replace("-", "")
+    plain = iban.translate(_SEPARATORS)
     return int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
 
 
-IBAN_CODE = Pattern("IBAN_CODE", 33 + 8, find, needs="0-9")
+IBAN_CODE = Pattern("IBAN_CODE", 33 + 2 * 8, find, needs="0-9")

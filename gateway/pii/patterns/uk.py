@@ -37,5 +37,5 @@ def find_nino(text: str) -> Iterator[Finding]:
         yield Finding("UK_NINO", match.start(), match.end(), 0.7)
 
 
-UK_NHS = Pattern("UK_NHS", 12 + ContextWords.BEFORE, find_nhs)
-UK_NINO = Pattern("UK_NINO", 13, find_nino)
+UK_NHS = Pattern("UK_NHS", 12 + ContextWords.BEFORE, find_nhs, needs="0-9")
+UK_NINO = Pattern("UK_NINO", 13, find_nino, needs="0-9")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gateway.policy.schema.values import Count, Frozen, Name, Share, Size, Text, Timeout
+from gateway.policy.schema.values import Count, Frozen, Name, Network, Share, Size, Text, Timeout
 
 Direction = Literal["input", "output"]
 Action = Literal["block", "redact", "mask", "local", "flag"]
@@ -29,7 +29,23 @@ def _language(text: str) -> str:
     return text
 
 
+def _label(text: str) -> str:
+    if not re.fullmatch("[A-Z][A-Z0-9_]{0,63}", text):
+        raise ValueError(f"'{text[:40]}' should be a label in capitals, such as EMPLOYEE_ID")
+    return text
+
+
+def _domain(text: str) -> str:
+    if not re.fullmatch(r"[^\s/@:*]+", text) or text.startswith("."):
+        raise ValueError(
+            f"'{text[:40]}' should be a domain, such as example.com; those under it are included"
+        )
+    return text
+
+
 Pattern = Annotated[str, AfterValidator(_pattern)]
+Label = Annotated[str, AfterValidator(_label)]
+Domain = Annotated[str, AfterValidator(_domain)]
 Language = Annotated[str, AfterValidator(_language)]
 
 
@@ -95,6 +111,19 @@ _EVERY: Mapping[Direction, tuple[Action, ...]] = {
 }
 
 
+class PiiAllow(Frozen):
+    """Personal data that is nobody's secret."""
+
+    domains: tuple[Domain, ...] = ()
+    """E-mail addresses and URLs in these, and in all domains under them."""
+    networks: tuple[Network, ...] = ()
+    """IP addresses in these, and URLs to them."""
+    test_cards: bool = False
+    """The card numbers that payment providers publish for tests."""
+    texts: tuple[Text, ...] = ()
+    """These very ones, in any case and with any separators."""
+
+
 class PiiGuard(AnyGuard):
     """Personal data. ``mask`` puts placeholders upstream and gives the caller the originals back."""
 
@@ -107,9 +136,15 @@ class PiiGuard(AnyGuard):
         "CREDIT_CARD",
         "IBAN_CODE",
         "US_SSN",
+        "NATIONAL_ID",
     )
-    """Presidio's names. PERSON, LOCATION, ORGANIZATION and the like need a spaCy model, see ``sidecar``. IP_ADDRESS
-    is not among the defaults, as programs and answers about networks are full of those that are nobody's."""
+    """Presidio's names; NATIONAL_ID is all of ``pii.patterns.NATIONAL``. PERSON, LOCATION, ORGANIZATION and the like
+    need a spaCy model, see ``sidecar``. IP_ADDRESS is not among the defaults, as programs and answers about networks
+    are full of those that are nobody's."""
+    patterns: dict[Label, Pattern] = Field(default={})
+    """Regular expressions for what else is personal here, by the label that a mask shows."""
+    allow: PiiAllow = PiiAllow()
+    """What passes all the same."""
     languages: Annotated[tuple[Language, ...], Field(min_length=1)] = ("en",)
     threshold: Share = 0.5
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")

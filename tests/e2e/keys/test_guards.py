@@ -217,6 +217,38 @@ ROWS = [
         503,
         guard(kind="pii", action="block", checks=["model"]),
     ),
+    Row(
+        "guards.<name>.patterns (pii)",
+        guard(kind="pii", patterns={"STAFF_ID": r"E-\d{4}"}),
+        told("Ask E-4711 about it."),
+        "Ask <STAFF_ID_1> about it.",
+        "Ask E-4711 about it.",
+        guard(kind="pii"),
+    ),
+    Row(
+        "guards.<name>.allow (pii)",
+        guard(kind="pii", allow={"domains": ["example.com"]}),
+        told(MAIL),
+        MAIL,
+        MAIL.replace("ann@example.com", "<EMAIL_ADDRESS_1>"),
+        guard(kind="pii"),
+    ),
+    *(
+        Row(
+            f"guards.<name>.allow.{key} (pii)",
+            guard(kind="pii", entities=["IP_ADDRESS", "CREDIT_CARD", "EMAIL_ADDRESS"], allow={key: value}),
+            told(words),
+            words,
+            masked,
+            guard(kind="pii", entities=["IP_ADDRESS", "CREDIT_CARD", "EMAIL_ADDRESS"]),
+        )
+        for key, value, words, masked in (
+            ("domains", ["example.com"], "To a@x.example.com.", "To <EMAIL_ADDRESS_1>."),
+            ("networks", ["127.0.0.0/8"], "Ping 127.0.0.1 now.", "Ping <IP_ADDRESS_1> now."),
+            ("test_cards", True, "Pay by 4242 4242 4242 4242.", "Pay by <CREDIT_CARD_1>."),
+            ("texts", ["Ann@Example.com"], "To ann@example.com.", "To <EMAIL_ADDRESS_1>."),
+        )
+    ),
     # kind: secrets
     Row(
         "guards.<name>.kind (secrets)",

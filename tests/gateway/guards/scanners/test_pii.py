@@ -95,8 +95,8 @@ async def test_names_are_asked_of_the_sidecar_and_both_are_joined() -> None:
 
 async def test_numbers_are_looked_for_in_one_language_and_names_in_all() -> None:
     sidecar = Sidecar()
-    await pii(guard("PERSON", "DE_TAX_ID", languages=("en", "de")), sidecar).thorough([TEXT], "user")
-    assert sorted(sidecar.asked) == [("de", ("PERSON",)), ("en", ("PERSON", "DE_TAX_ID"))]
+    await pii(guard("PERSON", "DE_KFZ", languages=("en", "de")), sidecar).thorough([TEXT], "user")
+    assert sorted(sidecar.asked) == [("de", ("PERSON",)), ("en", ("PERSON", "DE_KFZ"))]
 
 
 async def test_the_model_alone() -> None:
