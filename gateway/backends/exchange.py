@@ -77,6 +77,7 @@ class Exchange:
         ``credentials`` are for servers that want others with each request."""
         self.backend = backend
         self.outage = outage or Outage()
+        self._credentials = credentials
         self._client = (
             Client(transport=transport)
             if credentials is None
@@ -195,6 +196,19 @@ class Exchange:
             finally:
                 timeouts.close()
                 await answer.aclose()
+
+    async def authorize(self, endpoint: Endpoint) -> None:
+        """Prove that there are credentials for ``endpoint``, without asking it. Raises ``GatewayError``."""
+        timeouts = UpstreamTimeouts(PROBE)
+        with self._scrubber.about(b""):
+            try:
+                with timeouts:
+                    if self._credentials is not None:
+                        await self._credentials.headers(endpoint, {}, b"")
+            except TimeoutError:
+                raise late(self.backend, timeouts) from None
+            finally:
+                timeouts.close()
 
     async def whole(
         self, endpoint: Endpoint, headers: Mapping[str, str], timeouts: UpstreamTimeouts, body: bytes

@@ -17,6 +17,7 @@ from gateway.policy.schema import (
     Budget,
     EngineBackend,
     FakeBackend,
+    GeminiBackend,
     Key,
     Policy,
     Price,
@@ -130,4 +131,5 @@ def _own_price(policy: Policy, target: Target) -> Price | None:
 
 
 def _host(backend: Backend) -> str:
-    return urlsplit(getattr(backend, "base_url", "")).hostname or ""
+    url = backend.url if isinstance(backend, GeminiBackend) else getattr(backend, "base_url", "")
+    return urlsplit(url).hostname or ""

@@ -11,11 +11,12 @@ from pydantic import SecretStr
 from gateway.backends import fitting
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.azure import KEY_HEADER, AzureEndpoints
-from gateway.backends.credentials import entra
+from gateway.backends.credentials import entra, google
 from gateway.backends.credentials.bearer_token import BearerToken
 from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
+from gateway.backends.gemini import GeminiBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.transport import AiohttpTransport
 from gateway.policy import schema
@@ -55,6 +56,8 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
             )
         case schema.AzureBackend():
             return _azure(name, config, transport)
+        case schema.GeminiBackend():
+            return _gemini(name, config, transport)
         case schema.AnthropicBackend():
             return AnthropicBackend(
                 name,
@@ -99,6 +102,28 @@ def _azure(
         continues=config.continues,
         streams=config.streams,
         strict=config.unsupported_fields == "refuse",
+    )
+
+
+def _gemini(
+    name: str, config: schema.GeminiBackend, transport: httpx.AsyncBaseTransport | None
+) -> GeminiBackend:
+    if config.vertex is None:
+        where = {}
+        credentials = None
+    else:
+        place = f"/v1/projects/{config.vertex.project}/locations/{config.vertex.location}"
+        where = {"models": place, "publisher": "publishers/google/models"}
+        credentials = BearerToken(name, google.token_request(config.vertex.credentials, os.environ))
+    return GeminiBackend(
+        name,
+        base_url=config.url,
+        transport=transport,
+        api_key=_secret(config.api_key),
+        credentials=credentials,
+        streams=config.streams,
+        strict=config.unsupported_fields == "refuse",
+        **where,
     )
 
 

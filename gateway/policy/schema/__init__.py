@@ -35,9 +35,11 @@ from gateway.policy.schema.backends import (
     EntraAuth,
     FakeBackend,
     FakeReply,
+    GeminiBackend,
     OpenAIBackend,
     Provider,
     SidecarBackend,
+    Vertex,
 )
 from gateway.policy.schema.caches import CacheSettings, ExactCache, SemanticCache
 from gateway.policy.schema.cors import Cors
@@ -95,6 +97,7 @@ __all__ = [
     "ExactCache",
     "FakeBackend",
     "FakeReply",
+    "GeminiBackend",
     "Guard",
     "InjectionGuard",
     "Jwt",
@@ -127,6 +130,7 @@ __all__ = [
     "Timeouts",
     "TopicsGuard",
     "ToxicityGuard",
+    "Vertex",
     "When",
     "parse_duration",
 ]

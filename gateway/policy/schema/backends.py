@@ -28,6 +28,13 @@ def _azure_base(url: str) -> str:
     return url
 
 
+def _gemini_base(url: str) -> str:
+    for ending in ("/v1beta", "/v1", "/openai", "/models"):
+        if url.endswith(ending):
+            raise ValueError(f"should end before '{ending}', such as {url.removesuffix(ending)}")
+    return url
+
+
 def _anthropic_base(url: str) -> str:
     for ending in ("/v1/messages", "/messages", "/v1"):
         if url.endswith(ending):
@@ -166,6 +173,38 @@ class AnthropicBackend(Provider):
     """Sent when the caller sets no cap: this API demands one."""
 
 
+class Vertex(Frozen):
+    """A project of Google Cloud whose Vertex AI is asked."""
+
+    project: Text
+    location: Name = "global"
+    credentials: Text | None = None
+    """A key file; without one that of GOOGLE_APPLICATION_CREDENTIALS, or the machine's own service account."""
+
+
+class GeminiBackend(Provider):
+    """Google's Gemini API, or Vertex AI's. ``base_url`` ends where ``/v1beta`` or ``/v1`` would follow."""
+
+    kind: Literal["gemini"]
+    base_url: Annotated[HttpUrl, AfterValidator(_gemini_base)] | None = None
+    """Google's own, by ``vertex`` and its location, where none is named."""
+    api_key: SecretStr | None = None
+    vertex: Vertex | None = None
+
+    @property
+    def url(self) -> str:
+        if self.base_url is not None or self.vertex is None:
+            return self.base_url or "https://generativelanguage.googleapis.com"
+        location = self.vertex.location
+        return f"https://{'' if location == 'global' else location + '-'}aiplatform.googleapis.com"
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        if self.api_key is not None and self.vertex is not None:
+            raise ValueError("should have api_key or vertex, not both")
+        return self
+
+
 class FakeReply(Frozen):
     """One scripted answer; the first whose ``match`` occurs in the last user message is given."""
 
@@ -198,6 +237,12 @@ class SidecarBackend(AnyBackend):
 
 
 Backend = Annotated[
-    EngineBackend | OpenAIBackend | AnthropicBackend | AzureBackend | FakeBackend | SidecarBackend,
+    EngineBackend
+    | OpenAIBackend
+    | AnthropicBackend
+    | AzureBackend
+    | GeminiBackend
+    | FakeBackend
+    | SidecarBackend,
     Field(discriminator="kind"),
 ]

@@ -13,22 +13,11 @@ from gateway.errors import BadRequest
 from gateway.types import ChatRequest, Json, Native
 from gateway.wire.anthropic import messages_to_turns
 from gateway.wire.anthropic.body_to_request import DIALECT
+from gateway.wire.field_table import DECISIVE, NEUTRAL
 
 PATH = "/v1/messages"
 LEAST_THINKING = 1024
 """Tokens (https://platform.claude.com/docs/en/build-with-claude/extended-thinking)."""
-
-_REFUSED = frozenset(
-    {
-        *("allowed_token_ids", "audio", "bad_words", "best_of", "echo", "frequency_penalty", "function_call"),
-        *("functions", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "ignore_eos"),
-        *("logit_bias", "logprobs", "min_tokens", "modalities", "moderation", "presence_penalty"),
-        *("prompt_logprobs", "stop_token_ids", "structured_outputs", "suffix", "top_logprobs"),
-        *("use_beam_search", "web_search_options"),
-    }
-)
-"""The answer would be another one without them. All others that are not translated concern speed, storage, repetition,
-sampling or style, or are unknown here, and are left out."""
 
 _TRANSLATED = frozenset(
     {
@@ -54,16 +43,6 @@ _TRANSLATED = frozenset(
 )
 HOTTEST = 1
 """OpenAI's temperatures go to 2."""
-
-_NEUTRAL: Mapping[str, tuple[Json, ...]] = {
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "modalities": (["text"],),
-    "presence_penalty": (0,),
-    "top_logprobs": (0,),
-}
-"""Without an equivalent, but harmless with these values."""
 
 
 def write_request(
@@ -126,7 +105,7 @@ def left_out(request: ChatRequest) -> list[str]:
     return [
         name
         for name, value in request.params.items()
-        if value is not None and name not in _TRANSLATED and value not in _NEUTRAL.get(name, ())
+        if value is not None and name not in _TRANSLATED and value not in NEUTRAL.get(name, ())
     ]
 
 
@@ -174,7 +153,7 @@ def _refuse_unsupported(request: ChatRequest, params: Mapping[str, Json]) -> Non
     if request.n != 1:
         raise _unsupported("n")
     for name, value in params.items():
-        if name in _REFUSED and value not in _NEUTRAL.get(name, ()):
+        if name in DECISIVE and value not in NEUTRAL.get(name, ()):
             raise _unsupported(name)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import orjson
 import pytest
 
 from tests.e2e.keys.harness import (
@@ -17,15 +18,17 @@ from tests.e2e.keys.harness import (
     Look,
     Row,
     Site,
+    a_site,
     code,
     message,
     on,
     second_while_the_first_hangs,
     sent,
+    shows,
     streamed,
     text,
 )
-from tests.fakes import Action, answer_events, completion, reply, stream
+from tests.fakes import Action, FakeUpstream, answer_events, completion, reply, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +76,12 @@ async def last_role(site: Site) -> str:
     """Of the messages that ``up`` was sent to go on with."""
     await streamed(site, model="cut")
     return str(site.up.requests[-1].json()["messages"][-1]["role"])
+
+
+async def last_content_role(site: Site) -> str:
+    """The same where contents have the shape of Gemini's."""
+    await streamed(site, model="cut")
+    return str(site.up.requests[-1].json()["contents"][-1]["role"])
 
 
 async def asked_to_stream(site: Site) -> bool:
@@ -441,6 +450,105 @@ ROWS += [
     ),
 ]
 
+# kind: gemini
+
+GEMINI = {"base_url": UP.removesuffix("/v1"), "kind": "gemini"}
+GEMINI_FINE = reply({"candidates": [{"content": {"parts": [{"text": "from up"}]}, "finishReason": "STOP"}]})
+AT_GEMINI = "/v1beta/models/u:generateContent"
+
+
+def gemini(**more: Any) -> dict[str, Any]:
+    return backend("up", **GEMINI, **more)
+
+
+ROWS += [
+    Row("backends.<name>.kind (gemini)", gemini(), path, AT_GEMINI, "/v1/chat/completions"),
+    Row(
+        "backends.<name>.base_url (gemini)",
+        gemini(),
+        text(model="up"),
+        "from up",
+        "from the other",
+        backend("up", **{**GEMINI, "base_url": ISSUER}),
+        up=(GEMINI_FINE,),
+        other=(
+            reply(
+                {"candidates": [{"content": {"parts": [{"text": "from the other"}]}, "finishReason": "STOP"}]}
+            ),
+        ),
+    ),
+    Row(
+        "backends.<name>.api_key (gemini)",
+        gemini(api_key="AIza"),
+        server_header("x-goog-api-key"),
+        "AIza",
+        None,
+        gemini(),
+    ),
+    Row(
+        "backends.<name>.local (gemini)",
+        {**LOCAL, **gemini(local=True)},
+        code(model="up"),
+        200,
+        "local_only",
+        {**LOCAL, **gemini()},
+        up=(GEMINI_FINE,),
+    ),
+    Row(
+        "backends.<name>.continues (gemini)",
+        {**CUT, "backends": {**CUT["backends"], **gemini(continues=True)["backends"]}},
+        last_content_role,
+        "model",
+        "user",
+        {**CUT, "backends": {**CUT["backends"], **gemini()["backends"]}},
+        up=(GEMINI_FINE,),
+    ),
+    Row(
+        "backends.<name>.streams (gemini)",
+        {**SILENCE, **gemini(streams=False)},
+        path,
+        AT_GEMINI,
+        "/v1beta/models/u:streamGenerateContent?alt=sse",
+        {**SILENCE, **gemini()},
+        up=(GEMINI_FINE,),
+    ),
+]
+
+
+@shows(
+    *(f"backends.<name>.vertex{key} (gemini)" for key in ("", ".project", ".location", ".credentials")),
+)
+async def test_vertex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+    key = tmp_path / "key.json"
+    key.write_bytes(orjson.dumps(user))
+    asked = []
+    async with FakeUpstream(reply({}), reply({})) as machine:
+        machine.health = reply({"access_token": "T", "expires_in": 3600})
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{machine.port}")
+        for i, vertex in enumerate(
+            (
+                None,
+                {"project": "p"},
+                {"project": "q", "location": "eu"},
+                {"project": "p", "credentials": str(key)[1:]},
+            )
+        ):
+            config = gemini(**({} if vertex is None else {"vertex": vertex}))
+            async with a_site(tmp_path / str(i), config, (GEMINI_FINE,)) as site:
+                answer = await site.ask(model="up")
+                asked.append(
+                    site.up.requests[-1].path if site.up.requests else answer.json()["error"]["code"]
+                )
+    models = "publishers/google/models/u:generateContent"
+    assert asked == [
+        AT_GEMINI,
+        f"/v1/projects/p/locations/global/{models}",
+        f"/v1/projects/q/locations/eu/{models}",
+        "upstream_auth",  # a key file that is not there takes the place of the machine's account
+    ]
+
+
 # Parameters that no API is known to take
 
 ROWS += [
@@ -457,6 +565,7 @@ ROWS += [
         ("openai", partial(up_as, "openai"), FINE),
         ("azure", azure, FINE),
         ("anthropic", partial(up_as, "anthropic"), reply(message())),
+        ("gemini", gemini, GEMINI_FINE),
     )
 ]
 

@@ -307,6 +307,8 @@ ALL_BACKENDS: dict[str, dict[str, Any]] = {
     "anthropic": {"kind": "anthropic"},
     "fake": {"kind": "fake", "script": [{"reply": "a"}]},
     "sidecar": {"kind": "sidecar"},
+    "azure": {"kind": "azure", "base_url": "http://127.0.0.1:1"},
+    "gemini": {"kind": "gemini"},
 }
 """One of each kind."""
 OTHER: dict[str, Any] = {
@@ -322,6 +324,10 @@ OTHER: dict[str, Any] = {
     "context": 5,
     "continues": None,
     "streams": None,
+    "unsupported_fields": "refuse",
+    "api_version": "2024-10-21",
+    "entra": {},
+    "vertex": {"project": "p"},
     "embedder": "other",
     "env": ["X"],
     "fallbacks": [],

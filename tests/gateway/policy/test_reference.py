@@ -17,6 +17,7 @@ KEYS = {
     "OPENAI_API_KEY": "sk-test",
     "ANTHROPIC_API_KEY": "sk-ant-test",
     "AZURE_OPENAI_API_KEY": "azure-test",
+    "GEMINI_API_KEY": "gemini-test",
 }
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 

@@ -1,0 +1,117 @@
+"""Google's Gemini models, by the Gemini API (https://ai.google.dev/api/generate-content) or by Vertex AI
+(https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference/inference)."""
+
+from __future__ import annotations
+
+from functools import partial
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from gateway.backends import gemini_errors, translating
+from gateway.backends.answer_decoder import AnswerDecoder
+from gateway.backends.client import Endpoint
+from gateway.backends.credentials.credentials import Credentials
+from gateway.backends.exchange import Exchange
+from gateway.backends.gemini_decoder import GeminiBodyDecoder, GeminiStreamDecoder
+from gateway.backends.stream_collector import StreamCollector
+from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.policy.schema import Target
+from gateway.types import Call, ChatRequest, Chunks
+from gateway.wire.gemini.request_to_body import FIELDS, write_request
+
+
+class GeminiBackend:
+    """Translates calls for the API at ``base_url``, and its answers into chunks.
+
+    ``models`` is the path below which models lie: ``/v1beta`` at the Gemini API, at Vertex AI that of a project and
+    location; ``publisher`` the part of the path before a bare model's name. ``credentials`` take the place of
+    ``api_key`` at Vertex AI. ``strict`` refuses parameters that would be left out.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        base_url: str,
+        models: str = "/v1beta",
+        publisher: str = "models",
+        transport: httpx.AsyncBaseTransport | None = None,
+        api_key: str | None = None,
+        credentials: Credentials | None = None,
+        streams: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.name = name
+        self._root = base_url.rstrip("/") + models
+        self._publisher = publisher
+        self._probe = Endpoint("GET", f"{self._root}/models?pageSize=1")
+        self._endpoints: dict[tuple[str, bool], Endpoint] = {}
+        self._strict = strict
+        self._collecting = StreamCollector(name, enabled=streams)
+        self._credentials = credentials
+        self._exchange = Exchange(
+            name,
+            transport,
+            gemini_errors.from_response,
+            api_key=api_key,
+            base_url=base_url,
+            credentials=credentials,
+        )
+        self._headers = {"accept-encoding": "identity", "user-agent": "tollgate"}
+        if api_key:
+            self._headers["x-goog-api-key"] = api_key
+
+    def stream(self, call: Call, target: Target) -> Chunks:
+        """Raises ``BadRequest``, too, for what this provider has no equivalent of, or a budget cannot hold."""
+        asked = translating.prepared(
+            self.name, call, target, FIELDS, api="Google's Gemini API", strict=self._strict
+        )
+        answer = partial(self._answer, call, target.model)
+        if self._collecting.applies(call, asked, target.model):
+            return self._collecting.ask(asked, target.model, answer)
+        return answer(asked)
+
+    def _answer(self, call: Call, model: str, asked: ChatRequest) -> Chunks:
+        outage = self._exchange.outage
+
+        def decoder_of(streamed: bool) -> AnswerDecoder:
+            if streamed:
+                return GeminiStreamDecoder(self.name, call, outage)
+            return GeminiBodyDecoder(self.name, call)
+
+        return self._exchange.ask(
+            self._endpoint(model, stream=asked.stream),
+            {**self._headers, "content-type": "application/json", **call.headers},
+            UpstreamTimeouts(call.timeouts, at_once=not asked.stream, deadline=call.deadline),
+            orjson.dumps(write_request(asked, model)),
+            at_once=not asked.stream,
+            decoder_of=decoder_of,
+            owner=call.principal.tenant,
+            on_send=call.leaves,
+        )
+
+    def _endpoint(self, model: str, *, stream: bool) -> Endpoint:
+        known = self._endpoints.get((model, stream))
+        if known is None:
+            path = (
+                quote(model, safe="/-._~@")
+                if "/" in model
+                else f"{self._publisher}/{quote(model, safe='-._~@')}"
+            )
+            method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+            known = Endpoint("POST", f"{self._root}/{path}:{method}")
+            self._endpoints[model, stream] = known
+        return known
+
+    async def probe(self) -> None:
+        """Ask for the list of models, which costs nothing and needs a good key. Vertex AI has no such list for all who
+        may ask its models: there a token that is given is proof enough."""
+        if self._credentials is None:
+            await self._exchange.prove(self._probe, self._headers)
+        else:
+            await self._exchange.authorize(self._probe)
+
+    async def aclose(self) -> None:
+        await self._exchange.aclose()
