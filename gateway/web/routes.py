@@ -17,6 +17,7 @@ from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
+from gateway.web.endpoints.response_inputs import Compact, CountInputTokens
 from gateway.web.endpoints.responses import CreateResponse
 from gateway.web.endpoints.stored_responses import StoredResponses
 from gateway.web.operator_token import OperatorToken
@@ -63,6 +64,8 @@ def build(
         Route("/v1/messages", generating(AnthropicDialect()), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/responses", create, methods=["POST"]),
+        Route("/v1/responses/input_tokens", CountInputTokens(reader, max_body=max_body), methods=["POST"]),
+        Route("/v1/responses/compact", Compact(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/responses/{response_id}", stored.one, methods=["GET", "DELETE"]),
         Route("/v1/responses/{response_id}/cancel", stored.cancel, methods=["POST"]),
         Route("/v1/responses/{response_id}/input_items", stored.input_items),

@@ -7,6 +7,8 @@ from contextlib import aclosing
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from gateway.runtime.runtime import Runtime
+from gateway.types import Call, Json
 from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
@@ -36,10 +38,17 @@ class CountTokens:
             limits, owner = context.runtime.policy.limits, context.caller().tenant
             request = await self._reader.read(read_count_request, data, limits, owner)
             call = make_call(context, request, scope)
-            async with WhileConnected(scope, receive), aclosing(context.runtime.counter(call)) as chunks:
-                counts = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
+            async with WhileConnected(scope, receive):
+                tokens, by = await count(context.runtime, call)
         except ClientDisconnected:
             return
-        estimate = {"input_tokens": context.runtime.quotas.estimator.estimate(call).prompt}
-        by = b"provider" if counts else b"estimate"
-        await send_body(send, orjson.dumps(counts[0] if counts else estimate), headers=[(COUNTED_BY, by)])
+        await send_body(send, orjson.dumps(tokens), headers=[(COUNTED_BY, by)])
+
+
+async def count(runtime: Runtime, call: Call) -> tuple[dict[str, Json], bytes]:
+    """``input_tokens`` and what else a provider says of a prompt, and who counted."""
+    async with aclosing(runtime.counter(call)) as chunks:
+        counts = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
+    if counts:
+        return counts[0], b"provider"
+    return {"input_tokens": runtime.quotas.estimator.estimate(call).prompt}, b"estimate"

@@ -115,7 +115,7 @@ async def write_whole(
         whole.add(chunk)
     if settle is not None:
         await settle(None)
-    await send_body(send, whole.body(), headers=_headers(call))
+    await send_body(send, whole.body(), headers=reply_headers(call))
 
 
 async def write_stream(
@@ -129,7 +129,9 @@ async def write_stream(
     heartbeat: float,
 ) -> None:
     """Send an answer as events. Raises what goes wrong before anything was sent."""
-    stream = EventStream(send, lambda: _headers(call), heartbeat=events.comment("waiting"), every=heartbeat)
+    stream = EventStream(
+        send, lambda: reply_headers(call), heartbeat=events.comment("waiting"), every=heartbeat
+    )
     with stream:
         try:
             first = await _first(chunks)
@@ -260,7 +262,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _headers(call: Call) -> Headers:
+def reply_headers(call: Call) -> Headers:
     answered = call.candidate.model if call.candidate else call.model
     return [
         (b"x-tollgate-model", answered.encode()),

@@ -89,6 +89,19 @@ def read_count_request(data: bytes, limits: RequestLimits = USUAL) -> ResponseRe
     return _read(json_body.check(CountBody, raw), raw)
 
 
+def read_conversation(known: InputBody) -> ResponseRequest:
+    """A conversation, and nothing to be done with it. Raises ``BadRequest``."""
+    return ResponseRequest(
+        model=known.model,
+        items=_items(known),
+        instructions=known.instructions,
+        params={},
+        echo={},
+        previous=_previous(known),
+        store=False,
+    )
+
+
 def _read(known: CountBody, raw: Mapping[str, Json]) -> ResponseRequest:
     tools = read_tools(known.tools, known.tool_choice, known.parallel_tool_calls)
     asked_format, format_echo = read_format(known.text.format if known.text else None)

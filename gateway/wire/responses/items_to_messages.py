@@ -102,14 +102,16 @@ class _Builder:
             known["thinking_blocks"] = [*known.get("thinking_blocks", ()), *blocks]
 
     def _compaction(self, item: Item) -> None:
-        text = sealed.summary(item["encrypted_content"])
-        if text is None:
+        opened = sealed.summary(item["encrypted_content"])
+        if opened is None:
             raise BadRequest(
                 "A compaction item was made by another server, and nobody else can read it. Send the conversation "
                 "itself, or compact it with this gateway's /v1/responses/compact.",
                 param="input",
                 code="invalid_encrypted_content",
             )
+        system, text = opened
+        self.messages += [{"role": "system", "content": one} for one in system]
         self.messages.append({"role": "user", "content": SUMMARY + text})
 
 

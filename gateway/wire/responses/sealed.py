@@ -1,12 +1,13 @@
 """What only the gateway, or the provider behind it, reads again: the ``encrypted_content`` of items.
 
-Signed thoughts are the provider's own, which it can verify. A compaction's summary is text that the model wrote; it is
-coded, not encrypted, and whoever changes it changes his own conversation.
+Signed thoughts are the provider's own, which it can verify. A compaction is what the system had said, and a summary
+that a model wrote; it is coded, not encrypted, and whoever changes it changes his own conversation.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
 
 import orjson
 
@@ -26,14 +27,16 @@ def thoughts(sealed: Json) -> list[Json]:
     return [block for block in blocks if isinstance(block, dict)] if isinstance(blocks, list) else []
 
 
-def seal_summary(text: str) -> str:
-    return _SUMMARY + urlsafe_b64encode(orjson.dumps(text)).decode()
+def seal_summary(system: Sequence[str], summary: str) -> str:
+    return _SUMMARY + urlsafe_b64encode(orjson.dumps([*system, summary])).decode()
 
 
-def summary(sealed: Json) -> str | None:
-    """None for what another server sealed."""
-    text = _open(sealed, _SUMMARY)
-    return text if isinstance(text, str) else None
+def summary(sealed: Json) -> tuple[list[str], str] | None:
+    """What the system had said, and the summary; None for what another server sealed."""
+    match _open(sealed, _SUMMARY):
+        case [*system, str(text)] if all(isinstance(one, str) for one in system):
+            return [str(one) for one in system], text
+    return None
 
 
 def _open(sealed: Json, kind: str) -> Json:

@@ -1,0 +1,78 @@
+"""What is done with a conversation but answering it: ``/v1/responses/input_tokens`` and ``/v1/responses/compact``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from gateway.errors import GatewayError
+from gateway.policy.schema.limits import RequestLimits
+from gateway.web.body import ClientDisconnected, WhileConnected, read_body
+from gateway.web.body_parser import BodyParser
+from gateway.web.context import RequestContext
+from gateway.web.conversation import Conversation, recall
+from gateway.web.endpoints.count_tokens import COUNTED_BY, count
+from gateway.web.endpoints.generate import make_call, reply_headers
+from gateway.web.responses import send_body
+from gateway.wire.responses import compaction
+from gateway.wire.responses.body_to_request import ResponseRequest, read_count_request
+
+Read = Callable[[bytes, RequestLimits], ResponseRequest]
+
+
+class _OfConversation:
+    """An ASGI endpoint that reads a conversation."""
+
+    def __init__(self, reader: BodyParser, *, max_body: int) -> None:
+        self._reader = reader
+        self._max_body = max_body
+
+    async def _read(
+        self, read: Read, context: RequestContext, scope: Scope, receive: Receive
+    ) -> tuple[ResponseRequest, Conversation]:
+        data = await read_body(scope, receive, self._max_body)
+        limits, owner = context.runtime.policy.limits, context.caller().tenant
+        asked = await self._reader.read(read, data, limits, owner)
+        return await recall(context.runtime.responses, owner, asked, most_items=limits.messages)
+
+
+class CountInputTokens(_OfConversation):
+    """https://platform.openai.com/docs/api-reference/responses/input-tokens; counted as Anthropic's callers' are."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = RequestContext.of(scope)
+        try:
+            asked, before = await self._read(read_count_request, context, scope, receive)
+            call = make_call(context, asked.chat(before.items), scope)
+            async with WhileConnected(scope, receive):
+                tokens, by = await count(context.runtime, call)
+        except ClientDisconnected:
+            return
+        body = {"object": "response.input_tokens", "input_tokens": tokens["input_tokens"]}
+        await send_body(send, orjson.dumps(body), headers=[(COUNTED_BY, by)])
+
+
+class Compact(_OfConversation):
+    """Answered by the model that is named, through all stages: it counts and costs as a chat does."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = RequestContext.of(scope)
+        try:
+            asked, before = await self._read(compaction.read_request, context, scope, receive)
+            question = compaction.as_question(asked, before.items)
+            call = make_call(context, question.chat(), scope)
+            summary = compaction.CompactionWriter(call, [*before.items, *asked.items])
+            try:
+                async with WhileConnected(scope, receive), aclosing(context.runtime.handler(call)) as chunks:
+                    async for chunk in chunks:
+                        summary.add(chunk)
+                body = orjson.dumps(summary.response())
+            except GatewayError as error:
+                error.headers = {**call.reply_headers, **error.headers}
+                raise
+        except ClientDisconnected:
+            return
+        await send_body(send, body, headers=reply_headers(call))

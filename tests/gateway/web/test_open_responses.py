@@ -1,0 +1,305 @@
+"""What is rendered at ``/v1/responses`` against both published schemas: OpenAI's types, and Open Responses.
+
+The cases are those that the specification names: text, a stream, a system's message, tools whole and streamed, a
+picture, several turns, and what continues (https://www.openresponses.org/specification).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from openai.types import responses as published
+from pydantic import TypeAdapter
+
+from tests.fakes import DONE, FakeUpstream, answer_events, delta, sse, stream, usage_event
+from tests.serving import Gateway
+
+pytestmark = pytest.mark.anyio
+
+RESPONSE = frozenset(
+    {
+        *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "error"),
+        *("previous_response_id", "instructions", "output", "tools", "tool_choice", "truncation", "text"),
+        *("parallel_tool_calls", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs", "store"),
+        *("temperature", "reasoning", "user", "usage", "max_output_tokens", "max_tool_calls", "background"),
+        *("service_tier", "metadata", "safety_identifier", "prompt_cache_key"),
+    }
+)
+"""The fields that Open Responses requires of a response."""
+ITEMS: dict[str, frozenset[str]] = {
+    "message": frozenset({"type", "id", "status", "role", "content"}),
+    "function_call": frozenset({"type", "id", "call_id", "name", "arguments", "status"}),
+    "reasoning": frozenset({"type", "id", "summary", "status"}),
+}
+PARTS: dict[str, frozenset[str]] = {
+    "output_text": frozenset({"type", "text", "annotations", "logprobs"}),
+    "refusal": frozenset({"type", "refusal"}),
+}
+PLACE = frozenset({"type", "sequence_number", "item_id", "output_index"})
+TEXT = PLACE | {"content_index"}
+SUMMARY = PLACE | {"summary_index"}
+EVENTS: dict[str, frozenset[str]] = {
+    **{
+        f"response.{state}": frozenset({"type", "sequence_number", "response"})
+        for state in ("created", "in_progress", "completed", "incomplete", "failed")
+    },
+    "response.output_item.added": frozenset({"type", "sequence_number", "output_index", "item"}),
+    "response.output_item.done": frozenset({"type", "sequence_number", "output_index", "item"}),
+    "response.content_part.added": TEXT | {"part"},
+    "response.content_part.done": TEXT | {"part"},
+    "response.output_text.delta": TEXT | {"delta", "logprobs"},
+    "response.output_text.done": TEXT | {"text", "logprobs"},
+    "response.refusal.delta": TEXT | {"delta"},
+    "response.refusal.done": TEXT | {"refusal"},
+    "response.function_call_arguments.delta": PLACE | {"delta"},
+    "response.function_call_arguments.done": PLACE | {"arguments"},
+    "response.reasoning_summary_part.added": SUMMARY | {"part"},
+    "response.reasoning_summary_part.done": SUMMARY | {"part"},
+    "response.reasoning_summary_text.delta": SUMMARY | {"delta"},
+    "response.reasoning_summary_text.done": SUMMARY | {"text"},
+    "response.output_text.annotation.added": TEXT | {"annotation_index", "annotation"},
+    "error": frozenset({"type", "sequence_number", "error"}),
+}
+"""The events that Open Responses has, and the fields that it requires of each."""
+EVENT: TypeAdapter[Any] = TypeAdapter(published.ResponseStreamEvent)
+TOOLS: Any = [
+    {
+        "type": "function",
+        "name": "get_weather",
+        "description": "The weather in a place.",
+        "parameters": {"type": "object", "properties": {"location": {"type": "string"}}},
+    }
+]
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+
+
+def a_call(arguments: str, **more: Any) -> dict[str, Any]:
+    return {"index": 0, "function": {"arguments": arguments, **more}}
+
+
+CALLS = stream(
+    sse(delta(tool_calls=[{**a_call("", name="get_weather"), "id": "call_1", "type": "function"}])),
+    sse(delta(tool_calls=[a_call('{"location":')])),
+    sse(delta(tool_calls=[a_call('"San Francisco"}')])),
+    sse(delta(finish="tool_calls")),
+    sse(usage_event()),
+    DONE,
+)
+CITED: Any = {
+    "type": "url_citation",
+    "url_citation": {"url": "https://x", "title": "X", "start_index": 0, "end_index": 2},
+}
+EVERYTHING = stream(
+    sse(delta(reasoning_content="Let me")),
+    sse(delta(reasoning_content=" see.")),
+    sse(delta("He")),
+    sse(delta("llo")),
+    sse(delta(annotations=[CITED])),
+    sse(delta(refusal="No more.")),
+    sse(delta(tool_calls=[{**a_call("{}", name="get_weather"), "id": "call_1", "type": "function"}])),
+    sse(delta(finish="length")),
+    sse(usage_event()),
+    DONE,
+)
+
+
+def said(role: str, content: Any) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": content}
+
+
+CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], Any]] = {
+    "text": ([said("user", "Say hello.")], {}, None),
+    "system": ([said("system", "Speak like a pirate."), said("user", "Say hello.")], {}, None),
+    "developer": ([said("developer", "Be brief."), said("user", "Say hello.")], {}, None),
+    "tools": ([said("user", "The weather in San Francisco?")], {"tools": TOOLS}, CALLS),
+    "picture": (
+        [said("user", [{"type": "input_text", "text": "?"}, {"type": "input_image", "image_url": PICTURE}])],
+        {},
+        None,
+    ),
+    "turns": (
+        [said("user", "I am Alice."), said("assistant", "Hello Alice!"), said("user", "Who am I?")],
+        {},
+        None,
+    ),
+    "everything": ([said("user", "?")], {"tools": TOOLS}, EVERYTHING),
+    "schema": (
+        [said("user", "?")],
+        {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}}}},
+        None,
+    ),
+}
+
+
+def check_response(response: dict[str, Any]) -> None:
+    published.Response.model_validate(response)
+    assert response.keys() >= RESPONSE
+    assert isinstance(response["created_at"], int)
+    assert {"format", "verbosity"} <= response["text"].keys()
+    if response["text"]["format"]["type"] == "json_schema":
+        assert response["text"]["format"].keys() >= {"name", "description", "schema", "strict"}
+    for tool in response["tools"]:
+        assert tool.keys() >= {"type", "name", "description", "parameters", "strict"}
+    assert response["reasoning"].keys() >= {"effort", "summary"}
+    if response["usage"] is not None:
+        published.ResponseUsage.model_validate(response["usage"])
+    for item in response["output"]:
+        check_item(item)
+
+
+def check_item(item: dict[str, Any]) -> None:
+    assert item.keys() >= ITEMS[item["type"]]
+    for part in item.get("content", ()):
+        assert part.keys() >= PARTS[part["type"]]
+
+
+def read_events(text: str) -> list[dict[str, Any]]:
+    """The events of a stream, each sound by itself."""
+    *blocks, end, rest = text.split("\n\n")
+    assert (end, rest) == ("data: [DONE]", "")
+    events = []
+    for block in blocks:
+        name, data = block.split("\n")
+        event = orjson.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        assert event.keys() >= EVENTS[event["type"]]
+        EVENT.validate_python(event)
+        if "response" in event:
+            check_response(event["response"])
+        if "item" in event:
+            check_item(event["item"])
+        events.append(event)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events
+
+
+def replay(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The output that the events add up to, by the rules of the specification: what a client would put together."""
+    output: list[dict[str, Any]] = []
+    done: set[int] = set()
+    for event in events:
+        kind, _, what = event["type"].removeprefix("response.").partition(".")
+        place = event.get("output_index")
+        if place is not None and kind != "output_item":
+            assert output[place]["id"] == event["item_id"]
+            assert place not in done, "nothing follows an item's end"
+        match kind, what:
+            case "output_item", "added":
+                assert place == len(output)
+                assert event["item"]["status"] == "in_progress"
+                output.append({**event["item"]})
+            case "output_item", "done":
+                assert output[event["output_index"]] | {"status": event["item"]["status"]} == event["item"]
+                output[event["output_index"]] = event["item"]
+                done.add(event["output_index"])
+            case (("content_part" | "reasoning_summary_part"), "added"):
+                parts = output[event["output_index"]]["content" if kind == "content_part" else "summary"]
+                assert len(parts) == event["content_index" if kind == "content_part" else "summary_index"]
+                parts.append({**event["part"]})
+            case (("content_part" | "reasoning_summary_part"), "done"):
+                parts = output[event["output_index"]]["content" if kind == "content_part" else "summary"]
+                assert parts[-1] == event["part"]
+            case (("output_text" | "refusal" | "reasoning_summary_text"), ("delta" | "done")):
+                name = "summary" if kind == "reasoning_summary_text" else "content"
+                part = output[event["output_index"]][name][-1]
+                field = "refusal" if kind == "refusal" else "text"
+                if what == "delta":
+                    part[field] += event["delta"]
+                assert what == "delta" or part[field] == event[field]
+            case "output_text", "annotation.added":
+                output[event["output_index"]]["content"][-1]["annotations"].append(event["annotation"])
+            case "function_call_arguments", "delta":
+                output[event["output_index"]]["arguments"] += event["delta"]
+            case "function_call_arguments", "done":
+                assert output[event["output_index"]]["arguments"] == event["arguments"]
+            case _:
+                assert place is None
+    assert done == set(range(len(output)))
+    return output
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_whole_response(gateway: Gateway, upstream: FakeUpstream, name: str) -> None:
+    items, more, script = CASES[name]
+    upstream.scripts = [script or stream(*answer_events("Hel", "lo"))]
+    answer = await gateway.http.post("/v1/responses", json={"model": "up", "input": items, **more})
+    assert answer.headers["content-type"] == "application/json"
+    response = answer.json()
+    check_response(response)
+    assert response["output"]
+    assert response["status"] == ("incomplete" if name == "everything" else "completed")
+    if "tools" in more:
+        assert "function_call" in [item["type"] for item in response["output"]]
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_streamed_response(gateway: Gateway, upstream: FakeUpstream, name: str) -> None:
+    items, more, script = CASES[name]
+    upstream.scripts = [script or stream(*answer_events("Hel", "lo"))]
+    ask = {"model": "up", "input": items, "stream": True, **more}
+    answer = await gateway.http.post("/v1/responses", json=ask)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = read_events(answer.text)
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    last = events[-1]
+    assert last["type"] == ("response.incomplete" if name == "everything" else "response.completed")
+    assert replay(events) == last["response"]["output"]
+    fetched = await gateway.http.get(f"/v1/responses/{last['response']['id']}")
+    assert fetched.json() == last["response"]
+    assert len({event["response"]["id"] for event in events if "response" in event}) == 1
+
+
+async def test_of_an_incomplete_answer_the_last_item_is_incomplete(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    upstream.scripts = [EVERYTHING]
+    response = (await gateway.http.post("/v1/responses", json={"model": "up", "input": "?"})).json()
+    assert [(item["type"], item["status"]) for item in response["output"]] == [
+        ("reasoning", "completed"),
+        ("message", "completed"),
+        ("function_call", "incomplete"),
+    ]
+
+
+async def test_what_failed_is_sound_too(gateway: Gateway) -> None:
+    answer = await gateway.http.post("/v1/responses", json={"model": "fake", "input": "cut", "stream": True})
+    *_, error, failed = read_events(answer.text)
+    assert error["type"] == "error"
+    assert failed["response"]["error"].keys() >= {"code", "message"}
+
+
+async def test_a_response_continues_another(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.scripts = [stream(*answer_events("Hello")), stream(*answer_events("Alice"))]
+    first = (await gateway.http.post("/v1/responses", json={"model": "up", "input": "I am Alice."})).json()
+    ask = {"model": "up", "input": "Who am I?", "previous_response_id": first["id"]}
+    second = (await gateway.http.post("/v1/responses", json=ask)).json()
+    check_response(second)
+    assert second["previous_response_id"] == first["id"]
+    assert len(upstream.requests[1].json()["messages"]) == 3
+
+
+async def test_a_compaction_has_what_is_required(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.scripts = [stream(*answer_events("A summary."))]
+    compacted = (
+        await gateway.http.post("/v1/responses/compact", json={"model": "up", "input": "A long story"})
+    ).json()
+    published.CompactedResponse.model_validate(compacted)
+    assert compacted.keys() >= {"id", "object", "output", "created_at", "usage"}
+    assert compacted["output"][-1].keys() >= {"type", "id", "encrypted_content"}
+
+
+async def test_an_items_page_has_what_is_required(gateway: Gateway) -> None:
+    items = [
+        said("user", "?"),
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "1"},
+    ]
+    made = (await gateway.http.post("/v1/responses", json={"model": "fake", "input": items})).json()
+    page = (await gateway.http.get(f"/v1/responses/{made['id']}/input_items?order=asc")).json()
+    published.ResponseItemList.model_validate(page)
+    assert [item["type"] for item in page["data"]] == [item["type"] for item in items]
+    wrong = await gateway.http.get(f"/v1/responses/{made['id']}/input_items?order=up")
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "order")
