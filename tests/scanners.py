@@ -10,12 +10,12 @@ from typing import Any
 from gateway.findings import Finding
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
-from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned, Verdict
+from gateway.guards.scanners.scanner import ORIGINS, Origin, Scanner, Unscanned, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.types import Call
 from tests.fakes import policy
 
-ALL: frozenset[Origin] = frozenset(("system", "user", "assistant", "tool", "answer"))
+ALL: frozenset[Origin] = frozenset(ORIGINS)
 
 
 class KeywordScanner:

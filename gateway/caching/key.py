@@ -82,7 +82,7 @@ BESIDE_POLICY = frozenset(
             "cors",
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
-        *("billing", "responses", "shared_prompts"),
+        *("billing", "responses", "review", "shared_prompts"),
     }
 )
 """Parts of a policy that do not affect answers: access, limits, prices, storage."""

@@ -163,7 +163,8 @@ class BackgroundScan:
             if limit is not None:
                 inspection.found([Finding("length", limit, one) for one in given.lengths if one > limit])
                 continue
-            origins = inspection.guard.scanner.origins
+            origins = inspection.guard.origins
+            inspection.skipped = frozenset(origin for _, origin in given.texts) - origins
             if mine := [(text, origin) for text, origin in given.texts if origin in origins]:
                 scans.append(BatchScan(inspection, mine, rest=REST))
         for scan in scans:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from gateway.fair_turns import FairTurns
 from gateway.guards.actions.offload import Offload
-from gateway.guards.scanners.scanner import Scanner
+from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, SelfHarm, ToxicityGuard
 
@@ -19,7 +19,7 @@ _REMEMBERED = 10_000
 class Guard:
     """One guard: its configuration and its scanner."""
 
-    __slots__ = ("config", "limit", "name", "offload", "scanner", "turns", "window")
+    __slots__ = ("config", "limit", "name", "offload", "origins", "scanner", "turns", "window")
 
     def __init__(
         self,
@@ -39,6 +39,10 @@ class Guard:
         self.turns = turns or FairTurns()
         self.offload = offload
         self.window = max(config.window, scanner.longest)
+        self.origins: frozenset[Origin] = (
+            frozenset((*config.origins, "answer")) if config.origins else scanner.origins
+        )
+        """Which texts it scans."""
         self.limit = config.max_characters if isinstance(config, LengthGuard) else None
         """Maximum characters of all texts together, which are counted, not scanned."""
 

@@ -37,6 +37,8 @@ class Inspection:
         self._owner = call.principal.tenant if call is not None else ""
         self.unscanned = ""
         """Why a text could not be scanned; empty if all were."""
+        self.skipped: frozenset[Origin] = frozenset()
+        """Origins of texts that the guard is not made for."""
         self._direction = direction
         self._metrics = metrics
         self._labels: dict[str, int] = {}
@@ -139,6 +141,8 @@ class Inspection:
             "scans": self._scans,
             "seconds": round(self._seconds, 6),
         }
+        if self.skipped:
+            facts["not_scanned"] = sorted(self.skipped)
         return {**facts, "unscanned": self.unscanned} if self.unscanned else facts
 
     def _record_all(self, verdicts: Sequence[Verdict | None], seconds: float) -> None:

@@ -10,9 +10,12 @@ from typing import Any
 
 import orjson
 
+from gateway.guards.actions.arguments import leaf_spans, rewritten
 from gateway.guards.actions.deltas import CONTENT, Channel, delta_of, delta_texts, is_json, is_whole, readable
 from gateway.guards.actions.edits import Edit, Offsets, applied, shown
-from gateway.guards.actions.request_texts import RequestText, leaf_spans, put, rewritten
+from gateway.guards.actions.replacing import put
+from gateway.guards.actions.request_texts import Kind, RequestText
+from gateway.guards.actions.urls import readable_url
 from gateway.guards.scanners.escapes import Unescaping
 from gateway.types import ChatRequest, Chunk
 
@@ -27,6 +30,7 @@ class Placeholders:
     def __init__(self, texts: Iterable[RequestText]) -> None:
         self._taken = {match for text in texts for match in _PLACEHOLDER.findall(text.text)}
         self._by_original: dict[tuple[str, str], str] = {}
+        self._redacted: dict[tuple[str, str], int] = {}
         self._count: dict[str, int] = {}
 
     @property
@@ -36,8 +40,11 @@ class Placeholders:
 
     async def edited(self, text: RequestText, edits: list[Edit]) -> str:
         """``text`` with ``edits``, which are in order and without overlaps. Yields to the event loop."""
+        if text.kind == "url":
+            replacements = await self._replacements(text.text, edits, text.kind)
+            return applied(text.document, readable_url(text.document).in_url(edits), replacements)
         if text.kind != "json":
-            return await self._edited(text.text, edits, is_name=text.kind == "name")
+            return await self._edited(text.text, edits, text.kind)
         fresh: dict[int, str] = {}
         first = last = 0
         for number, (start, end) in enumerate(leaf_spans(text.document)):
@@ -50,26 +57,41 @@ class Placeholders:
                 for edit in edits[first:last]
             ]
             if within:
-                fresh[number] = await self._edited(text.text[start:end], within, is_name=False)
+                fresh[number] = await self._edited(text.text[start:end], within)
             if not (number + 1) % _AT_ONCE:
                 await asyncio.sleep(0)
         return rewritten(text.document, fresh)
 
-    async def _edited(self, text: str, edits: list[Edit], *, is_name: bool) -> str:
+    async def _edited(self, text: str, edits: list[Edit], kind: Kind = "text") -> str:
+        return applied(text, edits, await self._replacements(text, edits, kind))
+
+    async def _replacements(self, text: str, edits: list[Edit], kind: Kind) -> list[str]:
         replacements = []
         for number, edit in enumerate(edits, 1):
             if not number % _AT_ONCE:
                 await asyncio.sleep(0)
             label = shown(edit.label)
             if (
-                is_name
-            ):  # https://platform.openai.com/docs/api-reference/chat: letters, digits, _ and - at most
+                kind == "name"
+            ):  # https://platform.openai.com/docs/api-reference/chat: letters, digits, _ and -
                 replacements.append(label)
+            elif kind in ("id", "url"):  # which must stay different, and what they are
+                original = text[edit.start : edit.end]
+                replacements.append(
+                    self._placeholder(label, original)[1:-1]
+                    if edit.reversible
+                    else self._numbered(label, original)
+                )
             elif edit.reversible:
                 replacements.append(self._placeholder(label, text[edit.start : edit.end]))
             else:
                 replacements.append(f"[{label}]")
-        return applied(text, edits, replacements)
+        return replacements
+
+    def _numbered(self, label: str, original: str) -> str:
+        """The same for the same original, which is gone."""
+        number = self._redacted.setdefault((label, original), len(self._redacted) + 1)
+        return f"{label}_{number}"
 
     def _placeholder(self, label: str, original: str) -> str:
         known = self._by_original.get((label, original))

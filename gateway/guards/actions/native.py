@@ -25,6 +25,8 @@ _OPAQUE = frozenset(
 """Identifiers and the like, which must not be changed."""
 _FETCHED = frozenset({"base64", "url", "file", "image"})
 """Sources that hold no text, or one that is not fetched yet."""
+_IDS = frozenset({("id", "tool_use"), ("tool_use_id", "tool_result")})
+"""Of a client's own tools; those of the provider's are its own."""
 _CALLS = ("tool_use",)
 _RESULTS = ("tool_result",)
 _SETTINGS = frozenset(
@@ -40,7 +42,7 @@ _SETTINGS = frozenset(
 
 _TOOL_SETTINGS = frozenset(
     {
-        *("type", "name", "cache_control", "allowed_domains", "blocked_domains", "allowed_callers"),
+        *("type", "cache_control", "allowed_domains", "blocked_domains", "allowed_callers"),
         *("mcp_server_name", "configs", "default_config", "model"),
     }
 )
@@ -54,7 +56,7 @@ class Found(NamedTuple):
     value: Json
     origin: Origin
     kind: str = "text"
-    """``text``, ``name`` or ``arguments``; ``unread`` for content that is not text."""
+    """``text``, ``name``, ``id``, ``url`` or ``arguments``; ``unread`` for content that is not text."""
 
 
 def others(body: Mapping[str, Json]) -> list[str]:
@@ -63,11 +65,11 @@ def others(body: Mapping[str, Json]) -> list[str]:
 
 
 def tools(body: Mapping[str, Json]) -> Iterator[tuple[Path, Json, bool]]:
-    """The values in the definitions of tools, and whether each is a schema, most of which is no prose."""
+    """The values in the definitions of tools, and whether each is a schema, or a name, most of which is no prose."""
     for i, tool in enumerate(body.get("tools") or ()):
         for name, value in tool.items():
             if name not in _TOOL_SETTINGS:
-                yield ("tools", i, name), value, name.endswith("_schema")
+                yield ("tools", i, name), value, name == "name" or name.endswith("_schema")
 
 
 def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
@@ -75,7 +77,8 @@ def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
     yield from _content(body.get("system"), ("system",), "system")
     for i, turn in enumerate(body["messages"]):
         role = turn.get("role")
-        origin: Origin = role if role in ("system", "assistant") else "user"
+        is_prefill = i == len(body["messages"]) - 1  # what the model is to go on with is its caller's
+        origin: Origin = role if role == "system" or (role == "assistant" and not is_prefill) else "user"
         for name, value in turn.items():
             if name != "role" and name not in _OPAQUE:
                 yield from _content(value, ("messages", i, name), origin)
@@ -130,4 +133,8 @@ def _block(block: Mapping[str, Json], path: Path, origin: Origin) -> Iterator[Fo
         elif name not in _OPAQUE and not name.startswith("encrypted_"):
             yield from _content(value, at, origin)
         elif name in ("url", "file_id") and kind in _FETCHED:
+            if name == "url":
+                yield Found(at, value, origin, "url")
             yield Found(at, value, origin, "unread")
+        elif (name, kind) in _IDS:
+            yield Found(at, value, origin, "id")

@@ -1,23 +1,22 @@
-"""The texts of a request: where they are, their origin, and how they are replaced."""
+"""The texts of a request: where they are, and their origin."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-import re
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from gateway.errors import BadRequest
 from gateway.guards.actions import native
+from gateway.guards.actions.arguments import is_deep, leaf_text, leaves, parsed, unescaped
+from gateway.guards.actions.definitions import Definitions
 from gateway.guards.actions.native import DEEPEST, Path
-from gateway.guards.scanners.escapes import Unescaping
+from gateway.guards.actions.urls import is_data, readable_url
 from gateway.guards.scanners.scanner import Origin
-from gateway.types import ChatRequest, Json, Native
+from gateway.types import ChatRequest, Json
 
-Kind = Literal["text", "json", "name"]
+Kind = Literal["text", "json", "name", "id", "url", "fixed"]
 
 _ORIGINS: Mapping[str, Origin] = {
     "system": "system",
@@ -27,8 +26,8 @@ _ORIGINS: Mapping[str, Origin] = {
     "tool": "tool",
     "function": "tool",
 }
-_DESCRIBING = frozenset(("description", "title", "default", "const", "enum", "example", "examples"))
-"""Of JSON Schema's keywords (draft 2020-12, validation, section 9), those whose values are prose."""
+_USERS = ("suffix", "user", "safety_identifier", "prompt_cache_key")
+_DEFINING = ("tools", "functions", "response_format")
 _WHOLE: Mapping[str, Origin] = {
     "documents": "tool",
     "metadata": "user",
@@ -36,8 +35,56 @@ _WHOLE: Mapping[str, Origin] = {
     "chat_template_kwargs": "user",
 }
 """Parameters whose texts are all read: those that vLLM and others put into the prompt, and those that servers store."""
-_HALF = re.compile(r"\\u[dD][89a-fA-F]", re.ASCII)
-"""The escape of a high surrogate (RFC 8259, section 7)."""
+_SETTINGS = frozenset(
+    {
+        *(
+            "stream_options",
+            "logit_bias",
+            "modalities",
+            "audio",
+            "tool_choice",
+            "function_call",
+            "service_tier",
+        ),
+        *("reasoning_effort", "verbosity", "encoding_format", "prediction", "stop"),
+        *(*_USERS, *_DEFINING, *_WHOLE),
+    }
+)
+"""Parameters that hold no text, or one that is read by itself; all others are read as definitions are."""
+_MESSAGE = frozenset(
+    {
+        *(
+            "role",
+            "name",
+            "content",
+            "thinking_blocks",
+            "refusal",
+            "reasoning_content",
+            "reasoning",
+            "tool_calls",
+        ),
+        *("function_call", "audio", "tool_call_id", "cache_control", "index"),
+    }
+)
+_PART_TEXTS = ("text", "refusal", "thinking", "title", "context")
+_LINKS = ("image_url", "video_url", "audio_url")
+_PART = frozenset(
+    {
+        *(
+            "type",
+            "source",
+            "content",
+            "tool_use_id",
+            "input_audio",
+            "file",
+            "cache_control",
+            "citations",
+            "index",
+        ),
+        *("signature", "data", "id", *_PART_TEXTS, *_LINKS),
+    }
+)
+"""Fields of messages and their parts that are read by themselves, or hold no text."""
 _AT_ONCE = 5_000
 """Texts that are read between two turns of the event loop, in some 10 ms."""
 _STEP = 500
@@ -49,8 +96,9 @@ _ANSWER_FIELDS = ("refusal", "reasoning_content", "reasoning")
 class RequestText:
     """One text of a request.
 
-    Of ``json``, the arguments of a tool call, ``text`` has keys and values, one a line; edits leave it valid JSON. A
-    ``name`` allows few characters.
+    Of ``json``, the arguments of a tool call, ``text`` has keys and values, one a line; edits leave it valid JSON. Of a
+    ``url``, ``text`` is decoded. A ``name`` allows few characters, and so does an ``id``, which must differ from others
+    still. What is ``fixed``, such as the names of tools, cannot be edited.
     """
 
     path: Path
@@ -58,7 +106,7 @@ class RequestText:
     origin: Origin
     kind: Kind = "text"
     document: Json = None
-    """The parsed ``json``."""
+    """The parsed ``json``, or the whole ``url``."""
 
 
 @dataclass(slots=True)
@@ -92,32 +140,47 @@ class RequestTexts:
                 await asyncio.sleep(0)
         return texts
 
+    @property
+    def characters(self) -> int:
+        """Of all that is prose."""
+        return sum(
+            len(text.text) for text in self.texts if text.origin != "identifier" and text.kind != "fixed"
+        )
+
     def _steps(self, request: ChatRequest) -> Iterator[None]:
         if request.native is not None:
             yield from self._native(request.native.body)
             return
         params = request.params
-        for name in ("suffix", "user", "safety_identifier", "prompt_cache_key"):
+        for name in _USERS:
             self._described(("params", name), params.get(name), "user", prose=True)
         prediction = params.get("prediction")
         if isinstance(prediction, Mapping):
             yield from self._content(("params", "prediction", "content"), prediction.get("content"), "user")
-        for name in ("tools", "functions", "response_format"):
-            self._described(("params", name), params.get(name), "system")
+        for name in _DEFINING:
+            self._described(("params", name), params.get(name), "definition")
         for name, origin in _WHOLE.items():
             self._described(("params", name), params.get(name), origin, prose=True)
+        self._described(("params", "stop"), params.get("stop"), "identifier", prose=True)
+        for name, value in params.items():
+            if name not in _SETTINGS:
+                self._described(("params", name), value, "user")
         if request.prompt is not None:
             self._prompt(request.prompt)
-        for i, message in enumerate(request.messages or ()):
-            yield from self._message(("messages", i), message)
+        messages = request.messages or ()
+        for i, message in enumerate(messages):
+            yield from self._message(("messages", i), message, is_last=i == len(messages) - 1)
             yield
 
     def _native(self, body: Mapping[str, Json]) -> Iterator[None]:
         """A request in the caller's own dialect, in which it is sent upstream."""
         below: Path = ("native",)
+        definitions = Definitions()
         for path, value, is_schema in native.tools(body):
-            self._described((*below, *path), value, "system", prose=not is_schema)
-        self._described((*below, "output_config"), body.get("output_config"), "system")
+            definitions.read((*below, *path), value, prose=not is_schema)
+        definitions.read((*below, "output_config"), body.get("output_config"))
+        self._defined((*below, "tools"), definitions, "definition")
+        self._described((*below, "stop_sequences"), body.get("stop_sequences"), "identifier", prose=True)
         for name in native.others(body):
             self._described((*below, name), body[name], "user", prose=True)
         for path, value, origin, kind in native.conversation(body):
@@ -125,11 +188,15 @@ class RequestTexts:
             if kind == "unread":
                 self.unread.append(str(path[-1]))
             elif kind == "arguments":
-                if _is_deep(value):
+                if is_deep(value):
                     raise BadRequest(
                         f"The input of a tool call has more than {DEEPEST} levels.", param="messages"
                     )
                 self._document((*below, *path), value, origin)
+            elif kind == "url":
+                self._url((*below, *path), value)
+            elif kind == "id":
+                self._add((*below, *path), value, "identifier", "id")
             else:
                 self._add((*below, *path), value, origin, "name" if kind == "name" else "text")
 
@@ -137,20 +204,27 @@ class RequestTexts:
         if isinstance(text, str) and text:
             self.texts.append(RequestText(path, text, origin, kind))
 
-    def _message(self, path: Path, message: Mapping[str, Json]) -> Iterator[None]:
+    def _message(self, path: Path, message: Mapping[str, Json], *, is_last: bool) -> Iterator[None]:
         origin = _ORIGINS.get(str(message.get("role")), "user")
+        if is_last and origin == "assistant":
+            origin = "user"  # what the model is to go on with is its caller's
         self._add((*path, "name"), message.get("name"), origin, "name")
+        self._add((*path, "tool_call_id"), message.get("tool_call_id"), "identifier", "id")
         yield from self._content((*path, "thinking_blocks"), message.get("thinking_blocks"), origin)
         yield from self._content((*path, "content"), message.get("content"), origin)
         for name in _ANSWER_FIELDS:
             self._add((*path, name), message.get(name), origin)
         calls = message.get("tool_calls")
         for i, call in enumerate(calls if isinstance(calls, list) else ()):
-            for kind in ("function", "custom") if isinstance(call, Mapping) else ():
-                self._call((*path, "tool_calls", i, kind), call.get(kind), origin)
+            if isinstance(call, Mapping):
+                self._add((*path, "tool_calls", i, "id"), call.get("id"), "identifier", "id")
+                for kind in ("function", "custom"):
+                    self._call((*path, "tool_calls", i, kind), call.get(kind), origin)
         self._call((*path, "function_call"), message.get("function_call"), origin)
         if message.get("audio") is not None:
             self.unread.append("audio")
+        if not message.keys() <= _MESSAGE:
+            self._rest(path, message, _MESSAGE, origin)
 
     def _content(self, path: Path, content: Json, origin: Origin) -> Iterator[None]:
         if not isinstance(content, list):
@@ -171,8 +245,7 @@ class RequestTexts:
         if len(path) > DEEPEST:
             raise BadRequest(f"A message has more than {DEEPEST} levels.", param="messages")
         count = len(self.texts)
-        names = ("text", "refusal", "thinking", "title", "context")
-        for name in names:
+        for name in _PART_TEXTS:
             self._add((*path, name), part.get(name), origin)
         source = part.get("source")
         if isinstance(source, Mapping):
@@ -180,7 +253,33 @@ class RequestTexts:
                 self._add((*path, "source", "data"), source.get("data"), "tool")
             yield from self._content((*path, "source", "content"), source.get("content"), "tool")
         yield from self._content((*path, "content"), part.get("content"), "tool")
-        return len(self.texts) > count or any(isinstance(part.get(name), str) for name in names)
+        is_text = len(self.texts) > count or any(isinstance(part.get(name), str) for name in _PART_TEXTS)
+        self._beside_text(path, part, origin)
+        return is_text
+
+    def _beside_text(self, path: Path, part: Mapping[str, Json], origin: Origin) -> None:
+        """Addresses and names of what is not text itself, and fields that nobody knows."""
+        self._add((*path, "tool_use_id"), part.get("tool_use_id"), "identifier", "id")
+        for name in (*_LINKS, "source"):
+            link = part.get(name)
+            self._url((*path, name, "url") if isinstance(link, Mapping) else (*path, name), link)
+        file = part.get("file")
+        if isinstance(file, Mapping):
+            self._add((*path, "file", "filename"), file.get("filename"), origin)
+        if not part.keys() <= _PART:
+            self._rest(path, part, _PART, origin)
+
+    def _url(self, path: Path, link: Json) -> None:
+        url = link.get("url") if isinstance(link, Mapping) else link
+        if isinstance(url, str) and url and not is_data(url):
+            self.texts.append(RequestText(path, readable_url(url).text, "identifier", "url", url))
+
+    def _rest(self, path: Path, fields: Mapping[str, Json], known: frozenset[str], origin: Origin) -> None:
+        definitions = Definitions()
+        for name, value in fields.items():
+            if name not in known:
+                definitions.read((*path, name), value)
+        self._defined(path, definitions, origin)
 
     def _call(self, path: Path, function: Json, origin: Origin) -> None:
         if not isinstance(function, Mapping):
@@ -193,29 +292,28 @@ class RequestTexts:
         if not isinstance(arguments, str) or not arguments:
             return
         try:
-            self._document((*path, "arguments"), _parsed(arguments), origin)
+            self._document((*path, "arguments"), parsed(arguments), origin)
         except ValueError:
-            self._add((*path, "arguments"), _unescaped(arguments), origin)
+            self._add((*path, "arguments"), unescaped(arguments), origin)
 
     def _document(self, path: Path, document: Json, origin: Origin) -> None:
-        text = "\n".join(_leaf_text(value) for value in _leaves(document))
+        text = "\n".join(leaf_text(value) for value in leaves(document))
         self.texts.append(RequestText(path, text, origin, "json", document))
 
     def _described(self, path: Path, value: Json, origin: Origin, *, prose: bool = False) -> None:
-        """The prose in definitions and schemas, not their names and keywords. With ``prose``, every string is."""
-        if len(path) > DEEPEST:
-            raise BadRequest(f"'{path[1]}' has more than {DEEPEST} levels.", param=str(path[1]))
-        if isinstance(value, str):
-            if prose:
-                self._add(path, value, origin)
-        elif isinstance(value, Mapping):
-            named = bool(path) and path[-1] == "properties"
-            for key, one in value.items():
-                here = prose or (not named and key in _DESCRIBING)
-                self._described((*path, key), one, origin, prose=here)
-        elif isinstance(value, list):
-            for i, one in enumerate(value):
-                self._described((*path, i), one, origin, prose=prose)
+        if isinstance(value, str) and prose:
+            self._add(path, value, origin)
+        elif isinstance(value, str | Mapping | list):
+            definitions = Definitions()
+            definitions.read(path, value, prose=prose)
+            self._defined(path, definitions, origin)
+
+    def _defined(self, path: Path, definitions: Definitions, origin: Origin) -> None:
+        for where, text in definitions.prose:
+            self._add(where, text, origin)
+        # Their paths are nowhere: what is fixed is never replaced.
+        self._add((*path, "*names"), "\n".join(definitions.names), "identifier", "fixed")
+        self._add((*path, "*sentences"), "\n".join(definitions.sentences), origin, "fixed")
 
     def _prompt(self, prompt: Json) -> None:
         if isinstance(prompt, str):
@@ -225,165 +323,3 @@ class RequestTexts:
             self._add(("prompt", i), one, "user")
         if not all(isinstance(one, str) for one in prompt):
             self.unread.append("token_ids")
-
-
-def replaced(request: ChatRequest, texts: Mapping[Path, str]) -> ChatRequest:
-    """A copy of ``request`` with other texts at these paths."""
-    if request.native is not None:
-        return _native_replaced(request, request.native, {path[1:]: text for path, text in texts.items()})
-    fresh = {name: _put_all(getattr(request, str(name)), below) for name, below in _by_step(texts).items()}
-    return replace(request, **{str(name): value for name, value in fresh.items()})
-
-
-def _native_replaced(request: ChatRequest, own: Native, texts: Mapping[Path, str]) -> ChatRequest:
-    """A native request with other texts at these paths, and its canonical form."""
-    values = {
-        # The input of a call is an object there, not JSON text.
-        path: text if isinstance(_at(own.body, path), str) else json.loads(text)
-        for path, text in texts.items()
-    }
-    fresh = own.read(_put_all(own.body, values))
-    changed = {name: fresh.params[name] for name in _TEXT_PARAMS if name in fresh.params}
-    return replace(
-        request, messages=fresh.messages, params={**request.params, **changed}, native=fresh.native
-    )
-
-
-_TEXT_PARAMS = ("tools", "response_format", "user")
-"""Parameters that hold texts."""
-
-
-def _at(tree: Json, path: Path) -> Json:
-    for step in path:
-        tree = tree[step]
-    return tree
-
-
-def _put_all(tree: Json, values: Mapping[Path, Json]) -> Json:
-    """``put`` for each of ``values``, with at most one copy of any object."""
-    if () in values:
-        return values[()]
-    copy: Any = dict(tree) if isinstance(tree, Mapping) else list(tree)
-    for step, below in _by_step(values).items():
-        copy[step] = _put_all(copy[step], below)
-    return tuple(copy) if isinstance(tree, tuple) else copy
-
-
-def _by_step(values: Mapping[Path, Json]) -> dict[str | int, dict[Path, Json]]:
-    below: dict[str | int, dict[Path, Json]] = {}
-    for path, value in values.items():
-        below.setdefault(path[0], {})[path[1:]] = value
-    return below
-
-
-def put(tree: Json, path: Path, value: Json) -> Json:
-    """A copy of ``tree`` with ``value`` at ``path``; everything off the path is shared."""
-    if not path:
-        return value
-    step, rest = path[0], path[1:]
-    if isinstance(tree, Mapping):
-        return {**tree, step: put(tree[str(step)], rest, value)}
-    copy = list(tree)
-    copy[int(step)] = put(copy[int(step)], rest, value)
-    return tuple(copy) if isinstance(tree, tuple) else copy
-
-
-def _leaves(document: Json) -> Iterator[Json]:
-    """Keys and values, in order."""
-    if isinstance(document, dict):
-        for key, value in document.items():
-            yield key
-            yield from _leaves(value)
-    elif isinstance(document, list):
-        for value in document:
-            yield from _leaves(value)
-    else:
-        yield document
-
-
-def argument_texts(arguments: str) -> str:
-    """The keys and values of a tool call's arguments, a line each; unchanged if it is not JSON."""
-    try:
-        return "\n".join(map(_leaf_text, _leaves(_parsed(arguments))))
-    except ValueError:
-        return _unescaped(arguments)
-
-
-def _parsed(arguments: str) -> Json:
-    """Raises ``ValueError`` for what is not JSON, is nested too deeply, or would not survive being written again."""
-    try:
-        document = json.loads(
-            arguments, object_pairs_hook=_distinct, parse_float=_finite, parse_constant=_finite
-        )
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if _is_deep(document):
-        raise ValueError("nested too deeply")
-    if _HALF.search(arguments):
-        json.dumps(document, ensure_ascii=False).encode()  # a lone surrogate raises UnicodeError
-    return document
-
-
-def _distinct(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice, and only its last value would be read")
-    return found
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if not math.isfinite(value):
-        raise ValueError(f"{number} is not JSON, or not a Python number")
-    return value
-
-
-def _unescaped(arguments: str) -> str:
-    """With the escapes undone that hide characters from patterns."""
-    return Unescaping().feed(arguments + "\n").removesuffix("\n")
-
-
-def _is_deep(document: Json) -> bool:
-    level = [document]
-    for _ in range(DEEPEST):
-        level = [
-            one
-            for each in level
-            if isinstance(each, dict | list)
-            for one in (each.values() if isinstance(each, dict) else each)
-        ]
-    return bool(level)
-
-
-def _leaf_text(leaf: Json) -> str:
-    return leaf if isinstance(leaf, str) else json.dumps(leaf)
-
-
-def rewritten(document: Json, edit: Mapping[int, str]) -> str:
-    """The JSON text of ``document`` with some of its leaves, by number, replaced."""
-    number = -1
-
-    def leaf(value: Json) -> Json:
-        nonlocal number
-        number += 1
-        return edit.get(number, value)
-
-    def walk(value: Json) -> Json:
-        if isinstance(value, dict):
-            return {leaf(key): walk(one) for key, one in value.items()}
-        if isinstance(value, list):
-            return [walk(one) for one in value]
-        return leaf(value)
-
-    return json.dumps(walk(document), ensure_ascii=False, separators=(",", ":"))
-
-
-def leaf_spans(document: Json) -> list[tuple[int, int]]:
-    """Where the leaves are in the ``text`` of ``document``."""
-    spans = []
-    start = 0
-    for value in _leaves(document):
-        end = start + len(_leaf_text(value))
-        spans.append((start, end))
-        start = end + 1
-    return spans

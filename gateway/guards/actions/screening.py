@@ -10,12 +10,13 @@ from gateway.errors import BadRequest, Blocked, GuardUnavailable
 from gateway.findings import Finding
 from gateway.guards.actions.background import ScanInput
 from gateway.guards.actions.batch_scan import BatchScan, TooMuchFound, at_once
-from gateway.guards.actions.edits import Edit, merged
+from gateway.guards.actions.edits import Edit, merged, shown
 from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
 from gateway.guards.actions.mask import Placeholders
 from gateway.guards.actions.native import Path
-from gateway.guards.actions.request_texts import RequestTexts, replaced
+from gateway.guards.actions.replacing import replaced
+from gateway.guards.actions.request_texts import RequestText, RequestTexts
 from gateway.guards.actions.support import MESSAGE, SELF_HARM, Support, calls_for_support
 from gateway.guards.scanners.scanner import Unscanned
 from gateway.observe.metrics import Metrics
@@ -83,7 +84,7 @@ class Screening:
                 )
 
     def _count(self) -> None:
-        total = sum(len(text.text) for text in self._texts.texts)
+        total = self._texts.characters
         for inspection in self._inspections:
             limit = inspection.guard.limit
             if limit is not None and total > limit:
@@ -95,8 +96,10 @@ class Screening:
                     )
 
     async def _look(self, inspection: Inspection) -> None:
-        origins = inspection.guard.scanner.origins
+        origins = inspection.guard.origins
         mine = [number for number, text in enumerate(self._texts.texts) if text.origin in origins]
+        if len(mine) < len(self._texts.texts):
+            inspection.skipped = frozenset(text.origin for text in self._texts.texts) - origins
         if not mine:
             return
         texts = self._texts.texts
@@ -207,6 +210,8 @@ class Screening:
         fresh: dict[Path, str] = {}
         for count, number in enumerate(sorted(edits), 1):
             text = self._texts.texts[number]
+            if text.kind == "fixed":
+                raise _unchangeable(text, edits[number][0][0])
             one, *others = edits[number]  # each without overlaps
             fresh[text.path] = await placeholders.edited(text, merged(chain(one, *others)) if others else one)
             if not count % _TEXTS_AT_ONCE:
@@ -226,6 +231,13 @@ class Screening:
         )
 
 
+def _unchangeable(text: RequestText, edit: Edit) -> Blocked:
+    where = ".".join(str(step) for step in text.path if not str(step).startswith("*"))
+    return Blocked(
+        f"There is {shown(edit.label)} among the names in '{where}', which cannot be masked. Rename what it names."
+    )
+
+
 def _keeps(guard: Guard) -> bool:
     return guard.config.action == "local"
 
@@ -235,6 +247,6 @@ def scan_input(request: ChatRequest) -> ScanInput:
     texts = RequestTexts.of(request)
     return ScanInput(
         texts=[(text.text, text.origin) for text in texts.texts],
-        lengths=[sum(len(text.text) for text in texts.texts)],
+        lengths=[texts.characters],
         unread=[TOKEN_IDS] if TOKEN_IDS in texts.unread else [],
     )

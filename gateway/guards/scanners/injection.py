@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gateway.guards.scanners.layered import Judge, LayeredScanner, unsafe
 from gateway.guards.scanners.normalised import plain
+from gateway.guards.scanners.scanner import ORIGINS as EVERY_ORIGIN
 from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
 from gateway.guards.scanners.wording import Wording
 from gateway.policy.schema.guards import Classifier, InjectionGuard
@@ -15,8 +16,8 @@ from gateway.sidecar.api import Scored, Sidecar
 from gateway.text.linear import probability
 from gateway.types import Call
 
-ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
-"""Not ``system``: the developer may give instructions."""
+ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "definition", "answer"})
+"""If the policy names none. Not ``system``: the developer may give instructions."""
 LABELS = ("injection", "indirect", "jailbreak")
 CLEAR = (0.02, 0.98)
 """Probabilities below and above which the fast check alone decides."""
@@ -38,7 +39,7 @@ def injection(config: InjectionGuard, sidecar: Sidecar, judge: Judge | None) -> 
     return _ByOrigin(
         {
             origin: _layered(config, _Detector(wording, sidecar, config.classifier, origin), judge)
-            for origin in ORIGINS
+            for origin in EVERY_ORIGIN
         }
     )
 
@@ -136,4 +137,4 @@ class _Detector:
         return Scored(start, end, {self._label(text): score})
 
     def _label(self, text: str) -> str:
-        return "indirect" if self._origin == "tool" else self._wording.kind(text)
+        return "indirect" if self._origin in ("tool", "definition") else self._wording.kind(text)

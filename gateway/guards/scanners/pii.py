@@ -13,7 +13,7 @@ from gateway.guards.scanners.allowed import Allowed
 from gateway.guards.scanners.custom_patterns import CustomPatterns
 from gateway.guards.scanners.escapes import unglued
 from gateway.guards.scanners.normalised import CONTEXT, Normalised
-from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
+from gateway.guards.scanners.scanner import ORIGINS, Origin, Unscanned, Verdict
 from gateway.pii.entities import asked_of_sidecar, expanded
 from gateway.pii.patterns import PATTERNS
 from gateway.pii.patterns.pattern import Pattern
@@ -30,7 +30,7 @@ _CLEAN = {check: Verdict(check=check) for check in ("fast", "model")}
 class Pii:
     """The ``Scanner`` of one ``pii`` guard. ``sidecar`` is asked only for entities that have no pattern here."""
 
-    origins: frozenset[Origin] = frozenset({"system", "user", "assistant", "tool", "answer"})
+    origins: frozenset[Origin] = frozenset(ORIGINS)
 
     def __init__(self, config: PiiGuard, sidecar: Sidecar | None) -> None:
         fast = "fast" in config.checks

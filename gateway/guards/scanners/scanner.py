@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from gateway.findings import Finding
 from gateway.types import Call
 
-Origin = Literal["system", "user", "assistant", "tool", "answer"]
-"""Who wrote a text: the developer, the caller, a model earlier, a tool or document, the model now."""
+Origin = Literal["system", "user", "assistant", "tool", "definition", "identifier", "answer"]
+"""Where a text comes from: the developer, the caller, a model earlier, a tool or document; the definition of a tool or
+schema, names and ids and URLs, which are no prose; the model now."""
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
 
 
 @dataclass(frozen=True, slots=True)

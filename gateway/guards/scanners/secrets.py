@@ -16,7 +16,7 @@ from gateway.findings import Finding
 from gateway.guards.scanners.escapes import unglued
 from gateway.guards.scanners.normalised import Normalised
 from gateway.guards.scanners.pii import apart
-from gateway.guards.scanners.scanner import Origin, Verdict
+from gateway.guards.scanners.scanner import ORIGINS, Origin, Verdict
 from gateway.policy.schema.guards import SecretsGuard
 from gateway.types import Call
 
@@ -125,7 +125,7 @@ _MARKS = frozenset("!@#$%^&*+=~?|\\")
 class Secrets:
     """The ``Scanner`` of one ``secrets`` guard. The fast check decides everything."""
 
-    origins: frozenset[Origin] = frozenset({"system", "user", "assistant", "tool", "answer"})
+    origins: frozenset[Origin] = frozenset(ORIGINS)
     longest = 512
     """Keys and passwords. Private keys are longer: they are found from their first line on, or by their lines in a
     text that begins in the middle of one."""

@@ -17,7 +17,8 @@ from gateway.sidecar.api import Scored, Sidecar
 from gateway.text.linear import log_odds, probability
 
 CATEGORIES = ("hate", "harassment", "violence", "sexual", "self_harm")
-ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "answer"})
+ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "definition", "answer"})
+"""If the policy names none."""
 SELF_HARM = "self_harm"
 UNSAFE = "unsafe"
 """The one label of a classifier that replaces the head."""

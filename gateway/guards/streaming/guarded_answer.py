@@ -20,7 +20,7 @@ from gateway.guards.actions.batch_scan import BatchScan, at_once
 from gateway.guards.actions.deltas import is_json
 from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.request_texts import put
+from gateway.guards.actions.replacing import put
 from gateway.guards.scanners.scanner import Origin, Unscanned
 from gateway.guards.streaming.cut import Cut, final_chunks
 from gateway.guards.streaming.guarded_choice import GuardedChoice, HeldChunk

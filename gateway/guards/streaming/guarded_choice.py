@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.guards.actions.deltas import delta_of, delta_texts, is_whole
 from gateway.guards.actions.native import Path
-from gateway.guards.actions.request_texts import put
+from gateway.guards.actions.replacing import put
 from gateway.guards.streaming.text_stream import TextStream
 from gateway.types import Chunk
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.guards.actions.arguments import argument_texts
 from gateway.guards.actions.background import ScanInput
 from gateway.guards.actions.deltas import CONTENT, Channel, delta_texts, readable
-from gateway.guards.actions.request_texts import argument_texts
 from gateway.types import Chunk
 
 MAX_CHARACTERS = 2_000_000

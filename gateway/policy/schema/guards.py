@@ -13,6 +13,8 @@ from gateway.policy.schema.values import Count, Frozen, Name, Network, Share, Si
 Direction = Literal["input", "output"]
 Action = Literal["block", "redact", "mask", "local", "flag"]
 Check = Literal["fast", "model"]
+Source = Literal["system", "user", "assistant", "tool", "definition", "identifier"]
+"""Where a text of a request comes from, see ``gateway.guards.scanners.scanner.Origin``."""
 
 
 def _pattern(text: str) -> str:
@@ -74,6 +76,8 @@ class AnyGuard(Frozen):
     action: Action = "block"
     tenants: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
     """Glob patterns of the tenants it looks after."""
+    origins: Annotated[tuple[Source, ...], Field(min_length=1)] | None = None
+    """Which texts of requests it scans; None: those that its kind is made for."""
     stream: Literal["hold", "windowed", "optimistic"] = "windowed"
     """What a client sees of a streamed answer before the guard has judged it. With ``flag``: all of it, always."""
     window: Annotated[int, Field(strict=True, ge=16, le=100_000)] = 256

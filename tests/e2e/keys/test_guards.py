@@ -83,6 +83,12 @@ async def finish(site: Site) -> Any:
     return (await site.ask()).json()["choices"][0]["finish_reason"]
 
 
+async def system(site: Site) -> int:
+    """The status of a request whose developer says the word."""
+    messages = [{"role": "system", "content": "hello"}, {"role": "user", "content": "Hi"}]
+    return (await site.post("/v1/chat/completions", {"model": "m", "messages": messages})).status_code
+
+
 def detector(kind: str, **more: Any) -> dict[str, Any]:
     return guard(kind=kind, **{"action": "block", "checks": ["fast"], **more})
 
@@ -303,6 +309,7 @@ ROWS = [
         MESSAGE,
         detector("toxicity"),
     ),
+    Row("guards.<name>.origins", topic(origins=["system"]), system, 400, 200, topic()),
     # kind: topics
     Row("guards.<name>.kind (topics)", topic(), status("hello"), 400, 200, detector("injection")),
     Row("guards.<name>.action (topics)", topic(action="redact"), status("hello"), 200, 400, topic()),

@@ -7,8 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.guards.actions.arguments import leaf_spans, rewritten
 from gateway.guards.actions.edits import Edit, JsonCursor, Offsets, applied, merged
-from gateway.guards.actions.request_texts import RequestText, leaf_spans, put, rewritten
+from gateway.guards.actions.replacing import put
+from gateway.guards.actions.request_texts import RequestText
 from tests.examples import examples
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=8)

@@ -60,7 +60,10 @@ def test_what_tools_say_is_read_and_what_they_are_set_to_is_not() -> None:
         text.text
         for text in RequestTexts.of(native({"role": "user", "content": "Hi", "note": "aside"})).texts
     ]
-    assert said == ["tool", "field", "example", "tomorrow", "Springfield", "rules", "Hi", "aside"]
+    names = "f\na\nfield_of_tomorrow\nof\nweb_search\nuser_location\ncity"
+    assert said[:5] == ["tool", "field", "example", "tomorrow", "Springfield"]
+    assert said[6:] == ["rules", "Hi", "aside"]
+    assert set(said[5].split("\n")) <= set(names.split("\n"))
 
 
 @pytest.mark.parametrize("request_of", [native, openai])

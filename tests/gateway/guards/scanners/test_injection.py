@@ -136,7 +136,7 @@ def test_labels_say_what_it_is() -> None:
 
 
 def test_the_developers_words_are_not_looked_at() -> None:
-    assert FAST.origins == {"user", "tool", "answer"}
+    assert FAST.origins == {"user", "tool", "definition", "answer"}
 
 
 async def test_the_head_counts_beside_the_wording() -> None:

@@ -225,7 +225,7 @@ async def flagged(scanner: Scanner, texts: Sequence[str]) -> list[str]:
 
 
 def test_whose_words_it_looks_at() -> None:
-    assert scanner().origins == ORIGINS == {"user", "tool", "answer"}
+    assert scanner().origins == ORIGINS == {"user", "tool", "definition", "answer"}
 
 
 async def test_the_fast_tier_alone_finds_most_and_accuses_few() -> None:
