@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.pii.patterns import (
+    birth,
     brazil,
     card,
     crypto,
@@ -64,6 +65,7 @@ PATTERNS: Mapping[str, Pattern] = {
         card.CREDIT_CARD,
         iban.IBAN_CODE,
         *_NATIONAL,
+        birth.DATE_OF_BIRTH,
         us.US_PASSPORT,
         us.US_DRIVER_LICENSE,
         network.IP_ADDRESS,

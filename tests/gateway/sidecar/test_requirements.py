@@ -22,7 +22,7 @@ def policy(**more: Any) -> Policy:
 @pytest.mark.parametrize(
     ("more", "wanted"),
     [
-        ({"guards": {"pii": {"entities": ["EMAIL_ADDRESS", "ES_NIF"]}}}, {"entities"}),
+        ({"guards": {"pii": {"entities": ["EMAIL_ADDRESS", "ES_PASSPORT"]}}}, {"entities"}),
         ({"guards": {"pii": {"checks": ["model"]}}}, {"entities"}),
         ({"guards": {"injection": {}}}, {"embedder"}),
         ({"guards": {"toxicity": {}}}, {"embedder"}),
