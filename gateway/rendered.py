@@ -154,7 +154,7 @@ class RenderedCache:
             or call.cached != "exact"
             or len(data) > MAX_BYTES
             or call.request.embeds
-            or self._guards.of(call.principal.tenant).reads_input
+            or self._guards.of_call(call).reads_input
             or (head := dialect.answer_head(call.request_id, created := int(time.time()))) is None
             or (entry := self._caches.entry(call)) is None
             or (packed := self._answers.get_now(entry.key)) is None

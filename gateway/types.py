@@ -284,6 +284,8 @@ class Call:
     """Trace context and the like, to be sent along upstream."""
     provider_headers: Mapping[str, str] = field(default_factory=dict)
     """The caller's own that are meant for the model's provider, such as ``anthropic-beta``."""
+    route: str = ""
+    """The path that was asked: ``/v1/chat/completions``."""
     query: str = ""
     """The request's query string, for a provider that knows it."""
     model: str = ""

@@ -101,7 +101,9 @@ class Caches:
 
     def entry(self, call: Call) -> CacheEntry | None:
         """None where no cache could store the answer to ``call``."""
-        fingerprint = self._fingerprints.of(call.model, call.principal.tenant)
+        fingerprint = self._fingerprints.of(
+            call.model, call.principal.tenant, call.principal.key_id, call.route
+        )
         try:
             similar = None
             if self.semantic is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 
@@ -100,6 +99,7 @@ BESIDE_CALL = frozenset(
             "receipt",
             "started",
             "headers",
+            "route",
             "deadline",
             "cache_control",
             "positions",
@@ -139,18 +139,21 @@ class Fingerprints:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._known: dict[tuple[str, str], str] = {}
+        self._known: dict[tuple[str, str, str, str], str] = {}
+        self._is_scoped = any(guard.is_scoped for guard in policy.guards.values())
         self._own: dict[str, frozenset[str]] = {}
 
-    def of(self, model: str, tenant: str) -> str:
+    def of(self, model: str, tenant: str, key_id: str = "", route: str = "") -> str:
         """Policies with the same fingerprint give the same answers to ``tenant``'s questions to ``model``.
 
         It covers the model's targets, its cascade's steps and larger models with theirs, those targets' backends, and
-        every guard of the tenant, with all their settings but those in ``BESIDE``.
+        every guard that looks after what the tenant's ``key_id`` asks at ``route``, with all their settings but those
+        in ``BESIDE``.
         """
-        known = self._known.get((model, tenant))
+        who = (model, tenant, key_id, route) if self._is_scoped else (model, tenant, "", "")
+        known = self._known.get(who)
         if known is None:
-            known = self._known[model, tenant] = _digest(self._parts(model, tenant))
+            known = self._known[who] = _digest(self._parts(*who))
         return known
 
     def own_models(self, model: str) -> frozenset[str]:
@@ -160,12 +163,12 @@ class Fingerprints:
             known = self._own[model] = frozenset(self._reached([model]))
         return known
 
-    def _parts(self, model: str, tenant: str) -> Json:
+    def _parts(self, model: str, tenant: str, key_id: str, route: str) -> Json:
         policy = self._policy
         guards = {
             name: settings_of(guard)
             for name, guard in policy.guards.items()
-            if any(fnmatchcase(tenant, pattern) for pattern in guard.tenants)
+            if guard.looks_after(tenant, key_id=key_id, model=model, route=route)
         }
         judges = [guard["judge"] for guard in guards.values() if guard.get("judge")]
         reached = [model, *judges]

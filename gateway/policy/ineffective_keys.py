@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
@@ -30,6 +31,7 @@ def ineffective_keys(policy: Policy, content: Mapping[str, Any]) -> Iterator[Dia
     yield from _unlaunched(policy, content)
     yield from _unstreamed(policy, content)
     yield from _unsupportive(policy, content)
+    yield from _unasked(policy)
     yield from _unlimited(policy)
     yield from _conditions(policy)
     yield from _unsure(policy)
@@ -75,6 +77,9 @@ def _unstreamed(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnost
             elif key in written and "output" not in guard.on:
                 message = "has no effect on requests; write 'on: [input, output]' to scan answers"
                 yield Diagnostic(("guards", name, key), message)
+        if "message" in written and guard.action != "block":
+            message = f"has no effect with 'action: {guard.action}', which refuses nothing"
+            yield Diagnostic(("guards", name, "message"), message)
         if "on_error" in written and guard.action == "flag":
             message = "has no effect with 'action: flag', which refuses nothing"
             yield Diagnostic(("guards", name, "on_error"), message)
@@ -96,6 +101,21 @@ def _unsupportive(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagno
                 f"has no effect with 'action: {guard.self_harm.action}'; write 'action: support' to send it"
             )
             yield Diagnostic(("guards", name, "self_harm", "message"), message)
+
+
+def _unasked(policy: Policy) -> Iterator[Diagnostic]:
+    """Models of guards that nobody can ask for by that name."""
+    for name, guard in policy.guards.items():
+        for index, pattern in enumerate(guard.models):
+            if any(fnmatchcase(model, pattern) for model in policy.models):
+                continue
+            meant = policy.resolve(pattern)
+            hint = (
+                f"; it is an alias of '{meant}', write that"
+                if meant
+                else suggestion(pattern, tuple(policy.models))
+            )
+            yield Diagnostic(("guards", name, "models", index), f"no model is named '{pattern}'{hint}")
 
 
 def _unlimited(policy: Policy) -> Iterator[Diagnostic]:

@@ -18,7 +18,7 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics, *, rep
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
-            mine = guards.of(call.principal.tenant)
+            mine = guards.of_call(call)
             chunks = guarded(call, mine.input) if mine.input else following(call)
             return flagged(call, mine.input_flags, chunks) if mine.input_flags else chunks
 

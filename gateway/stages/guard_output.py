@@ -18,7 +18,7 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
-            mine = guards.of(call.principal.tenant)
+            mine = guards.of_call(call)
             if call.request.embeds or not (mine.output or mine.output_flags):
                 return following(call)
             observed = flagged(mine.output_flags) if mine.output_flags else following

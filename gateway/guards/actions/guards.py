@@ -1,16 +1,16 @@
-"""The guards of a policy, by tenant."""
+"""The guards of a policy, by who asks what."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from gateway.fair_turns import FairTurns
 from gateway.guards.actions.offload import Offload
 from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, SelfHarm, ToxicityGuard
+from gateway.types import Call
 
 _REMEMBERED = 10_000
 """Tenants; those of JWTs need not be in the policy."""
@@ -76,7 +76,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class TenantGuards:
-    """The guards of one tenant, in the policy's order."""
+    """The guards of one tenant's requests, in the policy's order."""
 
     input: tuple[Guard, ...] = ()
     output: tuple[Guard, ...] = ()
@@ -100,22 +100,30 @@ class Guards:
             Guard(name, config, scanners[name], turns, (offloads or {}).get(name))
             for name, config in policy.guards.items()
         ]
-        self._known: dict[str, TenantGuards] = {}
+        self._known: dict[tuple[str, str, str, str], TenantGuards] = {}
+        self._is_scoped = any(guard.config.is_scoped for guard in self._all)
 
-    def of(self, tenant: str) -> TenantGuards:
-        """Computed once a tenant."""
-        known = self._known.get(tenant)
+    def of_call(self, call: Call) -> TenantGuards:
+        """Those that look after a request."""
+        if not self._is_scoped:
+            return self.of(call.principal.tenant)
+        return self.of(call.principal.tenant, call.principal.key_id, call.model, call.route)
+
+    def of(self, tenant: str, key_id: str = "", model: str = "", route: str = "") -> TenantGuards:
+        """Computed once; all but the tenant matters only where a guard is scoped by it."""
+        who = (tenant, key_id, model, route)
+        known = self._known.get(who)
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             mine = [
                 guard
                 for guard in self._all
-                if any(fnmatchcase(tenant, pattern) for pattern in guard.config.tenants)
+                if guard.config.looks_after(tenant, key_id=key_id, model=model, route=route)
             ]
             asked = [guard for guard in mine if "input" in guard.config.on]
             answered = [guard for guard in mine if "output" in guard.config.on]
-            known = self._known[tenant] = TenantGuards(
+            known = self._known[who] = TenantGuards(
                 input=tuple(guard for guard in asked if guard.acts),
                 output=tuple(guard for guard in answered if guard.acts),
                 input_flags=tuple(guard for guard in asked if not guard.acts),

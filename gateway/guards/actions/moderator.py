@@ -17,7 +17,7 @@ from gateway.guards.scanners.layered import Fast, Judge, Model
 from gateway.guards.scanners.scanner import Unscanned
 from gateway.policy.schema import AnyGuard, ToxicityGuard
 from gateway.sidecar.api import Sidecar, SidecarError
-from gateway.types import Call, Chunk, Chunks, Json, Usage
+from gateway.types import Call, Chunk, Chunks, Json, Principal, Usage
 
 MODEL = "tollgate-toxicity"
 CATEGORIES = (
@@ -115,7 +115,7 @@ class Moderator:
 
         Raises ``GuardUnavailable``.
         """
-        name, guard = self._guard_of(call.principal.tenant)
+        name, guard = self._guard_of(call.principal)
         texts: Sequence[str] = call.request.params["input"]
         opinions = await self._judged(texts, guard, self._judges.get(name or ""), call)
         flagged = sum(1 for one in opinions if one.unsafe)
@@ -131,9 +131,9 @@ class Moderator:
                 more=not last,
             )
 
-    def _guard_of(self, tenant: str) -> tuple[str | None, ToxicityGuard]:
+    def _guard_of(self, principal: Principal) -> tuple[str | None, ToxicityGuard]:
         for name, guard in self._guards:
-            if _looks_after(tenant, guard):
+            if _looks_after(principal, guard):
                 return name, guard
         return None, _DEFAULT
 
@@ -198,7 +198,7 @@ class Moderator:
         asked = [i for i, one in enumerate(opinions) if abs(_margin(one.scores, guard)) < _UNCLEAR]
         if not asked:
             return
-        if any(_looks_after(call.principal.tenant, keeper) for keeper in self._keepers):
+        if any(_looks_after(call.principal, keeper) for keeper in self._keepers):
             call.local_only = True  # nobody looks here for what must stay
         async with asyncio.timeout(guard.timeout):
             verdicts = await judge.judge([texts[i] for i in asked], "user", call)
@@ -209,8 +209,11 @@ class Moderator:
             opinions[i] = _Moderated(scores, unsafe, verdict.check)
 
 
-def _looks_after(tenant: str, guard: AnyGuard) -> bool:
-    return any(fnmatchcase(tenant, pattern) for pattern in guard.tenants)
+def _looks_after(principal: Principal, guard: AnyGuard) -> bool:
+    """Whatever models and routes the guard is for."""
+    return any(fnmatchcase(principal.tenant, pattern) for pattern in guard.tenants) and any(
+        fnmatchcase(principal.key_id, pattern) for pattern in guard.keys
+    )
 
 
 def _unavailable() -> GuardUnavailable:

@@ -90,9 +90,10 @@ class Screening:
             if limit is not None and total > limit:
                 inspection.found([Finding("length", limit, total)])
                 if inspection.guard.config.action == "block":
-                    raise Blocked(
+                    raise _blocked(
+                        inspection.guard,
                         f"The texts of this request have {total} characters. The guard '{inspection.guard.name}' "
-                        f"allows {limit}."
+                        f"allows {limit}.",
                     )
 
     async def _look(self, inspection: Inspection) -> None:
@@ -164,7 +165,10 @@ class Screening:
             if found:
                 inspection.found(found)
                 labels = ", ".join(dict.fromkeys(finding.label for finding in found))
-                raise Blocked(f"The guard '{inspection.guard.name}' refused this request for {labels}.")
+                raise _blocked(
+                    inspection.guard,
+                    f"The guard '{inspection.guard.name}' refused this request for {labels}.",
+                )
 
     def _supports(self, scan: BatchScan, numbers: Sequence[int]) -> bool:
         guard = scan.inspection.guard
@@ -229,6 +233,11 @@ class Screening:
             scanned=not any(inspection.unscanned for inspection in self._inspections),
             unread=list(dict.fromkeys(self._texts.unread))[:16],
         )
+
+
+def _blocked(guard: Guard, message: str) -> Blocked:
+    """In the policy's own words, where it has any."""
+    return Blocked(guard.config.message or message)
 
 
 def _unchangeable(text: RequestText, edit: Edit) -> Blocked:

@@ -49,6 +49,8 @@ class Cut:
             "choice": self.choice,
             "request_id": request_id,
         }
+        if self.guard.config.message is not None:
+            facts["message"] = self.guard.config.message
         return facts if self.channel == CONTENT else {**facts, "channel": self.channel}
 
 

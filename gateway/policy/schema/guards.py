@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -15,6 +16,8 @@ Action = Literal["block", "redact", "mask", "local", "flag"]
 Check = Literal["fast", "model"]
 Source = Literal["system", "user", "assistant", "tool", "definition", "identifier"]
 """Where a text of a request comes from, see ``gateway.guards.scanners.scanner.Origin``."""
+Route = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/responses"]
+"""With what is below it, such as ``/v1/messages/count_tokens``."""
 
 
 def _pattern(text: str) -> str:
@@ -76,6 +79,14 @@ class AnyGuard(Frozen):
     action: Action = "block"
     tenants: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
     """Glob patterns of the tenants it looks after."""
+    keys: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    """Glob patterns of the ids of their keys."""
+    models: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    """Glob patterns of the models that are asked for, by their names in ``models``."""
+    routes: Annotated[tuple[Route, ...], Field(min_length=1)] | None = None
+    """None: all."""
+    message: Text | None = None
+    """What a caller is told who is refused; None: the guard's name, and the labels of what it found."""
     origins: Annotated[tuple[Source, ...], Field(min_length=1)] | None = None
     """Which texts of requests it scans; None: those that its kind is made for."""
     stream: Literal["hold", "windowed", "optimistic"] = "windowed"
@@ -88,6 +99,20 @@ class AnyGuard(Frozen):
     """When a text could not be judged. With ``flag`` it is noted, and passes."""
     timeout: Timeout = 2.0
     """For one judgement."""
+
+    @property
+    def is_scoped(self) -> bool:
+        """Whether it matters to more than the tenant which key asks which model where."""
+        return self.keys != ("*",) or self.models != ("*",) or self.routes is not None
+
+    def looks_after(self, tenant: str, *, key_id: str, model: str, route: str) -> bool:
+        """Whether it scans what ``key_id`` of ``tenant`` asks of ``model`` at the path ``route``."""
+        return (
+            any(fnmatchcase(tenant, pattern) for pattern in self.tenants)
+            and any(fnmatchcase(key_id, pattern) for pattern in self.keys)
+            and any(fnmatchcase(model, pattern) for pattern in self.models)
+            and (self.routes is None or any(f"{route}/".startswith(f"{own}/") for own in self.routes))
+        )
 
     @property
     def refuses_unjudged(self) -> bool:

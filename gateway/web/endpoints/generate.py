@@ -242,6 +242,7 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
         cache_control=cache_control,
         positions=positions,
         provider_headers=provider,
+        route=scope["path"],
         query=scope.get("query_string", b"").decode("latin-1"),
     )
 

@@ -57,6 +57,7 @@ def _call(context: RequestContext, texts: list[str], scope: Scope) -> Call:
         principal=context.caller(),
         request=ChatRequest(MODEL, prompt=[], params={"input": texts}, embeds=True),
         policy=context.runtime.policy,
+        route=scope["path"],
         receipt=Receipt(context.request_id, time.time()),
         started=context.started,
         headers={

@@ -10,6 +10,7 @@ import pytest
 from gateway.guards.actions.support import MESSAGE
 from tests.e2e.keys.harness import Look, Row, Site, on, status, streamed
 from tests.fakes import completion, reply
+from tests.serving import KEY, OTHER_KEY
 
 pytestmark = pytest.mark.anyio
 
@@ -87,6 +88,32 @@ async def system(site: Site) -> int:
     """The status of a request whose developer says the word."""
     messages = [{"role": "system", "content": "hello"}, {"role": "user", "content": "Hi"}]
     return (await site.post("/v1/chat/completions", {"model": "m", "messages": messages})).status_code
+
+
+DEFAULT_REFUSAL = "The guard 'it' refused this request for word:0."
+
+
+async def refusal(site: Site) -> Any:
+    return (await site.ask("hello")).json()["error"]["message"]
+
+
+async def each_key(site: Site) -> list[int]:
+    return [(await site.ask("hello", token=token)).status_code for token in (KEY, OTHER_KEY)]
+
+
+async def each_model(site: Site) -> list[int]:
+    return [(await site.ask("hello", model=model)).status_code for model in ("m", "other")]
+
+
+async def each_route(site: Site) -> list[int]:
+    chat: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
+    asked = [
+        ("/v1/chat/completions", chat),
+        ("/v1/completions", {"model": "m", "prompt": "hello"}),
+        ("/v1/messages", chat),
+        ("/v1/messages/count_tokens", {"model": "m", "messages": chat["messages"]}),
+    ]
+    return [(await site.post(path, body)).status_code for path, body in asked]
 
 
 def detector(kind: str, **more: Any) -> dict[str, Any]:
@@ -308,6 +335,19 @@ ROWS = [
         "Please talk to us.",
         MESSAGE,
         detector("toxicity"),
+    ),
+    Row("guards.<name>.keys", topic(keys=["on*"]), each_key, [400, 200], [400, 400], topic()),
+    Row("guards.<name>.models", topic(models=["oth*"]), each_model, [200, 400], [400, 400], topic()),
+    Row(
+        "guards.<name>.routes",
+        topic(routes=["/v1/completions", "/v1/messages"]),
+        each_route,
+        [200, 400, 400, 400],
+        [400, 400, 400, 400],
+        topic(),
+    ),
+    Row(
+        "guards.<name>.message", topic(message="Ask legal."), refusal, "Ask legal.", DEFAULT_REFUSAL, topic()
     ),
     Row("guards.<name>.origins", topic(origins=["system"]), system, 400, 200, topic()),
     # kind: topics

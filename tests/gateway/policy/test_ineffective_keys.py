@@ -41,6 +41,18 @@ def told(folder: Path, lines: str) -> list[str]:
             "b.yaml:3: models.x.context: has no value, and is ignored; write one",
         ),
         (
+            "guards:\n  secrets:\n    models: ['m*', mm]",
+            "b.yaml:3: guards.secrets.models[1]: no model is named 'mm'; did you mean 'm'?",
+        ),
+        (
+            "guards:\n  secrets:\n    message: Ask us.",
+            "b.yaml:3: guards.secrets.message: has no effect with 'action: redact', which refuses nothing",
+        ),
+        (
+            "models:\n  x: {aliases: [y], targets: [{backend: one, model: m}]}\nguards:\n  secrets:\n    models: [y]",
+            "b.yaml:5: guards.secrets.models[0]: no model is named 'y'; it is an alias of 'x', write that",
+        ),
+        (
             f"tenants: {{acme: {{}}}}\nkeys:\n  - {{id: k, sha256: '{HASH}', tenant: acmee}}",
             (
                 "b.yaml:3: keys[0].tenant: no tenant is named 'acmee': the key has no tenant quotas and no tenant "
