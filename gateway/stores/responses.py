@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -19,6 +19,8 @@ class StoredResponse:
     """Of its own input, with their ids."""
     before: Sequence[str] = ()
     """The ids of the responses that it continues, oldest first."""
+    size: int = 0
+    """Bytes of the records of those, and of its own where it was read."""
 
 
 class ResponseStore:
@@ -32,7 +34,7 @@ class ResponseStore:
 
     async def put(self, tenant: str, record: StoredResponse) -> bool:
         """Whether it is kept: not if it is too long. Raises ``StoreDown``."""
-        value = orjson.dumps({"response": record.response, "items": record.items, "before": record.before})
+        value = orjson.dumps(record)
         if len(value) > self._max_entry:
             return False
         await self.store.put({_key(tenant, record.response["id"]): value}, self._ttl)
@@ -70,4 +72,7 @@ def _key(tenant: str, response: str, kind: str = "response") -> str:
 
 
 def _read(value: bytes | None) -> StoredResponse | None:
-    return None if value is None else StoredResponse(**orjson.loads(value))
+    if value is None:
+        return None
+    record = StoredResponse(**orjson.loads(value))
+    return replace(record, size=record.size + len(value))

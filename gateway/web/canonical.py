@@ -25,7 +25,7 @@ def canonical(path: str) -> tuple[str, str | None]:
         deployed = _DEPLOYMENT.fullmatch("/".join(parts[1:]))
         if deployed is not None:
             return f"/v1/{deployed[2]}", deployed[1]
-        if parts[1:2] == ["v1"] or parts[1:2] == ["models"]:
+        if parts[1:2] in (["v1"], ["models"], ["responses"]):
             parts = parts[1:]
     while parts[:2] == ["v1", "v1"]:
         parts = parts[1:]

@@ -23,18 +23,25 @@ class Conversation:
     items: Sequence[Item] = ()
     before: Sequence[str] = ()
     """The ids of the responses that it consists of, oldest first."""
+    size: int = 0
+    """Bytes that it takes in the store."""
 
 
 async def recall(
-    store: ResponseStore | None, tenant: str, asked: ResponseRequest, *, most_items: int
+    store: ResponseStore | None,
+    tenant: str,
+    asked: ResponseRequest,
+    *,
+    most_items: int,
+    most_bytes: int,
 ) -> tuple[ResponseRequest, Conversation]:
     """``asked``, with the items that it refers to, and what it continues.
 
-    Raises ``BadRequest`` for what is not there, or has more than ``most_items``; and ``UpstreamUnavailable``.
+    Raises ``BadRequest`` for what is not there, or has more items or bytes; and ``UpstreamUnavailable``.
     """
     try:
         asked = await _resolved(store, tenant, asked)
-        found = await _continued(store, tenant, asked)
+        found = await _continued(store, tenant, asked, most_bytes)
     except StoreDown as error:
         raise store_down(error) from error
     count = len(found.items) + len(asked.items)
@@ -61,7 +68,9 @@ async def all_items(store: ResponseStore, tenant: str, record: StoredResponse) -
     return [*(item for one in before if one is not None for item in _items_of(one)), *record.items]
 
 
-async def _continued(store: ResponseStore | None, tenant: str, asked: ResponseRequest) -> Conversation:
+async def _continued(
+    store: ResponseStore | None, tenant: str, asked: ResponseRequest, most_bytes: int
+) -> Conversation:
     previous = asked.previous
     if previous is None:
         return Conversation()
@@ -74,6 +83,13 @@ async def _continued(store: ResponseStore | None, tenant: str, asked: ResponseRe
             param="previous_response_id",
             code="response_not_finished",
         )
+    if record.size > most_bytes:  # as it would be if the caller sent it
+        raise BadRequest(
+            f"The conversation has {record.size} bytes, and this gateway takes {most_bytes}. Compact it with "
+            "/v1/responses/compact, or begin anew.",
+            param="previous_response_id",
+            code="request_too_large",
+        )
     earlier = await store.find_all(tenant, record.before)
     for name, one in zip(record.before, earlier, strict=True):
         if one is None:
@@ -81,11 +97,14 @@ async def _continued(store: ResponseStore | None, tenant: str, asked: ResponseRe
     before = [*record.before, previous]
     await store.touch(tenant, before)
     records = [*(one for one in earlier if one is not None), record]
-    return Conversation([item for one in records for item in _items_of(one)], before)
+    return Conversation([item for one in records for item in _items_of(one)], before, record.size)
 
 
 def _items_of(record: StoredResponse) -> list[Item]:
-    return [*record.items, *record.response["output"]]
+    """What it brings to a conversation: without calls that were broken off, which nobody can answer."""
+    said = record.response["output"]
+    whole = [one for one in said if one["type"] != "function_call" or one["status"] == "completed"]
+    return [*record.items, *whole]
 
 
 async def _resolved(store: ResponseStore | None, tenant: str, asked: ResponseRequest) -> ResponseRequest:

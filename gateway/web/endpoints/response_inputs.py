@@ -36,7 +36,12 @@ class _OfConversation:
         data = await read_body(scope, receive, self._max_body)
         limits, owner = context.runtime.policy.limits, context.caller().tenant
         asked = await self._reader.read(read, data, limits, owner)
-        return await recall(context.runtime.responses, owner, asked, most_items=limits.messages)
+        return await recall(
+            context.runtime.responses,
+            *(owner, asked),
+            most_items=limits.messages,
+            most_bytes=self._max_body,
+        )
 
 
 class CountInputTokens(_OfConversation):

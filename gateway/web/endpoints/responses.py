@@ -51,7 +51,9 @@ class CreateResponse:
             limits, owner = context.runtime.policy.limits, context.caller().tenant
             asked = await self._reader.read(read_request, data, limits, owner)
             store = context.runtime.responses
-            asked, before = await recall(store, owner, asked, most_items=limits.messages)
+            asked, before = await recall(
+                store, owner, asked, most_items=limits.messages, most_bytes=self._max_body
+            )
             call = make_call(context, asked.chat(before.items), scope)
             answer = _Answer(call, asked, before, store if asked.store else None)
             if asked.background:
@@ -98,7 +100,7 @@ class _Answer:
         self.store = store
         self.events = ResponseEventWriter(ResponseFields(call, asked, stored=store is not None))
         self._items = with_ids(asked.items, self.events.fields.id)
-        self._before = before.before
+        self._before = before
 
     async def settle(self, error: GatewayError | None) -> None:
         """Keep the response before its caller has its end, and may go on from it."""
@@ -114,7 +116,8 @@ class _Answer:
         """Raises ``StoreDown``."""
         if self.store is None:
             return False
-        record = StoredResponse(response, [dict(item) for item in self._items], self._before)
+        items = [dict(item) for item in self._items]
+        record = StoredResponse(response, items, self._before.before, self._before.size)
         return await self.store.put(self.call.principal.tenant, record)
 
     async def keep_or_fail(self, response: dict[str, Json]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -65,9 +67,7 @@ class StoredResponses:
             record = await store.find(tenant, name) or record
             if record.response["status"] in UNFINISHED:
                 # Another worker makes it, and will notice; or none does, as the one that did was killed.
-                record = StoredResponse(
-                    {**record.response, "status": "cancelled"}, record.items, record.before
-                )
+                record = replace(record, response={**record.response, "status": "cancelled"})
                 await store.put(tenant, record)
         except StoreDown as error:
             raise store_down(error) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, RequestLimits
@@ -58,7 +58,6 @@ class ResponseRequest:
     callable: frozenset[str] | None = None
     """The functions that alone may be called; None where all may."""
     max_tool_calls: int | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def chat(self, before: Sequence[Item] = ()) -> ChatRequest:
         """The request that is sent through the stages; ``before`` is the conversation that it continues.
@@ -142,7 +141,6 @@ def _read(known: CountBody, raw: Mapping[str, Json]) -> ResponseRequest:
         truncates=known.truncation == "auto",
         callable=tools.callable,
         max_tool_calls=body.max_tool_calls if body is not None else None,
-        metadata=(body.metadata if body is not None else None) or {},
     )
 
 

@@ -123,10 +123,14 @@ class ResponseEventWriter:
     def so_far(self) -> list[Json]:
         """The output of an answer that was broken off."""
         self._revoke()
-        return [item.value("completed" if item.done else "incomplete") for item in self._items]
+        return [
+            item.value("incomplete" if item.status == "in_progress" else item.status) for item in self._items
+        ]
 
     def _status(self, item: MessageItem | ReasoningItem | CallItem) -> str:
-        """Of a whole answer's items; of one that is not whole the last item is what is not."""
+        """Of a whole answer's items; of one that is not whole the last item is what is not, unless it had ended."""
+        if item.status != "in_progress":
+            return item.status
         return "incomplete" if self.fields.incomplete and item is self._items[-1] else "completed"
 
     def _event(self, kind: str, fields: Mapping[str, Json]) -> bytes:
@@ -153,7 +157,10 @@ class ResponseEventWriter:
         """A piece of a text, after what must come before it."""
         out = b""
         item = self._open
-        if not isinstance(item, ReasoningItem if kind == SUMMARY else MessageItem) or item.done:
+        if (
+            not isinstance(item, ReasoningItem if kind == SUMMARY else MessageItem)
+            or item.status != "in_progress"
+        ):
             out, item = self._begin(kind)
         if not item.parts or item.parts[-1].kind != kind:
             if item.parts:
@@ -204,7 +211,7 @@ class ResponseEventWriter:
     def _close(self) -> bytes:
         """Ends the item that text is added to."""
         item, self._open, self._prefix = self._open, None, b""
-        if item is None or item.done:
+        if item is None or item.status != "in_progress":
             return b""
         return self._done(item, "completed")
 
@@ -220,7 +227,7 @@ class ResponseEventWriter:
             out = self._event(f"{_CALL}.done", whole)
         elif item.parts:
             out = self._close_part(item)
-        item.done = True
+        item.status = status
         return out + self._event(
             "response.output_item.done", {"output_index": item.index, "item": item.value(status)}
         )
@@ -228,7 +235,9 @@ class ResponseEventWriter:
     def _close_all(self) -> bytes:
         self._revoke()
         self._open, self._prefix = None, b""
-        return b"".join(self._done(item, self._status(item)) for item in self._items if not item.done)
+        return b"".join(
+            self._done(item, self._status(item)) for item in self._items if item.status == "in_progress"
+        )
 
     def _revoke(self) -> None:
         """What a guard has revoked is in no event from here on."""

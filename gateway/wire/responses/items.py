@@ -44,6 +44,8 @@ def with_ids(items: Sequence[Item], response: str) -> list[Item]:
 
 def _item(raw: Mapping[str, Json], where: str) -> Item:
     kind = raw.get("type") or ("message" if "role" in raw else "item_reference")
+    if raw.get("id") is not None:
+        _text(raw, "id", where)
     match kind:
         case "message":
             return _message(raw, where)
@@ -58,7 +60,11 @@ def _item(raw: Mapping[str, Json], where: str) -> Item:
                 output = _parts(output, _INPUT_PARTS, f"{where}.output")
             return {"status": "completed", **_given(raw), "output": output}
         case "reasoning":
-            return {"summary": [], **_given(raw)}
+            given = {"summary": [], **_given(raw)}
+            for name in ("summary", "content"):
+                if not all(isinstance(part, dict) for part in _list(given.get(name, []), f"{where}.{name}")):
+                    raise _invalid(f"{where}.{name}", "should be a list of parts")
+            return given
         case "compaction":
             _text(raw, "encrypted_content", where)
             return _given(raw)
@@ -87,9 +93,13 @@ def _message(raw: Mapping[str, Json], where: str) -> Item:
 
 
 def _parts(content: Json, known: Mapping[str, str | None], where: str) -> list[dict[str, Json]]:
-    if not isinstance(content, list):
+    return [_part(part, known, f"{where}[{i}]") for i, part in enumerate(_list(content, where))]
+
+
+def _list(value: Json, where: str) -> list[Json]:
+    if not isinstance(value, list):
         raise _invalid(where, "should be a string or a list of parts")
-    return [_part(part, known, f"{where}[{i}]") for i, part in enumerate(content)]
+    return value
 
 
 def _part(part: Json, known: Mapping[str, str | None], where: str) -> dict[str, Json]:

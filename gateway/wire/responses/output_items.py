@@ -40,7 +40,7 @@ class OutputItem:
 
     id: str = ""
     index: int = 0
-    done: bool = False
+    status: str = "in_progress"
 
 
 @dataclass(slots=True)

@@ -373,6 +373,17 @@ async def test_a_conversation_whose_middle_was_deleted_cannot_go_on(client: open
         await client.responses.create(model="fake", input="3", previous_response_id=second.id)
 
 
+async def test_a_conversation_has_the_bound_of_a_body(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
+    """The gateway of these tests takes 100,000 bytes."""
+    text = "x" * 40_000
+    first = await client.responses.create(model="fake", input=text)
+    second = await client.responses.create(model="fake", input=text, previous_response_id=first.id)
+    third = await client.responses.create(model="fake", input=text, previous_response_id=second.id)
+    with pytest.raises(openai.BadRequestError, match="100000") as caught:
+        await client.responses.create(model="fake", input="Hi", previous_response_id=third.id)
+    assert caught.value.code == "request_too_large"
+
+
 async def test_other_tenants_find_nothing(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
     made = await client.responses.create(model="fake", input="Hi")
     async with a_client(gateway, OTHER_KEY) as other:
