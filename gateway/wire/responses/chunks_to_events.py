@@ -295,8 +295,9 @@ class ResponseEventWriter:
         if call is None:
             call = self._calls[index] = CallItem()
         function = piece.get("function") or {}
-        call.call_id = piece.get("id") or call.call_id
-        call.name = function.get("name") or call.name
+        if not call.id:  # what was announced stays
+            call.call_id = piece.get("id") or call.call_id
+            call.name = function.get("name") or call.name
         arguments = function.get("arguments")
         if arguments:
             call.arguments.append(arguments)
