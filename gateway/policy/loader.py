@@ -21,7 +21,7 @@ from gateway.policy.ineffective_keys import ineffective_keys
 from gateway.policy.key_table import KeyTable, KeyTableReader, check_tables
 from gateway.policy.prices import CatalogPrice
 from gateway.policy.problems import KeyPath, Location, PolicyError, Problem, suggestion
-from gateway.policy.schema import BACKEND_SECRETS, DEFAULT_TIER, EngineBackend, Key, Policy
+from gateway.policy.schema import BACKEND_SECRETS, DEFAULT_TIER, BedrockBackend, EngineBackend, Key, Policy
 from gateway.policy.warnings import warnings_of
 from gateway.policy.yaml_tree import Map, Scalar
 
@@ -117,6 +117,12 @@ def policy_of(
             name: packages.NO_ENGINE
             for name, one in policy.backends.items()
             if isinstance(one, EngineBackend) and one.launch
+        }
+    if packages.missing(packages.BEDROCK):
+        disabled |= {
+            name: packages.NO_BEDROCK
+            for name, one in policy.backends.items()
+            if isinstance(one, BedrockBackend) and one.api_key is None
         }
     digest = sha256(json.dumps([content, disabled], sort_keys=True).encode())
     for file in folder.sources:

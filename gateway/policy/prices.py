@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from gateway.policy.schema import (
     Backend,
+    BedrockBackend,
     Budget,
     EngineBackend,
     FakeBackend,
@@ -131,5 +132,9 @@ def _own_price(policy: Policy, target: Target) -> Price | None:
 
 
 def _host(backend: Backend) -> str:
-    url = backend.url if isinstance(backend, GeminiBackend) else getattr(backend, "base_url", "")
+    url = (
+        backend.url
+        if isinstance(backend, GeminiBackend | BedrockBackend)
+        else getattr(backend, "base_url", "")
+    )
     return urlsplit(url).hostname or ""

@@ -11,7 +11,9 @@ from pydantic import SecretStr
 from gateway.backends import fitting
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.azure import KEY_HEADER, AzureEndpoints
+from gateway.backends.bedrock import BedrockBackend
 from gateway.backends.credentials import entra, google
+from gateway.backends.credentials.aws import AwsSignature
 from gateway.backends.credentials.bearer_token import BearerToken
 from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_poller import EnginePoller
@@ -56,6 +58,16 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
             )
         case schema.AzureBackend():
             return _azure(name, config, transport)
+        case schema.BedrockBackend():
+            return BedrockBackend(
+                name,
+                base_url=config.url,
+                transport=transport,
+                api_key=_secret(config.api_key),
+                credentials=AwsSignature(name, config.aws) if config.api_key is None else None,
+                streams=config.streams,
+                strict=config.unsupported_fields == "refuse",
+            )
         case schema.GeminiBackend():
             return _gemini(name, config, transport)
         case schema.AnthropicBackend():

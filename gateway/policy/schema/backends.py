@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Text, Timeout
 
-BACKEND_SECRETS = frozenset({"api_key", "client_secret", "secret_access_key"})
+BACKEND_SECRETS = frozenset({"api_key", "client_secret", "secret_access_key", "session_token"})
 """Keys of a backend, or below it, that a variable may leave unset: the backend is disabled then."""
 
 
@@ -205,6 +205,41 @@ class GeminiBackend(Provider):
         return self
 
 
+class AwsAuth(Frozen):
+    """An identity of Amazon's: the keys written here, or what botocore finds (variables, files, roles of machines)."""
+
+    region: Name
+    access_key_id: Text | None = None
+    secret_access_key: SecretStr | None = None
+    session_token: SecretStr | None = None
+    profile: Text | None = None
+    """Of the shared configuration files."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.access_key_id is not None and self.profile is not None:
+            raise ValueError("should have access_key_id or profile, not both")
+        if self.secret_access_key is not None and self.access_key_id is None:
+            raise ValueError("should name access_key_id beside secret_access_key")
+        return self
+
+
+class BedrockBackend(Provider):
+    """Amazon Bedrock's Converse API. ``base_url`` ends where ``/model`` would follow."""
+
+    kind: Literal["bedrock"]
+    base_url: HttpUrl | None = None
+    """Amazon's own, of ``aws.region``, where none is named."""
+    aws: AwsAuth
+    api_key: SecretStr | None = None
+    """One of Bedrock's, in place of a signature."""
+
+    @property
+    def url(self) -> str:
+        end = ".cn" if self.aws.region.startswith("cn-") else ""
+        return self.base_url or f"https://bedrock-runtime.{self.aws.region}.amazonaws.com{end}"
+
+
 class FakeReply(Frozen):
     """One scripted answer; the first whose ``match`` occurs in the last user message is given."""
 
@@ -242,6 +277,7 @@ Backend = Annotated[
     | AnthropicBackend
     | AzureBackend
     | GeminiBackend
+    | BedrockBackend
     | FakeBackend
     | SidecarBackend,
     Field(discriminator="kind"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
+import re
 from collections.abc import Mapping
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 import orjson
 import pytest
@@ -28,7 +31,7 @@ from tests.e2e.keys.harness import (
     streamed,
     text,
 )
-from tests.fakes import Action, FakeUpstream, answer_events, completion, reply, stream
+from tests.fakes import Action, FakeUpstream, Script, answer_events, completion, reply, stream
 
 pytestmark = pytest.mark.anyio
 
@@ -549,6 +552,142 @@ async def test_vertex(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+# kind: bedrock
+
+AWS = {"region": "eu-west-1", "access_key_id": "AKIA1", "secret_access_key": "s1"}
+BEDROCK = {"base_url": UP.removesuffix("/v1"), "kind": "bedrock", "aws": AWS}
+CONVERSE = "/model/u/converse"
+
+
+def bedrock(**more: Any) -> dict[str, Any]:
+    return backend("up", **{**BEDROCK, **more})
+
+
+def converse(said: str) -> Script:
+    message = {"role": "assistant", "content": [{"text": said}]}
+    return reply({"output": {"message": message}, "stopReason": "end_turn"})
+
+
+async def last_converse_role(site: Site) -> str:
+    await streamed(site, model="cut")
+    return str(site.up.requests[-1].json()["messages"][-1]["role"])
+
+
+async def signer(site: Site) -> str:
+    """Who signed, for where: ``AKIA1/eu-west-1``."""
+    await site.ask(model="up")
+    scope = site.up.requests[-1].headers["authorization"].partition("Credential=")[2].split("/")
+    return f"{scope[0]}/{scope[2]}"
+
+
+async def is_signed_with(site: Site, secret: str) -> bool:
+    """Whether the signature that arrived is the one that ``secret`` makes."""
+    await site.ask(model="up")
+    received = site.up.requests[-1]
+    scope, day = "eu-west-1/bedrock/aws4_request", received.headers["x-amz-date"]
+    names = re.search("SignedHeaders=([^,]+)", received.headers["authorization"])
+    assert names is not None
+    lines = [f"{name}:{received.headers[name]}" for name in names[1].split(";")]
+    path = quote(received.path, safe="/~")
+    body = sha256(received.body).hexdigest()
+    asked = "\n".join(["POST", path, "", *lines, "", names[1], body])
+    told = "\n".join(["AWS4-HMAC-SHA256", day, f"{day[:8]}/{scope}", sha256(asked.encode()).hexdigest()])
+    key = f"AWS4{secret}".encode()
+    for part in (day[:8], *scope.split("/"), told):
+        key = hmac.new(key, part.encode(), sha256).digest()
+    return received.headers["authorization"].endswith(key.hex())
+
+
+ROWS += [
+    Row("backends.<name>.kind (bedrock)", bedrock(), path, CONVERSE, "/v1/chat/completions"),
+    Row(
+        "backends.<name>.base_url (bedrock)",
+        bedrock(),
+        text(model="up"),
+        "from up",
+        "from the other",
+        bedrock(base_url=ISSUER),
+        up=(converse("from up"),),
+        other=(converse("from the other"),),
+    ),
+    Row(
+        "backends.<name>.api_key (bedrock)",
+        bedrock(api_key="b1"),
+        server_header("authorization"),
+        "Bearer b1",
+        "Bearer b2",
+        bedrock(api_key="b2"),
+    ),
+    Row("backends.<name>.aws (bedrock)", bedrock(), path, CONVERSE, "/v1/chat/completions"),
+    Row(
+        "backends.<name>.aws.region (bedrock)",
+        bedrock(aws={**AWS, "region": "us-east-1"}),
+        signer,
+        "AKIA1/us-east-1",
+        "AKIA1/eu-west-1",
+        bedrock(),
+    ),
+    Row(
+        "backends.<name>.aws.access_key_id (bedrock)",
+        bedrock(aws={**AWS, "access_key_id": "AKIA2"}),
+        signer,
+        "AKIA2/eu-west-1",
+        "AKIA1/eu-west-1",
+        bedrock(),
+    ),
+    Row(
+        "backends.<name>.aws.secret_access_key (bedrock)",
+        bedrock(aws={**AWS, "secret_access_key": "s2"}),
+        partial(is_signed_with, secret="s2"),
+        True,
+        False,
+        bedrock(),
+    ),
+    Row(
+        "backends.<name>.aws.session_token (bedrock)",
+        bedrock(aws={**AWS, "session_token": "t"}),
+        server_header("x-amz-security-token"),
+        "t",
+        None,
+        bedrock(),
+    ),
+    Row(
+        "backends.<name>.aws.profile (bedrock)",
+        bedrock(aws={"region": "eu-west-1", "profile": "nobody-has-this-one", "access_key_id": None}),
+        code(model="up"),
+        "upstream_auth",
+        200,
+        bedrock(),
+        up=(converse("from up"),),
+    ),
+    Row(
+        "backends.<name>.local (bedrock)",
+        {**LOCAL, **bedrock(local=True)},
+        code(model="up"),
+        200,
+        "local_only",
+        {**LOCAL, **bedrock()},
+        up=(converse("from up"),),
+    ),
+    Row(
+        "backends.<name>.continues (bedrock)",
+        {**CUT, "backends": {**CUT["backends"], **bedrock(continues=True)["backends"]}},
+        last_converse_role,
+        "assistant",
+        "user",
+        {**CUT, "backends": {**CUT["backends"], **bedrock()["backends"]}},
+    ),
+    Row(
+        "backends.<name>.streams (bedrock)",
+        {**SILENCE, **bedrock(streams=False)},
+        path,
+        CONVERSE,
+        "/model/u/converse-stream",
+        {**SILENCE, **bedrock()},
+        up=(converse("from up"),),
+    ),
+]
+
 # Parameters that no API is known to take
 
 ROWS += [
@@ -566,6 +705,7 @@ ROWS += [
         ("azure", azure, FINE),
         ("anthropic", partial(up_as, "anthropic"), reply(message())),
         ("gemini", gemini, GEMINI_FINE),
+        ("bedrock", bedrock, converse("from up")),
     )
 ]
 

@@ -309,6 +309,7 @@ ALL_BACKENDS: dict[str, dict[str, Any]] = {
     "sidecar": {"kind": "sidecar"},
     "azure": {"kind": "azure", "base_url": "http://127.0.0.1:1"},
     "gemini": {"kind": "gemini"},
+    "bedrock": {"kind": "bedrock", "aws": {"region": "eu-west-1"}},
 }
 """One of each kind."""
 OTHER: dict[str, Any] = {
@@ -328,6 +329,7 @@ OTHER: dict[str, Any] = {
     "api_version": "2024-10-21",
     "entra": {},
     "vertex": {"project": "p"},
+    "aws": {"region": "us-east-1"},
     "embedder": "other",
     "env": ["X"],
     "fallbacks": [],
