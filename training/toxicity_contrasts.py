@@ -102,12 +102,12 @@ def _to_one_person(
         for name in chance.sample(lists["fond"], 6 if "{" in frame else 1):
             yield frame.format(name=name) + chance.choice(("", ".", "!")), HARMLESS
     for sentence, label in ill:
-        yield _loosely(sentence, chance), label
+        yield loosely(sentence, chance), label
         if chance.random() < 0.2:
             yield chance.choice(lists["report"]).format(sentence), HARMLESS
 
 
-def _loosely(sentence: str, chance: random.Random) -> str:
+def loosely(sentence: str, chance: random.Random) -> str:
     """As people write when they are angry: with or without a full stop, in small letters or capitals."""
     sentence += chance.choice(("", "", ".", "!", "!!!"))
     return chance.choice((str, str, str, str.lower, str.lower, str.upper))(sentence)

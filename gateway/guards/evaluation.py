@@ -12,6 +12,7 @@ from gateway.guards.actions.screening import Screening
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.injection import CLEAR as INJECTION_CLEAR
 from gateway.guards.scanners.injection import injection
+from gateway.guards.scanners.language import is_foreign
 from gateway.guards.scanners.ngrams import SMOOTHING as NGRAM_SMOOTHING
 from gateway.guards.scanners.ngrams import Ngrams
 from gateway.guards.scanners.ngrams import features as ngram_features
@@ -50,6 +51,7 @@ __all__ = [
     "form",
     "grams",
     "injection",
+    "is_foreign",
     "ngram_features",
     "ngram_tokens",
     "plain",

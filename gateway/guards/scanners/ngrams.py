@@ -16,6 +16,8 @@ from gateway.text.linear import LinearModel, probability
 
 _TOKEN = re.compile(r"(?:[^\W_]|[@$]|[!*|](?=[^\W\d_]))+(?:['’][^\W\d_]+)?")
 _LEET = str.maketrans("01345789@$!|*", "oieastbgasii*", "*")
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]+")
+"""Han characters and kana."""
 _REPEATED = re.compile(r"([^\W\d_])\1{2,}")
 _LOOKALIKES = str.maketrans("асеіорхуАВЕІКМНОРСТХ’", "aceiopxyabeikmhopctx'")
 _PHRASES = {0xFDFA: "\u0635", 0xFDFB: "\u062c"}
@@ -39,7 +41,17 @@ _GROUPS = frozenset(
     native natives indigenous aboriginal aborigines jew jews jewish muslim muslims islamic islam christian
     christians catholic catholics hindu hindus sikh sikhs buddhist buddhists atheist atheists
     immigrant immigrants migrant migrants refugee refugees foreigner foreigners foreign
-    disabled disability disabilities handicapped autistic deaf blind
+    disabled disability disabilities handicapped autistic deaf blind wheelchair
+    americans germans poles russians irish italians koreans japanese vietnamese filipinos nigerians somalis africans
+    kurds kurdish iranians puerto ricans mormons nonbinaries dwarfs homeless elderly pensioners
+    frau frauen madchen manner auslander fluchtling fluchtlinge migrant migranten asylbewerber muslime juden jude
+    christen turken turke araber syrer afghanen polen russen rumanen afrikaner schwarze schwarzen asiaten chinesen sinti
+    schwule schwulen lesben homosexuelle homosexuellen transsexuelle behinderte behinderten rollstuhlfahrer autisten
+    obdachlose arbeitslose rentner feministinnen transfrauen einwanderer kurden iraner buddhisten italiener
+    vrouwen mannen buitenlanders vluchtelingen moslims joden homo homos gehandicapten zwarten
+    kobiety uchodzcy imigranci muzulmanie zydzi geje gejow czarni niepelnosprawni
+    mujeres negros inmigrantes musulmanes judios gais lesbianas discapacitados gitanos refugiados
+    femmes noirs immigres musulmans juifs lesbiennes handicapes arabes refugies etrangers
     """,
     )
 )
@@ -91,11 +103,20 @@ def _spelled(letters: Sequence[str], words: list[str]) -> None:
 
 
 def features(text: str) -> set[str]:
-    """Words, pairs and triples of them, and runs of five letters across their borders."""
+    """Words, pairs and triples of them; runs of three letters within a word and its borders, and of five across them;
+    of scripts without spaces, one to three characters in a row."""
     words = tokens(text)
-    found = set(words)
+    # A word of three letters keeps its borders, which tell it apart from a run within another.
+    found = {word if len(word) != 3 else f" {word} " for word in words}
+    if not text.isascii():
+        for run in _UNSPACED.findall(unicodedata.normalize("NFKC", text.translate(_PHRASES))):
+            found.update(run)
+            found.update([run[start : start + 2] for start in range(len(run) - 1)])
+            found.update([run[start : start + 3] for start in range(len(run) - 2)])
     found.update(map(" ".join, pairwise(words)))
     found.update(map(" ".join, zip(words, words[1:], words[2:], strict=False)))
+    spaced = f" {' '.join(words)} "
+    found.update([spaced[at - 1 : at + 2] for at in range(1, len(spaced) - 1) if spaced[at] != " "])
     run = "".join(words)
     found.update([run[start : start + 5] for start in range(len(run) - 4)])
     return found

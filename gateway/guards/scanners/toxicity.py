@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from gateway.guards.scanners.language import is_foreign
 from gateway.guards.scanners.layered import Judge, LayeredScanner, Model, sentences, unsafe
 from gateway.guards.scanners.ngrams import Ngrams
 from gateway.guards.scanners.scanner import Origin, Scanner
@@ -36,19 +37,21 @@ class ToxicityWeights(NamedTuple):
     """The fast check, and how its log-odds and the head's are combined."""
 
     fast: Ngrams
-    head: float
-    """The weight of the head's log-odds."""
-    ngrams: float
+    english: tuple[float, float, float]
+    """The weights of the head's log-odds and of the fast check's, and what is added."""
+    foreign: tuple[float, float, float]
+    """The same for texts in other languages, of which the embedding knows little."""
     offset: Mapping[str, float]
-    """What is added to the log-odds of each category."""
+    """What is added besides to the log-odds of each category."""
     clear: tuple[float, float]
     """Between these probabilities the fast check does not decide."""
 
     def combine(self, scores: Mapping[str, float], text: str) -> dict[str, float]:
         """Probabilities by category, from the head's for a window and the window's text."""
+        head, ngrams, more = self.foreign if is_foreign(text) else self.english
         return {
             label: probability(
-                self.head * log_odds(scores[label], 1e-7) + self.ngrams * odds + self.offset[label]
+                head * log_odds(scores[label], 1e-7) + ngrams * odds + more + self.offset[label]
             )
             for label, odds in zip(self.fast.labels, self.fast.log_odds(text), strict=True)
         }
@@ -60,7 +63,11 @@ def weights() -> ToxicityWeights:
     tuned = json.loads(_WEIGHTS.read_text(encoding="utf-8"))
     low, high = tuned["clear"]
     return ToxicityWeights(
-        Ngrams.load(_WEIGHTS), tuned["head"], tuned["ngrams"], tuned["offset"], (low, high)
+        Ngrams.load(_WEIGHTS),
+        tuple(tuned["english"]),
+        tuple(tuned["foreign"]),
+        tuned["offset"],
+        (low, high),
     )
 
 

@@ -310,6 +310,15 @@ async def test_a_category_has_a_threshold_of_its_own() -> None:
     ].findings
 
 
+@pytest.mark.parametrize(
+    ("action", "label"), [("support", "self_harm"), ("block", "harassment"), ("flag", "harassment")]
+)
+async def test_who_insults_himself_in_despair_is_in_despair(action: str, label: str) -> None:
+    both = NoSidecar(dict.fromkeys(CATEGORIES, 0.001) | {"harassment": 0.99999, "self_harm": 0.999})
+    (verdict,) = await scanner(both, self_harm={"action": action}).thorough(["The odd thing"], "user")
+    assert verdict.findings[0].label == label
+
+
 async def test_a_classifier_takes_the_heads_place() -> None:
     own = NoSidecar({"toxic": 0.3, "insult": 0.4, "neutral": 0.3})
     named = {"model": "some/model", "unsafe": ["toxic", "insult"]}
@@ -351,10 +360,17 @@ def test_what_is_said_of_one_group_is_said_of_all() -> None:
     assert features("I hate women.") == features("I hate black people.") == features("I HATE Muslims")
 
 
+def test_runs_of_letters_within_words_and_characters_of_scripts_without_spaces() -> None:
+    assert {" cl", "cla", "las", "ass", "ss ", "class"} <= features("class")
+    assert " ass " not in features("class")
+    assert " ass " in features("an ass")
+    assert {"滚", "滚出", "滚出去", "出去"} <= features("滚出去!")
+
+
 def test_log_odds_are_weighted_features_over_the_root_of_their_number() -> None:
-    model = Ngrams(["a", "b"], [-1.0, 0.5], {"mad dog": [0, 500], "dog": [1, 200, 0, 100]}, scale=100)
-    assert len(features("mad dog")) == 3 + 2
-    root = 55**0.5
+    model = Ngrams(["a", "b"], [-1.0, 0.5], {"mad dog": [0, 500], " dog ": [1, 200, 0, 100]}, scale=100)
+    assert len(features("mad dog")) == 3 + 2 + 6
+    root = 61**0.5
     assert model.log_odds("Mad dog!") == pytest.approx([-1 + 6 / root, 0.5 + 2 / root])
 
 
