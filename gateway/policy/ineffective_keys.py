@@ -87,21 +87,24 @@ def _unstreamed(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnost
 
 
 def _unsupportive(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """What is written on self-harm, where another key decides."""
     for name, guard in policy.guards.items():
-        written = content["guards"][name].get("self_harm")
-        if not isinstance(guard, ToxicityGuard) or not isinstance(written, Mapping):
+        if not isinstance(guard, ToxicityGuard):
             continue
-        if guard.action != "block":
-            message = f"has no effect with 'action: {guard.action}', which refuses nothing"
-            yield Diagnostic(("guards", name, "self_harm"), message)
-        elif "input" not in guard.on:
-            message = "has no effect on answers; write 'on: [input, output]' to scan requests"
-            yield Diagnostic(("guards", name, "self_harm"), message)
-        elif guard.self_harm.action != "support" and "message" in written:
+        written, action = content["guards"][name].get("self_harm"), guard.self_harm.action
+        if isinstance(written, Mapping):
+            if guard.action != "block":
+                message = f"has no effect with 'action: {guard.action}', which refuses nothing"
+                yield Diagnostic(("guards", name, "self_harm"), message)
+            elif action != "support" and "message" in written:
+                message = f"has no effect with 'action: {action}'; write 'action: support' to send it"
+                yield Diagnostic(("guards", name, "self_harm", "message"), message)
+        only_answers = guard.action == "block" and action != "block" and "input" not in guard.on
+        if only_answers and "self_harm" in guard.categories:
             message = (
-                f"has no effect with 'action: {guard.self_harm.action}'; write 'action: support' to send it"
+                "has no effect on answers, which pass; write 'self_harm: {action: block}' to have them cut"
             )
-            yield Diagnostic(("guards", name, "self_harm", "message"), message)
+            yield Diagnostic(("guards", name, "categories", "self_harm"), message)
 
 
 def _unasked(policy: Policy) -> Iterator[Diagnostic]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+from gateway.guards.scanners.by_origin import ByOrigin
 from gateway.guards.scanners.language import is_foreign
 from gateway.guards.scanners.layered import Judge, LayeredScanner, Model, sentences, unsafe
 from gateway.guards.scanners.ngrams import Ngrams
@@ -73,22 +74,28 @@ def weights() -> ToxicityWeights:
 
 def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
     """The scanner of a policy's guard; each category has its own threshold."""
-    thresholds = {label: config.categories.get(label, config.threshold) for label in config.categories} | {
-        label: config.threshold for label in (*CATEGORIES, UNSAFE) if label not in config.categories
-    }
+    thresholds: dict[str, float] = {
+        label: config.categories.get(label, config.threshold) for label in config.categories
+    } | {label: config.threshold for label in (*CATEGORIES, UNSAFE) if label not in config.categories}
     model: Model | None = None
     if "model" in config.checks:
         model = scorer(sidecar) if config.classifier is None else classifier(sidecar, config.classifier)
-    tuned = weights()
-    return LayeredScanner(
+    scanner = partial(
+        LayeredScanner,
         origins=ORIGINS,
-        thresholds=thresholds,
         fast=_wording if "fast" in config.checks else None,
-        clear=tuned.clear,
+        clear=weights().clear,
         model=model,
         judge=judge,
-        precedence={SELF_HARM: _PRECEDENCE[config.self_harm.action]} if config.action == "block" else {},
     )
+    if config.action != "block":
+        return scanner(thresholds=thresholds)
+    requests = scanner(thresholds=thresholds, precedence={SELF_HARM: _PRECEDENCE[config.self_harm.action]})
+    if config.self_harm.action == "block":
+        return requests
+    # Answers that speak of self-harm help, nearly all of them: they pass, unless a judge finds fault with them.
+    del thresholds[SELF_HARM]
+    return ByOrigin(requests, scanner(thresholds=thresholds))
 
 
 def _wording(text: str) -> Mapping[str, float]:

@@ -234,7 +234,7 @@ class ToxicityGuard(AnyGuard):
     categories: dict[ToxicityCategory, Share] = Field(default={})
     """Thresholds of their own; a category that is not named has ``threshold``."""
     self_harm: SelfHarm = SelfHarm()
-    """On requests, where ``action`` is ``block``; answers are cut for it as for the rest."""
+    """Where ``action`` is ``block``. Answers are cut for it only where its own is, too."""
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
     classifier: Classifier | None = None
     judge: Name | None = None

@@ -71,6 +71,18 @@ def told(folder: Path, lines: str) -> list[str]:
         ),
         ("guards:\n  secrets:\n    window: 32", "b.yaml:3: guards.secrets.window: has no effect on requests"),
         (
+            "guards:\n  toxicity:\n    action: flag\n    self_harm: {action: block}",
+            "b.yaml:4: guards.toxicity.self_harm: has no effect with 'action: flag'",
+        ),
+        (
+            "guards:\n  toxicity:\n    self_harm:\n      action: flag\n      message: Hello",
+            "b.yaml:5: guards.toxicity.self_harm.message: has no effect with 'action: flag'",
+        ),
+        (
+            "guards:\n  toxicity:\n    on: [output]\n    categories: {self_harm: 0.3}",
+            "b.yaml:4: guards.toxicity.categories.self_harm: has no effect on answers, which pass",
+        ),
+        (
             "guards:\n  secrets:\n    on: [output]\n    action: flag\n    interval: 2",
             "b.yaml:5: guards.secrets.interval: has no effect with 'action: flag'",
         ),

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.findings import Finding
 from gateway.guards.scanners.ngrams import GROUP, SMOOTHING, Ngrams, features, tokens
-from gateway.guards.scanners.scanner import Scanner, Unscanned
+from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned
 from gateway.guards.scanners.toxicity import CATEGORIES, ORIGINS, scorer, toxicity
 from gateway.policy.schema.guards import ToxicityGuard
 from gateway.sidecar.api import Scored, SidecarDown
@@ -213,12 +213,12 @@ async def client(sidecar: SidecarProcess) -> AsyncIterator[SidecarClient]:
     await client.aclose()
 
 
-async def flagged(scanner: Scanner, texts: Sequence[str]) -> list[str]:
+async def flagged(scanner: Scanner, texts: Sequence[str], origin: Origin = "user") -> list[str]:
     found = []
     for text in texts:
-        verdict = scanner.quick(text, "user")
+        verdict = scanner.quick(text, origin)
         if verdict is None:
-            (verdict,) = await scanner.thorough([text], "user")
+            (verdict,) = await scanner.thorough([text], origin)
         if verdict.findings:
             found.append(text)
     return found
@@ -317,6 +317,22 @@ async def test_who_insults_himself_in_despair_is_in_despair(action: str, label: 
     both = NoSidecar(dict.fromkeys(CATEGORIES, 0.001) | {"harassment": 0.99999, "self_harm": 0.999})
     (verdict,) = await scanner(both, self_harm={"action": action}).thorough(["The odd thing"], "user")
     assert verdict.findings[0].label == label
+
+
+HELP = (
+    "I'm really sorry you're feeling this way. If you are thinking about suicide or harming yourself, please reach out "
+    "to a crisis line right away, or call emergency services."
+)
+
+
+@pytest.mark.parametrize(("action", "cut"), [("support", []), ("flag", []), ("block", [HELP])])
+async def test_an_answer_that_helps_is_cut_only_where_the_policy_says_so(
+    client: SidecarClient, action: str, cut: list[str]
+) -> None:
+    whole = scanner(client, self_harm={"action": action})
+    assert await flagged(whole, [HELP], "answer") == cut
+    assert await flagged(whole, [HELP], "user") == [HELP]
+    assert len(await flagged(whole, TOXIC[:10], "answer")) >= 8
 
 
 async def test_a_classifier_takes_the_heads_place() -> None:
