@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 NAMES = frozenset({"PERSON", "LOCATION", "ORGANIZATION", "NRP"})
-"""By a spaCy model alone. DATE_TIME too is found by one, and has patterns besides."""
+"""What a spaCy model finds. DATE_TIME too is found by one, and has patterns besides."""
+
+TAGGED = frozenset({"PERSON", "LOCATION", "ORGANIZATION", "ADDRESS"})
+"""What the shipped tagger finds on the built-in embedder, where no spaCy model is named for a text's language."""
 
 RECOGNIZERS: Mapping[str, str] = {
     "ABA_ROUTING_NUMBER": "AbaRoutingRecognizer",

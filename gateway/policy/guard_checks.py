@@ -42,7 +42,13 @@ def _entities(content: Mapping[str, Any], guards: Mapping[str, dict[str, Any]]) 
             if guard.get("kind") == "pii":
                 with suppress(ValidationError):
                     pii = PiiGuard.model_validate(guard)
-                    for problem in unknown_entities(pii.entities, pii.checks, pii.languages, sidecar.spacy):
+                    for problem in unknown_entities(
+                        pii.entities,
+                        pii.checks,
+                        pii.languages,
+                        sidecar.spacy,
+                        tagger=sidecar.embedder == "builtin",
+                    ):
                         yield Diagnostic(("guards", name, "entities"), problem)
                     for label in set(pii.patterns) & known_entities():
                         message = f"'{label}' is an entity that 'entities' may name; choose another label"

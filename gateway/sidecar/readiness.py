@@ -22,7 +22,7 @@ def unready(policy: Policy, sidecar: Sidecar) -> Callable[[], Awaitable[Mapping[
         name: models
         for name, guard in policy.guards.items()
         if guard.refuses_unjudged
-        if (models := models_of(guard))
+        if (models := models_of(guard, policy.sidecar))
     }
     if not needed:
         return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.pii.entities import asked_of_sidecar
-from gateway.policy.schema import Policy, SemanticCache, SidecarBackend
+from gateway.pii.entities import asked_of_sidecar, is_tagged
+from gateway.policy.schema import Policy, SemanticCache, SidecarBackend, SidecarSettings
 from gateway.policy.schema.guards import AnyGuard, InjectionGuard, PiiGuard, ToxicityGuard
 from gateway.sidecar.config import SidecarConfig
 
@@ -36,10 +36,16 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
     )
 
 
-def models_of(guard: AnyGuard) -> tuple[str, ...]:
+def models_of(guard: AnyGuard, sidecar: SidecarSettings) -> tuple[str, ...]:
     """The models that ``guard`` needs, by their names in the sidecar's ``status``."""
     if isinstance(guard, PiiGuard):
-        return ("entities",) if asked_of_sidecar(guard.entities, guard.checks) else ()
+        # The tagger works on the embedder, Presidio finds all else.
+        tagged = {
+            is_tagged(entity, language, sidecar.spacy)
+            for entity in asked_of_sidecar(guard.entities, guard.checks)
+            for language in guard.languages
+        }
+        return tuple(name for name, is_one in (("embedder", True), ("entities", False)) if is_one in tagged)
     if isinstance(guard, InjectionGuard | ToxicityGuard) and "model" in guard.checks:
         return (guard.classifier.model,) if guard.classifier else ("embedder",)
     return ()
@@ -55,20 +61,12 @@ def needs_embedder(policy: Policy) -> bool:
     return (
         _semantic(policy) is not None
         or any(isinstance(backend, SidecarBackend) for backend in policy.backends.values())
-        or any(
-            isinstance(guard, InjectionGuard | ToxicityGuard)
-            and "model" in guard.checks
-            and guard.classifier is None
-            for guard in policy.guards.values()
-        )
+        or any("embedder" in models_of(guard, policy.sidecar) for guard in policy.guards.values())
     )
 
 
 def _needs_entities(policy: Policy) -> bool:
-    return any(
-        isinstance(guard, PiiGuard) and asked_of_sidecar(guard.entities, guard.checks)
-        for guard in policy.guards.values()
-    )
+    return any("entities" in models_of(guard, policy.sidecar) for guard in policy.guards.values())
 
 
 def _classifiers(policy: Policy) -> tuple[str, ...]:

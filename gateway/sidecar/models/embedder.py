@@ -42,6 +42,10 @@ class Embedder(Protocol):
         """The part of a text that its sentence embedding is of: its first window."""
         ...
 
+    def words(self, texts: Sequence[str], layers: Sequence[int]) -> list[tuple[list[Span], Floats]]:
+        """For each text its words, and ``[words, layers × width]``. Raises ``SidecarError``."""
+        ...
+
 
 def load(name: str) -> Embedder:
     """Blocking. Raises whatever the libraries raise, ImportError for one that is missing."""
@@ -76,6 +80,9 @@ class BuiltInEmbedder:
             len(text), tokens.offsets, tokens.word_ids, size=self._size, overlap=_OVERLAP, most=most
         )
 
+    def words(self, texts: Sequence[str], layers: Sequence[int]) -> list[tuple[list[Span], Floats]]:
+        return [(words, states.numpy()) for words, states in self.model.words(texts, layers)]
+
     def beginning(self, text: str) -> str:
         text = text[: self._size * CHARACTERS_PER_TOKEN]
         start, end = self.windows(text, len(text) + 1)[0]
@@ -106,6 +113,9 @@ class SentenceTransformerEmbedder:
         return _unit(encoding[0])
 
     def windows(self, text: str, most: int) -> list[Span]:
+        raise SidecarError("the shipped heads need the embedder 'builtin'")
+
+    def words(self, texts: Sequence[str], layers: Sequence[int]) -> list[tuple[list[Span], Floats]]:
         raise SidecarError("the shipped heads need the embedder 'builtin'")
 
     def beginning(self, text: str) -> str:

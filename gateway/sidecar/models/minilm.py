@@ -7,7 +7,7 @@ the CPU multiplies int8 fast, linear layers are int8.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -15,6 +15,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
+
+from gateway.sidecar.models.windows import Span
 
 LAYERS, WIDTH, HEADS, MAX_TOKENS = 6, 384, 12, 256
 POOLS = (*(f"mean{layer}" for layer in range(LAYERS + 1)), f"max{LAYERS}")
@@ -91,16 +93,56 @@ class MiniLM:
         rows = [_truncated(one.ids) for one in self.tokenizer.encode_batch_fast(list(texts))]
         lengths = [len(row) for row in rows]
         with torch.inference_mode():
-            ids = torch.tensor([token for row in rows for token in row])
-            places = torch.cat([self._positions[:length] for length in lengths])
-            x = self._norm(self._words[ids] + places)
-            pooled = [_means(x, lengths)]
-            for qkv, out, attention_norm, up, down, output_norm in self._layers:
-                x = attention_norm(x + out(_attention(qkv(x), lengths)))
-                x = output_norm(x + down(F.gelu(up(x))))
+            pooled = []
+            for x in self._states(rows, lengths):
                 pooled.append(_means(x, lengths))
             pooled.append(torch.stack([part.amax(0) for part in x.split_with_sizes(lengths)]))
             return torch.stack(pooled, 1)
+
+    def words(self, texts: Sequence[str], layers: Sequence[int]) -> list[tuple[list[Span], Tensor]]:
+        """For each text the spans of its words, and ``[words, layers × WIDTH]``: the hidden states after ``layers`` (0:
+        before the first), averaged over a word's tokens. Of a longer text the first ``MAX_TOKENS`` tokens."""
+        found = self.tokenizer.encode_batch(list(texts))
+        rows = [_truncated(one.ids) for one in found]
+        lengths = [len(row) for row in rows]
+        with torch.inference_mode():
+            wanted = [x for layer, x in enumerate(self._states(rows, lengths)) if layer in layers]
+            parts = torch.cat(wanted, 1).split_with_sizes(lengths)
+            return [
+                _by_word(one.word_ids[:length], one.offsets, part)
+                for one, length, part in zip(found, lengths, parts, strict=True)
+            ]
+
+    def _states(self, rows: Sequence[list[int]], lengths: Sequence[int]) -> Iterator[Tensor]:
+        """``[tokens, WIDTH]`` before the first layer and after each."""
+        ids = torch.tensor([token for row in rows for token in row])
+        places = torch.cat([self._positions[:length] for length in lengths])
+        x = self._norm(self._words[ids] + places)
+        yield x
+        for qkv, out, attention_norm, up, down, output_norm in self._layers:
+            x = attention_norm(x + out(_attention(qkv(x), lengths)))
+            x = output_norm(x + down(F.gelu(up(x))))
+            yield x
+
+
+def _by_word(numbers: Sequence[int | None], offsets: Sequence[Span], x: Tensor) -> tuple[list[Span], Tensor]:
+    spans: list[Span] = []
+    last: int | None = None
+    places = []
+    for number, (start, end) in zip(numbers, offsets, strict=False):
+        if number is None:  # [CLS] and [SEP] go to a row of their own
+            places.append(0)
+        elif number == last:
+            spans[-1] = (spans[-1][0], end)
+            places.append(len(spans))
+        else:
+            spans.append((start, end))
+            places.append(len(spans))
+        last = number
+    index = torch.tensor(places)
+    sums = torch.zeros(len(spans) + 1, x.shape[1]).index_add_(0, index, x)
+    counts = torch.bincount(index, minlength=len(spans) + 1).clamp_(min=1)
+    return spans, (sums / counts[:, None])[1:]
 
 
 def _attention(qkv: Tensor, lengths: Sequence[int]) -> Tensor:

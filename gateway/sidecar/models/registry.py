@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gateway import packages
-from gateway.findings import Finding
+from gateway.findings import Finding, joined
+from gateway.pii.entities import is_tagged
 from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
 from gateway.sidecar.batcher import Batcher, text_cost
 from gateway.sidecar.config import SidecarConfig
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.sidecar.models.embedder import Embedder, Floats
     from gateway.sidecar.models.entities import Entities
     from gateway.sidecar.models.heads import Head
+    from gateway.sidecar.models.tagger import Tagger
     from gateway.sidecar.semantic.index import SemanticIndex
 
 log = logging.getLogger(__name__)
@@ -83,6 +85,8 @@ class ModelRegistry:
         self._cutting = FairThread("cutting", 4 * config.max_queue)
         """Cuts long texts into windows, which must not wait for a forward pass."""
         self._encodings: LengthBatcher[Floats] = self._batched(lambda texts: self._embedding().encode(texts))
+        self._tagger: Tagger | None = None
+        self._tagged: LengthBatcher[list[Finding]] = self._batched(self._tag)
         self._classified: dict[str, LengthBatcher[Mapping[str, float]]] = {
             name: self._batched(partial(_classify, slot)) for name, slot in self._classifiers.items()
         }
@@ -107,7 +111,7 @@ class ModelRegistry:
             self._loading.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loading
-        batchers: list[LengthBatcher[Any]] = [self._encodings, *self._classified.values()]
+        batchers: list[LengthBatcher[Any]] = [self._encodings, self._tagged, *self._classified.values()]
         for batcher in batchers:
             await batcher.aclose()
         if self._index is not None and self._index.state == "ready":
@@ -186,6 +190,7 @@ class ModelRegistry:
 
     def _load_embedder(self) -> Embedder:
         from gateway.sidecar.models import embedder, heads
+        from gateway.sidecar.models.tagger import WEIGHTS, Tagger
 
         _set_threads(self._config.threads)
         name = self._config.embedder or "builtin"
@@ -197,7 +202,22 @@ class ModelRegistry:
                 self._heads[path.stem] = heads.Head.load(path)
             except (OSError, KeyError, ValueError) as error:
                 log.error("%s is no head: %s", path, error)
+        path = self._config.heads_folder() / WEIGHTS.name
+        if name == "builtin" and path.is_file():
+            try:
+                self._tagger = Tagger.load(path)
+            except (OSError, KeyError, ValueError) as error:
+                log.error("%s is no tagger: %s", path, error)
         return loaded
+
+    def _tag(self, texts: Sequence[str]) -> list[list[Finding]]:
+        tagger = self._tagger
+        if tagger is None:
+            raise SidecarError(
+                "there is no tagger for names; it needs the embedder 'builtin' and its own head"
+            )
+        seen = self._embedding().words(texts, tagger.layers)
+        return [tagger.find(text, *one) for text, one in zip(texts, seen, strict=True)]
 
     def _load_entities(self) -> Entities:
         from gateway.sidecar.models.entities import Entities
@@ -268,17 +288,43 @@ class ModelRegistry:
         return [await self._cutting.run(1, cut, text, cost=len(text)) for text in texts]
 
     async def _op_entities(self, texts: Sequence[str], language: str, entities: Sequence[str]) -> Response:
-        finder = _required(self._entities, "Presidio").get()
         _check_count(texts)
+        tagged = frozenset(one for one in entities if is_tagged(one, language, self._config.spacy))
+        others = [one for one in entities if one not in tagged]
+        found: list[list[Finding]] = [[] for _ in texts]
+        if others:
+            finder = _required(self._entities, "Presidio").get()
 
-        def find(text: str) -> list[Finding]:
-            return finder.find(text, language, entities)
+            def find(text: str) -> list[Finding]:
+                return finder.find(text, language, others)
 
-        try:
-            found = [await self._presidio.run(1, find, text, cost=len(text)) for text in texts]
-        except ValueError as error:  # an entity that cannot be found
-            raise SidecarError(str(error)) from None
+            try:
+                found = [await self._presidio.run(1, find, text, cost=len(text)) for text in texts]
+            except ValueError as error:  # an entity that cannot be found
+                raise SidecarError(str(error)) from None
+        if tagged:
+            for own, names in zip(found, await self._names(texts), strict=True):
+                own += [one for one in names if one.label in tagged]
         return {"found": [[(f.label, f.start, f.end, f.score) for f in of_text] for of_text in found]}, b""
+
+    async def _names(self, texts: Sequence[str]) -> list[list[Finding]]:
+        """The tagger's findings. Windows of a long text overlap: what one cuts off the next has whole."""
+        embedder, most = self._embedding(), self._config.max_windows
+        ranges = await self._cut(texts, lambda text: embedder.windows(text, most))
+        parts = [text[start:end] for text, spans in zip(texts, ranges, strict=True) for start, end in spans]
+        size = min(self._config.max_batch, self._config.max_queue)
+        tagged: list[list[Finding]] = []
+        for at in range(0, len(parts), size):
+            tagged += await self._tagged.get(parts[at : at + size])
+        each = iter(tagged)
+        return [
+            joined(
+                Finding(one.label, start + one.start, start + one.end, one.score)
+                for start, _ in spans
+                for one in next(each)
+            )
+            for spans in ranges
+        ]
 
     async def _op_look_up(self, partition: str, question: str, budget: float, floor: float) -> Response:
         index = _required(self._index, "a semantic cache").get()
@@ -306,6 +352,7 @@ class ModelRegistry:
             "models": {name: slot.state for name, slot in self._slots.items()},
             "heads": list(self._heads),
             "queue": len(self._encodings)
+            + len(self._tagged)
             + self._presidio.waiting
             + sum(len(batcher) for batcher in self._classified.values()),
             "entries": len(self._index.get()) if self._index and self._index.state == "ready" else 0,

@@ -34,7 +34,7 @@ async def test_a_guard_waits_for_its_own_models() -> None:
     rules = policy(
         guards={
             "injection": {"action": "block"},
-            "names": {"kind": "pii", "entities": ["ES_NIF"]},
+            "names": {"kind": "pii", "entities": ["ES_PASSPORT"]},
             "own": {"kind": "toxicity", "classifier": {"model": "a/b", "unsafe": ["x"]}},
         }
     )

@@ -23,6 +23,12 @@ def policy(**more: Any) -> Policy:
     ("more", "wanted"),
     [
         ({"guards": {"pii": {"entities": ["EMAIL_ADDRESS", "ES_PASSPORT"]}}}, {"entities"}),
+        ({"guards": {"pii": {"entities": ["PERSON", "ADDRESS"]}}}, {"embedder"}),
+        ({"guards": {"pii": {"entities": ["PERSON", "DATE_TIME"]}}}, {"embedder", "entities"}),
+        (
+            {"guards": {"pii": {"entities": ["PERSON"]}}, "sidecar": {"spacy": {"en": "en_core_web_sm"}}},
+            {"entities"},
+        ),
         ({"guards": {"pii": {"checks": ["model"]}}}, {"entities"}),
         ({"guards": {"injection": {}}}, {"embedder"}),
         ({"guards": {"toxicity": {}}}, {"embedder"}),
