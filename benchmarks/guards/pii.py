@@ -21,6 +21,7 @@ from gateway.pii.patterns import PATTERNS
 from gateway.pii.recognizers import NAMES
 from gateway.policy.schema.guards import PiiGuard, SecretsGuard, TopicsGuard
 
+FIGURES = Path(__file__).parents[2] / "gateway" / "sidecar" / "heads" / "entities.json"
 PATTERN_TYPES = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IBAN_CODE", "US_SSN", "IP_ADDRESS", "URL")
 THRESHOLD = 0.5
 _PRESIDIO = {"DOMAIN_NAME": "URL", "GPE": "LOCATION", "STREET_ADDRESS": "LOCATION"}
@@ -84,6 +85,7 @@ def rows(data: Path) -> list[Row]:
     return [
         *_by_patterns(labelled),
         *_false(data / "broad" / "prompts.jsonl"),
+        *_by_tagger(),
         *_by_presidio(labelled, model),
         *_recall(labelled, model),
         *_speed(labelled, model),
@@ -142,6 +144,16 @@ def _false(path: Path) -> Iterable[Row]:
     kinds = ", ".join(f"{count} {label}" for label, count in found.most_common())
     yield Row("finds of the default entities in harmless texts", sum(found.values()), note=f"{note}: {kinds}")
     yield Row("e-mail addresses there, which are some", mails)
+
+
+def _by_tagger() -> Iterable[Row]:
+    """What training found of texts that the weights had not seen."""
+    for what, told in json.loads(FIGURES.read_text())["figures"].items():
+        if "f1" in told:
+            others = ", ".join(f"{name} {figure}" for name, figure in told.items() if name != "f1")
+            yield Row(f"tagger, {what}: F1", float(told["f1"]), note=others)
+        else:
+            yield Row(f"tagger, {what}: finds", told["finds"], note=f"in {told['characters']} characters")
 
 
 def _presidio() -> Any:

@@ -38,7 +38,7 @@ def findings(more: str, *, without: str | None = None) -> list[str]:
         ("guards: {toxicity: {judge: mm}}", "guards.toxicity.judge: no model is named 'mm'; did you mean"),
         ("guards: {injection: {judge: both}}", "guards.injection.judge: 'both' is a cascade"),
         ("guards: {pii: {entities: [EMAIL]}}", "guards.pii.entities: EMAIL: nobody here can find it"),
-        ("guards: {pii: {entities: [PERSON]}}", "guards.pii.entities: PERSON: it takes a spaCy model"),
+        ("guards: {pii: {entities: [NRP]}}", "guards.pii.entities: NRP: it takes a spaCy model"),
         ("guards: {topics: {patterns: ['(a+)+b']}}", "guards.topics.patterns.0: has a repetition inside"),
         ("{sidecar: {embedder: x}, guards: {toxicity: {}}}", "guards.toxicity: was trained for"),
         (

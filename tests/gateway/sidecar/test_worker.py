@@ -199,9 +199,19 @@ async def test_cancelled_work_is_not_done(own: SidecarClient) -> None:
     assert after["encoded"] - before["encoded"] < len(long) - 8
 
 
+async def test_names_in_texts_of_any_length(client: SidecarClient) -> None:
+    short, name = "My name is Beatrix Holloway.", "Beatrix Holloway"
+    long = f"{'Nothing is said here. ' * 120}{short} {'Nor is it here. ' * 120}"
+    found = await client.entities([short, "", long], language="en", entities=["PERSON", "ADDRESS"])
+    assert [
+        [(it.label, text[it.start : it.end]) for it in own if it.score >= 0.5]
+        for text, own in zip((short, "", long), found, strict=True)
+    ] == [[("PERSON", name)], [], [("PERSON", name)]]
+
+
 async def test_what_it_was_started_without_it_says(own: SidecarClient) -> None:
     for asked in (
-        own.entities(["x"], language="en", entities=["PERSON"]),
+        own.entities(["x"], language="en", entities=["ES_PASSPORT"]),
         own.look_up("p", "q", budget=0.05, floor=0),
         own.classify("some/model", ["x"]),
     ):
