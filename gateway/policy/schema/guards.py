@@ -168,8 +168,8 @@ class PiiGuard(AnyGuard):
         "NATIONAL_ID",
     )
     """Presidio's names; NATIONAL_ID is all of ``pii.patterns.NATIONAL``. PERSON, LOCATION, ORGANIZATION and ADDRESS are
-    the shipped tagger's, or a spaCy model's, see ``sidecar``. IP_ADDRESS is not among the defaults, as programs and answers about networks
-    are full of those that are nobody's."""
+    the shipped tagger's, or a spaCy model's, see ``sidecar``. IP_ADDRESS is not among the defaults, as programs and
+    answers about networks are full of those that are nobody's."""
     patterns: dict[Label, Pattern] = Field(default={})
     """Regular expressions for what else is personal here, by the label that a mask shows."""
     allow: PiiAllow = PiiAllow()
