@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -106,7 +107,8 @@ class MiniLM:
         rows = [_truncated(one.ids) for one in found]
         lengths = [len(row) for row in rows]
         with torch.inference_mode():
-            wanted = [x for layer, x in enumerate(self._states(rows, lengths)) if layer in layers]
+            states = islice(self._states(rows, lengths), max(layers) + 1)
+            wanted = [x for layer, x in enumerate(states) if layer in layers]
             parts = torch.cat(wanted, 1).split_with_sizes(lengths)
             return [
                 _by_word(one.word_ids[:length], one.offsets, part)
