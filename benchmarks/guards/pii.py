@@ -207,7 +207,7 @@ def _recall(labelled: Sequence[Labelled], model: Any) -> Iterable[Row]:
         note = (
             ""
             if entity in entities
-            else "takes a spaCy model"
+            else "the tagger's, or a spaCy model's"
             if entity in NAMES
             else "Presidio has no such entity"
         )
