@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 from starlette.applications import Starlette
@@ -83,20 +84,31 @@ def create_app(
         endpoint = TextEndpoint(path, prepare, ready, generator, metrics, max_body_bytes, refuse_over_context)
         return Route(path, endpoint, methods=["POST"])
 
-    def change(path: str, work: Callable[[bytes], Awaitable[str]]) -> Route:
+    def change(path: str, work: Callable[[bytes], Awaitable[str | bytes]], kind: str | None = None) -> Route:
         async def endpoint(request: Request) -> Response:
             headers = dict(request.scope["headers"])
             try:
-                return Response(await work(await read_body(request.receive, headers, max_body_bytes)))
+                data = await read_body(request.receive, headers, max_body_bytes)
+                return Response(await work(data), media_type=kind)
             except ClientDisconnected:
                 return Response(status_code=400)
 
         return Route(path, endpoint, methods=["POST"])
 
+    def asked(path: str, work: Callable[[bytes], Awaitable[dict[str, Any]]]) -> Route:
+        """Something about a text, for which the model is not run."""
+
+        async def answer(data: bytes) -> bytes:
+            return orjson.dumps(await work(data))
+
+        return change(path, answer, kind="application/json")
+
     app = Starlette(
         routes=[
             text("/v1/chat/completions", preparer.chat),
             text("/v1/completions", preparer.completion),
+            asked("/tokenize", preparer.tokenize),
+            asked("/detokenize", preparer.detokenize),
             change("/v1/load_lora_adapter", models.load),
             change("/v1/unload_lora_adapter", models.unload),
             Route("/v1/models", about.models),

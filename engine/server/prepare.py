@@ -15,7 +15,14 @@ from engine.server.adapters import Adapters
 from engine.server.fields import listed
 from engine.server.generate import ChoiceRequest
 from engine.server.renderer import Renderer
-from engine.server.requests import ChatBody, CompletionBody, SamplingBody, read
+from engine.server.requests import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    SamplingBody,
+    TokenizeBody,
+    read,
+)
 from engine.server.responses import ChatResponseWriter, CompletionResponseWriter, ResponseWriter, Usage
 from engine.server.structured import chat_grammar_of, grammar_of
 from engine.server.tokenizer import Tokenizer
@@ -98,12 +105,7 @@ class Preparer:
             raise InvalidRequest("This model has no chat template: use /v1/completions.", param="messages")
         form = self.format
         tools = body.callable_tools or None
-        messages = template_messages(body.template_messages(), form, tools or ())
-        if body.continue_final_message:
-            text = await self.template.render_open(messages, tools)
-        else:
-            begin = body.add_generation_prompt is not False
-            text = await self.template.render(messages, tools, generation_prompt=begin)
+        text, messages = await self._render(body, self.template)
         prompt = await self._encode(text, special=False, param="messages", limit=budget.limit)
         continued = body.continue_final_message and messages[-1]["content"]
         wanted = body.max_completion_tokens or body.max_tokens
@@ -121,6 +123,46 @@ class Preparer:
         if shares_system:
             prepared.shared = await self._system_tokens(messages, text, prompt)
         return prepared
+
+    async def tokenize(self, data: bytes) -> dict[str, Any]:
+        """A prompt's token ids, as a request with that prompt would have them; of any length that a body can have.
+
+        Raises ``InvalidRequest``.
+        """
+        body = read(TokenizeBody, data)
+        self.models.key(body.model)
+        if body.messages is None:
+            text, special = body.prompt or "", body.add_special_tokens is not False
+        elif self.template is None:
+            raise InvalidRequest("This model has no chat template: send a 'prompt'.", param="messages")
+        else:
+            text, _ = await self._render(read(ChatBody, data), self.template)
+            special = False
+        ids = await self._ids(text, special=special)
+        written: dict[str, Any] = {
+            "count": len(ids),
+            "max_model_len": self.engine.longest,
+            "tokens": [] if body.count_only else ids,
+        }
+        if body.return_token_strs and not body.count_only:
+            written["token_strs"] = [self.tokenizer.name_of(token) for token in ids]
+        return written
+
+    async def detokenize(self, data: bytes) -> dict[str, Any]:
+        """The text of token ids. Raises ``InvalidRequest``."""
+        body = read(DetokenizeBody, data)
+        self.models.key(body.model)
+        self._check_ids(body.tokens, "tokens")
+        return {"prompt": await asyncio.to_thread(self.tokenizer.decode, body.tokens)}
+
+    async def _render(self, body: ChatBody, template: Renderer) -> tuple[str, list[dict[str, Any]]]:
+        """The prompt's text, and the messages as the template got them."""
+        tools = body.callable_tools or None
+        messages = template_messages(body.template_messages(), self.format, tools or ())
+        if body.continue_final_message:
+            return await template.render_open(messages, tools), messages
+        begin = body.add_generation_prompt is not False
+        return await template.render(messages, tools, generation_prompt=begin), messages
 
     async def completion(
         self, data: bytes, budget: ContextBudget, shares_system: bool = False
@@ -272,13 +314,15 @@ class Preparer:
             raise ContextLengthExceeded(
                 len(text) // self.tokenizer.longest, None, limit=limit, param=param, prompt=param
             )
-        if len(text) < _LONG:
-            ids = self.tokenizer.encode(text, special=special)
-        else:
-            ids = await asyncio.to_thread(self.tokenizer.encode, text, special=special)
+        ids = await self._ids(text, special=special)
         if not ids:
             raise InvalidRequest("The prompt has no tokens.", param=param)
         return ids
+
+    async def _ids(self, text: str, *, special: bool) -> list[int]:
+        if len(text) < _LONG:
+            return self.tokenizer.encode(text, special=special)
+        return await asyncio.to_thread(self.tokenizer.encode, text, special=special)
 
     def _check_model(self, body: SamplingBody) -> None:
         self.models.key(body.model)

@@ -289,6 +289,32 @@ class ChatBody(SamplingBody):
             )
 
 
+class TokenizeBody(StrictBody):
+    """As vLLM has it: a text, or a conversation (``ChatBody``) with the chat template around it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: Annotated[str, Field(min_length=1)]
+    prompt: str | None = None
+    messages: Any = None
+    add_special_tokens: bool | None = None
+    """Of a text; a chat template has its own."""
+    return_token_strs: bool | None = None
+    count_only: bool | None = None
+    """Leaves out the ids."""
+
+    def check(self) -> None:
+        if (self.prompt is None) == (self.messages is None):
+            raise InvalidRequest("Send either a 'prompt' or 'messages'.", param="prompt")
+
+
+class DetokenizeBody(StrictBody):
+    model_config = ConfigDict(extra="allow")
+
+    model: Annotated[str, Field(min_length=1)]
+    tokens: Annotated[list[int], Field(fail_fast=True)]
+
+
 class CompletionBody(SamplingBody):
     prompt: (
         str

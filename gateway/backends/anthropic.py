@@ -33,6 +33,10 @@ _FORM = re.compile(r"output_config|output_format|structured output|schema", re.I
 """What a complaint about the form of an answer speaks of."""
 
 
+_COUNTED = frozenset({"model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"})
+"""What of a request its count is asked with (https://platform.claude.com/docs/en/api/messages-count-tokens)."""
+
+
 class AnthropicBackend:
     """Translates calls for ``base_url``, which ends where ``/v1/messages`` follows, and its answers into chunks.
 
@@ -147,8 +151,12 @@ class AnthropicBackend:
 
     async def count_tokens(self, call: Call, target: Target) -> dict[str, Json]:
         """The provider's own count of the prompt's tokens."""
-        native = call.request.native
-        body = {**(native.body if native is not None else {}), "model": target.model}
+        native, speaks = call.request.native, call.request.speaks(DIALECT)
+        if native is not None and speaks:
+            body = {**native.body, "model": target.model}
+        else:
+            whole = self._dialect.write_request(call.request, target.model)
+            body = {name: value for name, value in whole.items() if name in _COUNTED}
         clock = UpstreamTimeouts(call.timeouts, at_once=True, deadline=call.deadline)
         answer = await self._exchange.whole(self._count, self._headers_of(call), clock, orjson.dumps(body))
         try:

@@ -225,6 +225,20 @@ async def test_input_tokens_are_counted(gateway: Gateway) -> None:
     assert alone.input_tokens < after.input_tokens, "what it continues counts"
 
 
+async def test_anthropic_counts_what_it_would_be_sent(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.scripts = [reply({"input_tokens": 42})]
+    ask = {"model": "claude", "input": "Hi", "instructions": "Be brief."}
+    answer = await gateway.http.post("/v1/responses/input_tokens", json=ask)
+    assert answer.json() == {"object": "response.input_tokens", "input_tokens": 42}
+    assert answer.headers["x-tollgate-count"] == "provider"
+    assert upstream.requests[0].path == "/v1/messages/count_tokens"
+    assert upstream.requests[0].json() == {
+        "model": "claude-x",
+        "system": [{"type": "text", "text": "Be brief."}],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    }
+
+
 async def test_a_conversation_is_compacted_and_goes_on(gateway: Gateway, upstream: FakeUpstream) -> None:
     upstream.scripts = [reply(completion("Ann likes tea.")), reply(completion("Tea."))]
     conversation: Any = [
