@@ -12,11 +12,11 @@ from starlette.types import ASGIApp
 
 from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
+from gateway.control.control_socket import publish_keys
 from gateway.guards.actions.offload import MAX_WAIT
-from gateway.identity.control_socket import publish_keys
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
-from gateway.policy.key_store import issued_files
+from gateway.policy.key_store import state_files
 from gateway.policy.reload import PolicyWatcher
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.generations import Generations
@@ -63,7 +63,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             on_keys=partial(publish_keys, settings.worker_keys, settings.worker)
             if settings.worker_keys
             else None,
-            also=issued_files(settings.state_dir),
+            also=state_files(settings.state_dir),
             fallback=settings.last_good,
         )
         # The loop keeps a set of all open async generators, to close them at its end; a request has eight, and this was

@@ -133,9 +133,11 @@ class Settings:
     draining: Annotated[Path | None, Path] = None
     """A file that exists once the gateway is to stop: from then on workers report that they are not ready."""
     worker_keys: Annotated[Path | None, Path] = None
-    """A folder where each worker writes a digest of the keys it accepts, for ``gateway.identity.control_socket``."""
+    """A folder where each worker writes a digest of the keys it accepts, for ``gateway.control.control_socket``."""
     slots: Annotated[Path | None, Path] = None
     """A folder where workers share the slots of backends; None: each has its part of them."""
+    peers: Annotated[Path | None, Path] = None
+    """A folder with a socket of each worker, by which they ask one another; None: this is the only one."""
     sidecar: Annotated[Path | None, Path] = None
     """The socket of the sidecar, which runs if the policy needs it; None: nobody starts one."""
 

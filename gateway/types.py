@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from gateway.policy.schema import Budget, Policy, QuotaSettings, Target, Timeouts
+from gateway.policy.schema import Budget, Policy, QuotaSettings, Scope, Target, Timeouts
 
 Json = Any
 """A value that came out of, or can go into, a JSON document."""
@@ -28,6 +28,7 @@ class Principal:
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     """The key's own; its tenant's and tier's are in the policy."""
     budget: Budget = field(default_factory=Budget)
+    scopes: tuple[Scope, ...] = ("inference",)
 
     def may_use(self, model: str) -> bool:
         return "*" in self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
@@ -288,6 +289,8 @@ class Call:
     """The path that was asked: ``/v1/chat/completions``."""
     query: str = ""
     """The request's query string, for a provider that knows it."""
+    user_agent: str = ""
+    """The product that the caller's program says it is, for the ledger."""
     model: str = ""
     """The public model to be asked: what the request's name means, until routing or a fallback puts another there."""
     deadline: float | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gateway.policy.engine_options import start_error
-from gateway.policy.loader import Loaded
+from gateway.policy.loader import DRAINED, Loaded
 from gateway.policy.schema import EngineBackend
 
 
@@ -44,7 +44,9 @@ def launches(loaded: Loaded) -> Mapping[str, Launch]:
     return {
         name: launch(name, backend)
         for name, backend in loaded.policy.backends.items()
-        if isinstance(backend, EngineBackend) and backend.launch and name not in loaded.disabled
+        if isinstance(backend, EngineBackend)
+        and backend.launch
+        and loaded.disabled.get(name, DRAINED) == DRAINED  # a drained engine runs on, and may be asked again
     }
 
 

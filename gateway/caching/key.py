@@ -80,6 +80,9 @@ BESIDE_POLICY = frozenset(
             "extras",
             "trusted_proxies",
             "cors",
+            "admin",
+            "drained",
+            "cache_epochs",
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
         *("billing", "responses", "review", "shared_prompts"),
@@ -104,6 +107,7 @@ BESIDE_CALL = frozenset(
             "deadline",
             "cache_control",
             "positions",
+            "user_agent",
             "cached",
             "shadow",
             "purpose",
@@ -184,6 +188,7 @@ class Fingerprints:
             "guards": list(guards.items()),
             "sidecar": settings_of(policy.sidecar) if guards or _embeds(policy, backends) else None,
             "tenant": settings_of(policy.tenants.get(tenant) or schema.Tenant()),
+            **({"epoch": epoch} if (epoch := policy.cache_epochs.get(tenant)) else {}),
         }
 
     def _reached(self, names: Iterable[str]) -> list[str]:

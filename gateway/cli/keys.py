@@ -1,4 +1,4 @@
-"""``tollgate keys``: make, list and revoke API keys in a policy folder."""
+"""``tollgate keys``: make, list, rotate and revoke API keys in a policy folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gateway.cli.user import state_dir, user
+from gateway.control.changes import ChangeRefused
+from gateway.control.client import change
 from gateway.identity.api_keys import hash_key, make_key
-from gateway.identity.control_socket import identity, send_request
 from gateway.policy.folder import Folder, find
 from gateway.policy.key_store import FILE, ISSUED, KeyStore, KeyStoreError, entries, revoked_hashes
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import DEFAULT_TIER, Key, parse_duration
 from gateway.policy.yaml_tree import Scalar
-from gateway.settings import Settings
 
 _OPTIONS = {"allow_ips": "allow-ip"}
 _NOT_SENT = "No running gateway was reached; one that reads this file applies the change within a second."
@@ -31,7 +32,9 @@ class UsageError(Exception):
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "keys", help="make, list and revoke API keys", description="Make, list and revoke API keys."
+        "keys",
+        help="make, list, rotate and revoke API keys",
+        description="Make, list, rotate and revoke API keys.",
     )
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument(
@@ -41,7 +44,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=Path(os.environ.get("TOLLGATE_POLICIES") or "policies"),
         help="the policy folder (policies)",
     )
-    actions = parser.add_subparsers(metavar="create|list|revoke", required=True)
+    actions = parser.add_subparsers(metavar="create|list|rotate|revoke", required=True)
     create_ = actions.add_parser(
         "create",
         parents=[shared],
@@ -70,9 +73,31 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     create_.add_argument("--requests-per-minute", metavar="N", type=int, help="its limit (none)")
     create_.add_argument("--tokens-per-minute", metavar="N", type=int, help="its limit (none)")
     create_.add_argument("--usd-per-month", metavar="DOLLARS", type=float, help="its budget (none)")
+    create_.add_argument(
+        "--scopes",
+        metavar="SCOPE",
+        nargs="+",
+        choices=("inference", "admin"),
+        help="what it opens: inference, the models; admin, the page and the API at /admin (inference)",
+    )
     create_.set_defaults(run=lambda arguments: _reported(create, arguments))
     list_ = actions.add_parser("list", parents=[shared], help="list the keys", description="List the keys.")
     list_.set_defaults(run=lambda arguments: _reported(list_keys, arguments))
+    rotate_ = actions.add_parser(
+        "rotate",
+        parents=[shared],
+        help="replace a key",
+        description="Make another key under the same id, with the same limits, and print it, once, on standard "
+        "output. The one before is accepted for a while longer.",
+    )
+    rotate_.add_argument("id", metavar="ID", help="the key's id, as 'tollgate keys list' shows it")
+    rotate_.add_argument(
+        "--overlap",
+        metavar="SPAN",
+        default="24h",
+        help="how long the one before is accepted, as 12h or 7d (24h)",
+    )
+    rotate_.set_defaults(run=lambda arguments: _reported(rotate, arguments))
     revoke_ = actions.add_parser(
         "revoke", parents=[shared], help="revoke a key", description=f"Remove a key from {FILE}."
     )
@@ -96,13 +121,27 @@ def create(arguments: argparse.Namespace) -> None:
         first = error.errors()[0]
         option = _OPTIONS.get(str(first["loc"][0])) or str(first["loc"][-1]).replace("_", "-")
         raise UsageError(f"--{option}: {first['msg'].removeprefix('Value error, ')}") from None
-    result = _send(arguments, {"do": "create", "entry": entry})
-    if result is None:
-        file = _book(arguments).add(entry)
-        _warn_of_mode(file)
-        result = {"file": file}
+    result = _change(arguments, do="create", entry=entry)
+    if "confirmed" not in result:
+        _warn_of_mode(Path(result["file"]))
     print(
         f"Key '{entry['id']}' is in {result['file']}. {_effect(result, 'accepts it')} It is shown this once:",
+        file=sys.stderr,
+    )
+    print(key)
+    _check_confirmed(result)
+
+
+def rotate(arguments: argparse.Namespace) -> None:
+    try:
+        overlap = parse_duration(arguments.overlap)
+    except ValueError:
+        raise UsageError("--overlap: write a span, as 12h or 7d") from None
+    key = make_key()
+    result = _change(arguments, do="rotate", id=arguments.id, sha256=hash_key(key), overlap=overlap)
+    print(
+        f"Key '{arguments.id}' is another one now, in {result['file']}; the one before is accepted until "
+        f"{result['until']}. {_effect(result, 'accepts it')} It is shown this once:",
         file=sys.stderr,
     )
     print(key)
@@ -112,7 +151,7 @@ def create(arguments: argparse.Namespace) -> None:
 def list_keys(arguments: argparse.Namespace) -> None:
     rows = [("ID", "TENANT", "TIER", "MODELS", "EXPIRES", "SHA256", "WHERE")]
     today = datetime.now(UTC).date().isoformat()
-    folder = KeyStore(arguments.policies, _state_dir() / ISSUED, os.environ).read_valid()
+    folder = KeyStore(arguments.policies, state_dir() / ISSUED, os.environ).read_valid()
     revoked = revoked_hashes(folder)
     for entry in entries(folder):
         if entry.text("sha256").lower() in revoked:
@@ -140,11 +179,9 @@ def list_keys(arguments: argparse.Namespace) -> None:
 
 
 def revoke(arguments: argparse.Namespace) -> None:
-    result = _send(arguments, {"do": "revoke", "id": arguments.id})
-    if result is None:
-        done = _book(arguments).revoke(arguments.id)
-        _warn_of_mode(done.file)
-        result = {"file": done.file, "left": done.left, "problems": done.problems}
+    result = _change(arguments, do="revoke", id=arguments.id)
+    if "confirmed" not in result:
+        _warn_of_mode(Path(result["file"]))
     print(f"Key '{arguments.id}' is revoked, in {result['file']}. {_effect(result, 'refuses it')}")
     if result["problems"]:
         print(
@@ -157,13 +194,16 @@ def revoke(arguments: argparse.Namespace) -> None:
     _check_confirmed(result)
 
 
-def _send(arguments: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any] | None:
-    """The response of the gateway that serves this policy folder; None where none runs."""
-    where = identity(arguments.policies)
-    result = send_request(_state_dir(), {**request, "policies": where}) if where is not None else None
-    if result is not None and "error" in result:
-        raise KeyStoreError(result["error"])
-    return result
+def _change(arguments: argparse.Namespace, **request: Any) -> dict[str, Any]:
+    # Without a running gateway, its state folder is known only if the environment names it.
+    named = bool(os.environ.get("TOLLGATE_STATE_DIR"))
+    return change(
+        {**request, "by": user().content()},
+        policies=arguments.policies,
+        state_dir=state_dir(),
+        env=os.environ,
+        kept=named,
+    )
 
 
 def _effect(result: dict[str, Any], does: str) -> str:
@@ -175,16 +215,6 @@ def _effect(result: dict[str, Any], does: str) -> str:
 def _check_confirmed(result: dict[str, Any]) -> None:
     if not result.get("confirmed", True):
         raise KeyStoreError(f"written, but the running gateway has not applied it: {result['why']}")
-
-
-def _book(arguments: argparse.Namespace) -> KeyStore:
-    # Without a running gateway, its state folder is known only if the environment names it.
-    named = bool(os.environ.get("TOLLGATE_STATE_DIR"))
-    return KeyStore(arguments.policies, _state_dir() / ISSUED if named else None, os.environ)
-
-
-def _state_dir() -> Path:
-    return Path(os.environ.get("TOLLGATE_STATE_DIR") or Settings().state_dir)
 
 
 def _warn_of_mode(file: Path) -> None:
@@ -207,7 +237,7 @@ def _reported(action: Any, arguments: argparse.Namespace) -> int:
     except PolicyError as error:
         print(error, file=sys.stderr)
         return 1
-    except KeyStoreError as error:
+    except (KeyStoreError, ChangeRefused) as error:
         print(f"tollgate keys: {error}", file=sys.stderr)
         return 1
     except OSError as error:
@@ -227,6 +257,7 @@ def _restrictions(arguments: argparse.Namespace) -> dict[str, Any]:
     asked = {
         "tier": arguments.tier,
         "allow_ips": arguments.allow_ip,
+        "scopes": arguments.scopes,
         "quotas": {name: number for name, number in quotas.items() if number is not None},
         "budget": {} if arguments.usd_per_month is None else {"usd_per_month": arguments.usd_per_month},
     }

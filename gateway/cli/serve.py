@@ -19,7 +19,7 @@ from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token
 from gateway.identity.api_keys import hash_key
 from gateway.observe import logs
-from gateway.policy.key_store import issued_files
+from gateway.policy.key_store import state_files
 from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     tables = KeyTableReader()
     try:
-        loaded = load_policy(settings.policies, env, also=issued_files(settings.state_dir), tables=tables)
+        loaded = load_policy(settings.policies, env, also=state_files(settings.state_dir), tables=tables)
         listeners = listen(settings.host, settings.port, settings.workers)
     except PolicyError as error:
         return _fail(f"the policy is rejected:\n{error}")

@@ -12,11 +12,11 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from gateway.errors import AuthUnavailable, GatewayError, Unauthenticated
 from gateway.policy.revoked_keys import RevokedKeys
-from gateway.policy.schema import DEFAULT_TIER, Key, Tenant
+from gateway.policy.schema import DEFAULT_TIER, Key, PreviousHash, Tenant
 from gateway.types import Principal
 
 PREFIX = "tg-"
-DEVELOPMENT = Principal(key_id="dev", tenant="default", models=("*",))
+DEVELOPMENT = Principal(key_id="dev", tenant="default", models=("*",), scopes=("inference", "admin"))
 """The caller that the development key authenticates."""
 _RETRY_AFTER = 5.0
 """Seconds: an operator has to make the files readable first."""
@@ -100,6 +100,8 @@ class KeyRing:
         for key in keys:
             old = known.get(key.sha256)
             self._active[key.sha256] = old if old is not None and old.key is key else _active(key, tenants)
+            if key.previous is not None:
+                self._active.setdefault(key.previous.sha256, _previous(key, key.previous, tenants))
         if dev_key_sha256 and not self._active:
             principal = replace(DEVELOPMENT, tier=tier_of(DEVELOPMENT.tenant, tenants))
             self._active[dev_key_sha256] = ApiKey(bytes.fromhex(dev_key_sha256), principal)
@@ -164,9 +166,19 @@ def _active(key: Key, tenants: Mapping[str, Tenant]) -> ApiKey:
         tier=key.tier or tier_of(key.tenant, tenants),
         quotas=key.quotas,
         budget=key.budget,
+        scopes=key.scopes,
     )
     networks = tuple(map(ip_network, key.allow_ips))
     return ApiKey(bytes.fromhex(key.sha256), principal, key, _midnight(key.expires), key.expires, networks)
+
+
+def _previous(key: Key, previous: PreviousHash, tenants: Mapping[str, Tenant]) -> ApiKey:
+    """What ``key`` was before it was rotated: the same caller, for a while."""
+    now = _active(key, tenants)
+    ends = min(previous.until.timestamp(), now.expires)
+    return replace(
+        now, digest=bytes.fromhex(previous.sha256), key=None, expires=ends, expiry_date=previous.until.date()
+    )
 
 
 def _midnight(day: date | None) -> float:

@@ -28,7 +28,9 @@ class Accounting:
         for charge in charges:
             self._count(call.principal, charge)
         if self._ledger is not None and charges:
-            self._ledger.record_charges(call.request_id, call.receipt.created, call.principal, charges)
+            self._ledger.record_charges(
+                call.request_id, call.receipt.created, call.principal, charges, call.user_agent
+            )
 
     def record_refusal(
         self, request_id: str, principal: Principal | None, status: int, reason: str, *, is_question: bool

@@ -13,99 +13,22 @@ from pathlib import Path
 
 from gateway.metering.bill import NOTHING, Bill, Charge
 from gateway.observe.batch_writer import BatchWriter, TryAgain
+from gateway.observe.ledger_schema import TO_THIS, VERSION, statements
 from gateway.private import private_file, private_folder
 from gateway.types import Call, Principal
 
-VERSION = 4
 RETRY = 1.0
 """Seconds after which a failed write is tried again."""
 BUSY_TIMEOUT = 2.0
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS requests (
-    request_id TEXT PRIMARY KEY,
-    created REAL NOT NULL,
-    tenant TEXT NOT NULL,
-    key_id TEXT NOT NULL,
-    tier TEXT NOT NULL,
-    model TEXT NOT NULL,
-    answered_model TEXT,
-    backend TEXT,
-    target_model TEXT,
-    status INTEGER NOT NULL,
-    stream INTEGER NOT NULL,
-    prompt_tokens INTEGER NOT NULL,
-    cached_tokens INTEGER NOT NULL,
-    completion_tokens INTEGER NOT NULL,
-    reasoning_tokens INTEGER NOT NULL,
-    cost_nanodollars INTEGER NOT NULL,
-    estimated INTEGER NOT NULL,
-    seconds REAL NOT NULL,
-    attempts INTEGER NOT NULL,
-    error TEXT,
-    cache_write_tokens INTEGER NOT NULL DEFAULT 0,
-    cache_write_1h_tokens INTEGER NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS requests_by_time ON requests (created);
-CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, created);
-"""
-_SPENDINGS = """
-CREATE TABLE IF NOT EXISTS spendings (
-    request_id TEXT NOT NULL,
-    number INTEGER NOT NULL,
-    created REAL NOT NULL,
-    tenant TEXT NOT NULL,
-    key_id TEXT NOT NULL,
-    tier TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    model TEXT NOT NULL,
-    backend TEXT NOT NULL,
-    target_model TEXT NOT NULL,
-    prompt_tokens INTEGER NOT NULL,
-    cached_tokens INTEGER NOT NULL,
-    completion_tokens INTEGER NOT NULL,
-    reasoning_tokens INTEGER NOT NULL,
-    cost_nanodollars INTEGER NOT NULL,
-    estimated INTEGER NOT NULL,
-    cache_write_tokens INTEGER NOT NULL,
-    cache_write_1h_tokens INTEGER NOT NULL,
-    PRIMARY KEY (request_id, number)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS spendings_by_time ON spendings (created);
-CREATE INDEX IF NOT EXISTS spendings_by_tenant ON spendings (tenant, created);
-CREATE VIEW IF NOT EXISTS spent AS
-    SELECT request_id, created, tenant, key_id, tier, 'answer' AS purpose, coalesce(answered_model, model) AS model,
-        backend, target_model, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, cost_nanodollars,
-        estimated, cache_write_tokens, cache_write_1h_tokens
-    FROM requests
-    UNION ALL
-    SELECT request_id, created, tenant, key_id, tier, purpose, model,
-        backend, target_model, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, cost_nanodollars,
-        estimated, cache_write_tokens, cache_write_1h_tokens
-    FROM spendings;
-"""
-"""A request's own row has the usage of its answer, ``spendings`` all other charges (a cascade's discarded steps,
-judges, shadow copies). The view ``spent`` has every charge once, to be summed."""
-_FROM_1 = "ALTER TABLE requests ADD COLUMN error TEXT;"
-_FROM_2 = (
-    "ALTER TABLE requests ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE requests ADD COLUMN cache_write_1h_tokens INTEGER NOT NULL DEFAULT 0;"
-)
-_TO_THIS = {
-    0: _SCHEMA + _SPENDINGS,
-    1: _FROM_1 + _FROM_2 + _SPENDINGS,
-    2: _FROM_2 + _SPENDINGS,
-    3: _SPENDINGS,
-}
-"""The migrations from each version to this one."""
 _LONGEST_NAME = 256
-_COLUMNS = 22
+_COLUMNS = 23
 _ROW = f"({', '.join('?' * _COLUMNS)})"
 _AT_ONCE = (256, 64, 16, 4, 1)
 """Rows in one statement. SQLite releases the GIL for each statement; getting it back from a busy event loop costs both
 threads more than a row does."""
 _INSERT = {count: f"INSERT OR IGNORE INTO requests VALUES {', '.join([_ROW] * count)}" for count in _AT_ONCE}
-_SPENDING_COLUMNS = 18
+_SPENDING_COLUMNS = 19
 _INSERT_SPENDING = f"INSERT OR IGNORE INTO spendings VALUES ({', '.join('?' * _SPENDING_COLUMNS)})"
 
 Row = tuple[str | int | float | None, ...]
@@ -161,13 +84,19 @@ class Ledger:
                 error,
                 used.cache_write,
                 used.cache_write_1h,
+                call.user_agent,
             )
         )
         if others := bill.others:
-            self.record_charges(call.request_id, call.receipt.created, principal, others)
+            self.record_charges(call.request_id, call.receipt.created, principal, others, call.user_agent)
 
     def record_charges(
-        self, request_id: str, created: float, principal: Principal, charges: Iterable[Charge]
+        self,
+        request_id: str,
+        created: float,
+        principal: Principal,
+        charges: Iterable[Charge],
+        user_agent: str = "",
     ) -> None:
         """Record charges of ``principal`` other than answers, on account of a request. ``created`` is Unix time."""
         for number, (upstream, nanodollars) in enumerate(charges):
@@ -192,13 +121,14 @@ class Ledger:
                     upstream.estimated,
                     used.cache_write,
                     used.cache_write_1h,
+                    user_agent,
                 )
             )
 
     def record_refusal(self, request_id: str, principal: Principal, status: int, error: str) -> None:
         """Record a request that was refused before its body was read."""
         who = (principal.tenant, principal.key_id, principal.tier)
-        nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0)
+        nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0, "")
         self._add((request_id, time.time(), *who, "", *nothing))
 
     def wait_drained(self, timeout: float) -> bool:
@@ -305,7 +235,7 @@ def _migrate(database: sqlite3.Connection) -> None:
     database.execute("BEGIN IMMEDIATE")
     try:
         (version,) = database.execute("PRAGMA user_version").fetchone()
-        for statement in _TO_THIS.get(version, "").split(";"):
+        for statement in statements(TO_THIS.get(version, "")):
             database.execute(statement)
         database.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:

@@ -75,6 +75,8 @@ def _month(database: sqlite3.Connection, rows: str, begins: float, ends: float) 
                 database.execute(insert, [begins, *counted, *part])
                 counted = [*row[: len(KEYS)], *[0] * len(COUNTS)]
         database.execute("DELETE FROM spendings WHERE created < ?", [ends])
+        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'hours'").fetchone():
+            database.execute("DELETE FROM hours WHERE hour < ?", [ends])
         return database.execute("DELETE FROM requests WHERE created < ?", [ends]).rowcount
 
 

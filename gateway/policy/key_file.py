@@ -43,6 +43,11 @@ def removed(text: str, index: int) -> str:
     return new
 
 
+def replaced(text: str, index: int, entry: Mapping[str, Any]) -> str:
+    """``text`` with ``entry`` in place of entry number ``index`` of its ``keys``. Raises ``CannotEdit``."""
+    return added(removed(text, index), entry)
+
+
 def _with(text: str, item: str, name: str) -> str:
     found = _keys(text, name)
     if found is None:

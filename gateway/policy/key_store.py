@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.policy import yaml_tree
 from gateway.policy.checks import aliases_of
+from gateway.policy.file_changes import locked, replace_file
 from gateway.policy.files import TABLE, is_table, policy_files
 from gateway.policy.folder import Folder, find, read_folder
-from gateway.policy.key_file import ISSUED_FILE, NEW_FILE, CannotEdit, added, removed
+from gateway.policy.key_file import ISSUED_FILE, NEW_FILE, CannotEdit, added, removed, replaced
 from gateway.policy.key_table import ISSUED_TABLE, KeyTableReader, append
+from gateway.policy.operations import OPERATIONS
 from gateway.policy.problems import Location, PolicyError, suggestion
 from gateway.policy.schema.access import DEFAULT_TIER
 from gateway.policy.yaml_tree import Map, Scalar, Sequence
@@ -28,6 +30,7 @@ FEW = 256
 """Keys in a YAML file, from which on new ones are added to a table beside it."""
 ISSUED = "issued-keys.yaml"
 """In the state folder, and part of the policy, too: for a gateway that may not write to its policy folder."""
+_IDENTITY = ("id", "sha256", "previous")
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -71,7 +74,7 @@ class KeyStore:
 
     def read(self) -> Folder:
         """Raises ``PolicyError`` where there is nothing to read."""
-        also = issued_files(self._issued.parent) if self._issued else ()
+        also = state_files(self._issued.parent) if self._issued else ()
         return read_folder(self._directory, self._env, also=also, tables=self._tables)
 
     def read_valid(self) -> Folder:
@@ -101,7 +104,7 @@ class KeyStore:
         """Add to ``file``, or to the ``table`` beside it where either holds many."""
         if not table.exists() and sum(one.location.file == file for one in yaml_entries(folder)) < FEW:
             return self._edit(file, lambda text: added(text, entry))
-        append(table, dict(entry), 0o600 if file == self._issued else self._mode(table))
+        append(table, dict(entry), mode=0o600 if file == self._issued else self._mode(table))
         return table
 
     def revoke(self, id: str) -> Revoked:
@@ -122,11 +125,54 @@ class KeyStore:
             file = self._remove(entry)
             return Revoked(entry.text("sha256").lower(), file, len(listed) - 1, problems)
 
+    def rotate(self, id: str, sha256: str, until: datetime) -> Path:
+        """Give a key another hash, and accept the present one until then. Returns the file. Raises as ``add``."""
+        with self._locked():
+            folder = self.read_valid()
+            revoked = revoked_hashes(folder)
+            listed = [one for one in entries(folder) if one.text("sha256").lower() not in revoked]
+            entry = next((one for one in listed if one.text("id") == id), None)
+            if entry is None:
+                raise KeyStoreError(
+                    f"no key has the id '{id}'{suggestion(id, [one.text('id') for one in listed])}"
+                )
+            old = entry.text("sha256").lower()
+            rest = {name: value for name, value in entry.content.items() if name not in _IDENTITY}
+            previous = {"sha256": old, "until": until.isoformat(timespec="seconds")}
+            return self._replace(entry, {"id": id, "sha256": sha256, **rest, "previous": previous})
+
+    def _replace(self, entry: KeyEntry, new: dict[str, Any]) -> Path:
+        file = entry.location.file
+        try:
+            if is_table(file):
+                # In one write, so that nobody reads a table without either.
+                append(file, {"superseded": entry.text("sha256").lower()}, new, mode=self._mode(file))
+                return file
+            if file == self._issued or file.name == FILE:
+                return self._edit(file, lambda text: replaced(text, entry.position, new))
+        except OSError as error:
+            if error.errno not in _NOT_WRITABLE:
+                raise
+            raise KeyStoreError(
+                f"{entry.location}: the file cannot be written; make a second key, and revoke this one later"
+            ) from None
+        raise KeyStoreError(
+            f"{entry.location}: rotate this entry by hand; 'tollgate keys' only changes {FILE}"
+        )
+
+    def revoke_hashes(self, hashes: Iterable[str]) -> None:
+        """Refuse these for good, wherever they stand. Raises ``KeyStoreError`` and ``OSError``."""
+        if self._issued is None:
+            raise KeyStoreError("the state folder is not known; name it by TOLLGATE_STATE_DIR")
+        with self._locked():
+            for digest in hashes:
+                self._edit(self._issued, lambda text, digest=digest: added(text, digest, "revoked_keys"))
+
     def _remove(self, entry: KeyEntry) -> Path:
         file = entry.location.file
         if is_table(file):
             try:
-                append(file, {"revoked": entry.text("sha256").lower()}, self._mode(file))
+                append(file, {"revoked": entry.text("sha256").lower()}, mode=self._mode(file))
                 return file
             except OSError as error:
                 if error.errno not in _NOT_WRITABLE or self._issued is None:
@@ -158,7 +204,7 @@ class KeyStore:
             ) from None
         if file == self._issued:
             private_folder(file.parent)
-        _write(file, text, 0o600 if file == self._issued else self._mode(file))
+        replace_file(file, text, 0o600 if file == self._issued else self._mode(file))
         return file
 
     def _mode(self, file: Path) -> int:
@@ -174,19 +220,13 @@ class KeyStore:
                 others &= path.stat().st_mode
         return 0o600 | (others & 0o044)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for folder in (self._directory, self._issued.parent if self._issued else None):
-                if folder is not None and folder.is_dir():  # reading it will say what is wrong
-                    handle = os.open(folder, os.O_RDONLY)
-                    stack.callback(os.close, handle)
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self._directory, self._issued.parent if self._issued else None)
 
 
-def issued_files(state_dir: Path) -> tuple[Path, Path]:
-    return state_dir / ISSUED, state_dir / ISSUED_TABLE
+def state_files(state_dir: Path) -> tuple[Path, ...]:
+    """Files of the state folder that are part of the policy while they are there."""
+    return state_dir / ISSUED, state_dir / ISSUED_TABLE, state_dir / OPERATIONS
 
 
 def entries(folder: Folder) -> Iterator[KeyEntry]:
@@ -240,22 +280,3 @@ def _check_patterns(patterns: list[str], folder: Folder) -> None:
     for pattern in patterns:
         if not set("*?[") & set(pattern) and pattern not in names:
             raise KeyStoreError(f"--models: no model is named '{pattern}'{suggestion(pattern, names)}")
-
-
-def _write(file: Path, text: str, mode: int) -> None:
-    """Replace a file by rename, so that nobody reads half of it; its owner stays."""
-    file = file.resolve()
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            with suppress(PermissionError, FileNotFoundError):
-                before = file.stat()
-                os.fchown(handle, before.st_uid, before.st_gid)
-            os.fchmod(handle, mode)
-            os.fsync(handle)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -32,23 +32,30 @@ class Revocation(Frozen):
     revoked: Annotated[str, AfterValidator(sha256_digits)]
 
 
+class Superseded(Frozen):
+    """The entry with this hash is replaced by a later line, whose key it may be for a while longer."""
+
+    superseded: Annotated[str, AfterValidator(sha256_digits)]
+
+
 _REVOCATION = TypeAdapter(Revocation)
-Line = Key | Revocation
+Line = Key | Revocation | Superseded
 
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
     file: Path
     keys: tuple[Key, ...]
-    """Without those that a later line revokes."""
+    """Without those that a later line revokes or supersedes."""
     revoked: frozenset[str]
+    superseded: frozenset[str]
     lines: tuple[Line | None, ...]
     """None for one that is empty or invalid."""
 
     def numbered(self) -> Iterator[tuple[int, Key]]:
         """``keys`` with the numbers of their lines, from 1."""
         for number, line in enumerate(self.lines, 1):
-            if isinstance(line, Key) and line.sha256 not in self.revoked:
+            if isinstance(line, Key) and line.sha256 not in self.revoked | self.superseded:
                 yield number, line
 
 
@@ -80,8 +87,10 @@ class KeyTableReader:
             lines.append(line)
         self._versions[file.path] = content, tuple(lines)
         revoked = frozenset(line.revoked for line in lines if type(line) is Revocation)
-        keys = tuple(line for line in lines if type(line) is Key and line.sha256 not in revoked)
-        return KeyTable(file.path, keys, revoked, tuple(lines))
+        superseded = frozenset(line.superseded for line in lines if type(line) is Superseded)
+        gone = revoked | superseded
+        keys = tuple(line for line in lines if type(line) is Key and line.sha256 not in gone)
+        return KeyTable(file.path, keys, revoked, superseded, tuple(lines))
 
 
 def check_tables(
@@ -121,8 +130,8 @@ def _duplicates(tables: Iterable[KeyTable], locate: Callable[[str], Location | N
                     yield Problem(table.file, number, message)
 
 
-def append(file: Path, entry: dict[str, Any], mode: int) -> None:
-    """Add a line, on disk when this returns. ``mode`` is that of a new file. Raises ``OSError``."""
+def append(file: Path, *entries: dict[str, Any], mode: int) -> None:
+    """Add a line each, on disk when this returns. ``mode`` is that of a new file. Raises ``OSError``."""
     is_new = not file.exists()
     handle = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, mode)
     try:
@@ -132,7 +141,7 @@ def append(file: Path, entry: dict[str, Any], mode: int) -> None:
         size = os.fstat(handle).st_size
         # A line that somebody left without its end is not continued.
         start = b"\n" if size and os.pread(handle, 1, size - 1) != b"\n" else b""
-        os.write(handle, start + orjson.dumps(entry) + b"\n")
+        os.write(handle, start + b"".join(orjson.dumps(entry) + b"\n" for entry in entries))
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -158,6 +167,8 @@ def _digest_behind(text: bytes, name: bytes) -> str:
 def _parsed(text: bytes) -> Line:
     if text.lstrip().startswith(b'{"revoked"'):
         return _REVOCATION.validate_json(text)
+    if text.lstrip().startswith(b'{"superseded"'):
+        return Superseded.model_validate_json(text)
     return Key.model_validate_json(text)
 
 

@@ -25,6 +25,9 @@ from gateway.policy.schema import BACKEND_SECRETS, DEFAULT_TIER, BedrockBackend,
 from gateway.policy.warnings import warnings_of
 from gateway.policy.yaml_tree import Map, Scalar
 
+DRAINED = "it is drained"
+"""Why a backend is disabled that ``drained`` names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -107,6 +110,7 @@ def policy_of(
         problems += check_tables(folder.tables, *_references(folder.root, policy))
     if policy is None or problems:
         raise PolicyError(problems)
+    disabled |= {name: DRAINED for name in policy.drained if name in policy.backends.keys() - disabled.keys()}
     in_yaml = policy
     if folder.tables:
         policy = _with_tables(policy, folder.tables)

@@ -14,6 +14,9 @@ def warnings_of(policy: Policy) -> Iterator[Diagnostic]:
     if has_budgets(policy):
         yield from _unpriced(policy)
     yield from _remote_judges(policy)
+    for index, name in enumerate(policy.drained):
+        if name not in policy.backends:
+            yield Diagnostic(("drained", index), f"no backend is named '{name}'; nothing is drained by it")
 
 
 def _unpriced(policy: Policy) -> Iterator[Diagnostic]:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from gateway.backends.launcher import launches
 from gateway.children.child import OnLine
-from gateway.identity.control_socket import ControlSocket, preallocate
-from gateway.policy.key_store import issued_files
+from gateway.control.control_socket import ControlSocket, preallocate
+from gateway.policy.history import PolicyHistory
+from gateway.policy.key_store import state_files
 from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
@@ -68,6 +69,7 @@ async def run(
     with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
         scratch = Path(name)
         last_good = LastGoodPolicy(scratch)
+        history = PolicyHistory(settings.state_dir, settings.policies)
         shared = replace(
             settings,
             last_good=last_good.path,
@@ -75,11 +77,13 @@ async def run(
             draining=scratch / "draining",
             worker_keys=_folder(scratch / "keys"),
             slots=_folder(scratch / "slots"),
+            peers=_folder(scratch / "peers"),
         )
 
         async def apply_policy(loaded: Loaded) -> None:
             _warn(loaded, settings)
             await asyncio.to_thread(last_good.keep, loaded)
+            await asyncio.to_thread(_remember, history, loaded)
             await supervisor.run_engines(launches(loaded))
             socket = scratch / "sidecar.sock"
             wanted = sidecar_config(loaded.policy, socket) if needs_sidecar(loaded.policy) else None
@@ -87,7 +91,7 @@ async def run(
 
         try:
             preallocate(scratch / "keys", settings.workers)
-            also = issued_files(settings.state_dir)
+            also = state_files(settings.state_dir)
             async with (
                 PolicyWatcher(settings.policies, apply_policy, env=env, also=also, tables=tables) as watcher,
                 ControlSocket(
@@ -116,6 +120,13 @@ async def run(
             return 128 + signals.last if signals.force.is_set() else 0
         finally:
             supervisor.kill()
+
+
+def _remember(history: PolicyHistory, loaded: Loaded) -> None:
+    try:
+        history.add(loaded)
+    except OSError as error:
+        log.warning("this policy is missing from the history: %s", error)
 
 
 def _warn(loaded: Loaded, settings: Settings) -> None:

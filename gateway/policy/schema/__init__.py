@@ -20,7 +20,9 @@ from gateway.policy.schema.access import (
     Jwt,
     Key,
     OnSaturation,
+    PreviousHash,
     QuotaSettings,
+    Scope,
     Tenant,
     Tier,
 )
@@ -80,6 +82,7 @@ from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_dura
 __all__ = [
     "BACKEND_SECRETS",
     "DEFAULT_TIER",
+    "Admin",
     "Algorithm",
     "AnthropicBackend",
     "AnyBackend",
@@ -113,6 +116,7 @@ __all__ = [
     "OpenAIBackend",
     "PiiGuard",
     "Policy",
+    "PreviousHash",
     "Price",
     "Provider",
     "QuotaSettings",
@@ -120,6 +124,7 @@ __all__ = [
     "ResponseSettings",
     "Retry",
     "ReviewSettings",
+    "Scope",
     "SecretsGuard",
     "Select",
     "SemanticCache",
@@ -180,6 +185,12 @@ class Billing(Frozen):
     judge: Literal["house", "tenant"] = "house"
 
 
+class Admin(Frozen):
+    """The page and the API at ``/admin``, for keys of scope ``admin``."""
+
+    enabled: bool = Field(default=False, strict=True)
+
+
 class Policy(Frozen):
     """A whole policy folder, parsed."""
 
@@ -190,6 +201,11 @@ class Policy(Frozen):
     revoked_keys: tuple[Annotated[str, AfterValidator(sha256_digits)], ...] = ()
     """Hashes of keys that are refused wherever else they stand."""
     jwt: tuple[Jwt, ...] = ()
+    admin: Admin = Admin()
+    drained: tuple[Name, ...] = ()
+    """Backends that get no more requests; those in flight end as ever. A name of no backend means nothing."""
+    cache_epochs: dict[Name, Annotated[int, Field(strict=True, ge=0, le=2**53)]] = Field(default={})
+    """By tenant. What was cached under another number is not found."""
     tenants: dict[Name, Tenant] = Field(default={})
     tiers: dict[Name, Tier] = Field(default={})
     prices: dict[Text, Price] = Field(default={})
@@ -228,7 +244,7 @@ class Policy(Frozen):
     @cached_property
     def keys_in_force(self) -> tuple[Key, ...]:
         revoked = frozenset(self.revoked_keys)
-        return tuple(key for key in self.keys if key.sha256 not in revoked)
+        return tuple(_in_force(key, revoked) for key in self.keys if key.sha256 not in revoked)
 
     @cached_property
     def keys_with_limits(self) -> tuple[Key, ...]:
@@ -253,3 +269,10 @@ class Policy(Frozen):
 
 
 _PLAIN_TIER = Tier()
+
+
+def _in_force(key: Key, revoked: frozenset[str]) -> Key:
+    """Without its previous hash where that is revoked."""
+    if key.previous is None or key.previous.sha256 not in revoked:
+        return key
+    return key.model_copy(update={"previous": None})

@@ -12,6 +12,7 @@ from gateway.policy.schema.values import (
     Dollars,
     Duration,
     Frozen,
+    Moment,
     Name,
     Network,
     Share,
@@ -44,6 +45,17 @@ class Budget(Frozen):
     usd_per_month: Dollars | None = None
 
 
+Scope = Literal["inference", "admin"]
+"""What a key opens: the models' paths, or ``/admin``."""
+
+
+class PreviousHash(Frozen):
+    """What a rotated key was before, and until when that is still accepted."""
+
+    sha256: Annotated[str, AfterValidator(sha256_digits)]
+    until: Moment
+
+
 class Key(Frozen):
     """An API key, known only by the SHA-256 of its text."""
 
@@ -58,6 +70,8 @@ class Key(Frozen):
     """Valid through the day before this one, in UTC."""
     allow_ips: tuple[Network, ...] = ()
     """Addresses and networks it may be used from; empty is anywhere."""
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("inference",)
+    previous: PreviousHash | None = None
     quotas: QuotaSettings = QuotaSettings()
     budget: Budget = Budget()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import UTC, date, datetime
 from ipaddress import ip_network
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -88,6 +88,14 @@ def _day(value: object) -> date:
         raise ValueError(f"{value} is no day: {error}") from None
 
 
+def _moment(value: object) -> datetime:
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError("write a date and time, such as 2027-01-01T12:00:00Z") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
 def _network(text: str) -> str:
     try:
         return str(ip_network(text))
@@ -103,6 +111,8 @@ Text = Annotated[str, AfterValidator(_filled)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 Network = Annotated[str, AfterValidator(_network)]
 Day = Annotated[date, BeforeValidator(_day)]
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+"""In UTC where it names no offset."""
 Count = Annotated[int, Field(strict=True, ge=1, le=10**12)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)]

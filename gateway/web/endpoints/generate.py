@@ -35,6 +35,7 @@ LAST_WORDS = 0.5
 MAX_WRITE = 2**16
 """Bytes of events that are put into one write at most."""
 
+_LONGEST_PRODUCT = 64
 _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
 """Headers of the caller's that its model's provider is to see; only backends that know them pass them on."""
 
@@ -213,7 +214,7 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
         raise UnknownModel.named(request.model)
-    traceparent, cache_control, deadline, positions = "", "", None, False
+    traceparent, cache_control, deadline, positions, user_agent = "", "", None, False, ""
     provider: dict[str, str] = {}
     for name, value in scope["headers"]:
         if name == b"traceparent":
@@ -223,6 +224,8 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
             cache_control += ("," if cache_control else "") + value.decode("latin-1")
         elif name == b"x-tollgate-deadline":
             deadline = context.started + _seconds(value.decode("latin-1"))
+        elif name == b"user-agent":
+            user_agent = _product(value)
         elif name == b"x-tollgate-queue":
             positions = value.strip().lower() == b"positions"
         elif name in _PROVIDER:
@@ -241,10 +244,16 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
         deadline=deadline,
         cache_control=cache_control,
         positions=positions,
+        user_agent=user_agent,
         provider_headers=provider,
         route=scope["path"],
         query=scope.get("query_string", b"").decode("latin-1"),
     )
+
+
+def _product(user_agent: bytes) -> str:
+    """What comes before a comment: ``Mozilla/5.0`` of every browser, ``OpenAI/Python 2.8.1`` of an SDK."""
+    return user_agent[:_LONGEST_PRODUCT].partition(b"(")[0].strip().decode("ascii", "replace")
 
 
 def _seconds(text: str) -> float:

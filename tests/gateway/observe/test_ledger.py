@@ -65,6 +65,7 @@ async def test_a_request_is_recorded_whole(tmp_path: Path) -> None:
         "error": None,
         "cache_write_tokens": 3,
         "cache_write_1h_tokens": 1,
+        "user_agent": "",
     }
     assert (second["status"], second["stream"], second["backend"], second["attempts"]) == (503, 0, None, 0)
     assert second["error"] == "queue_full"
@@ -118,19 +119,29 @@ async def test_what_our_own_queue_refused_was_not_asked(tmp_path: Path) -> None:
     assert rows(ledger.path)[0]["attempts"] == 0
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+def made_older(database: sqlite3.Connection, version: int) -> None:
+    """A ledger as gateways of an earlier version wrote it."""
+    for name in ("requests", "spendings"):
+        database.execute(f"DROP TRIGGER hours_of_{name}")
+        database.execute(f"ALTER TABLE {name} DROP COLUMN user_agent")
+    database.execute("DROP TABLE hours")
+    if version < 4:
+        database.execute("DROP VIEW spent")
+        database.execute("DROP TABLE spendings")
+    later = ["error", "cache_write_tokens", "cache_write_1h_tokens"]
+    for column in {1: later, 2: later[1:]}.get(version, []):
+        database.execute(f"ALTER TABLE requests DROP COLUMN {column}")
+    database.execute(f"PRAGMA user_version = {version}")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ledger.sqlite"
     before = Ledger(path)
     before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
     await before.aclose()
     with closing(sqlite3.connect(path)) as database:
-        database.execute("DROP VIEW spent")
-        database.execute("DROP TABLE spendings")
-        later = ["error", "cache_write_tokens", "cache_write_1h_tokens"]
-        for column in {1: later, 2: later[1:], 3: []}[version]:
-            database.execute(f"ALTER TABLE requests DROP COLUMN {column}")
-        database.execute(f"PRAGMA user_version = {version}")
+        made_older(database, version)
     ledger = Ledger(path)
     ledger.record(a_call(request_id="req_2"), a_bill(Usage(9, 0, cache_write=8)), 429, "rate_limit_exceeded")
     await ledger.aclose()
@@ -138,6 +149,25 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, 
     assert found == [
         (7, None, 0),
         (0, "rate_limit_exceeded", 8),
+    ]
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT sum(requests), sum(cost_low) FROM hours").fetchone() == (2, 7)
+
+
+async def test_the_hours_have_each_row_once_in_the_hour_of_its_request(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    for number, created in enumerate((3599.9, 3600.0, 7199.0, 3600.0)):
+        call = a_call(request_id=f"req_{min(number, 2)}", model="m")
+        call.receipt.created, call.user_agent = created, "curl/8"
+        ledger.record(call, a_bill(Usage(10, 5), 2**40 + number), 200)
+    await ledger.aclose()
+    with closing(sqlite3.connect(ledger.path)) as database:
+        found = database.execute(
+            "SELECT hour, user_agent, reason, requests, prompt_tokens, (cost_high << 32) + cost_low FROM hours"
+        ).fetchall()
+    assert found == [
+        (0, "curl/8", "ok", 1, 10, 2**40),
+        (3600, "curl/8", "ok", 2, 20, 2 * 2**40 + 3),
     ]
 
 
@@ -171,9 +201,7 @@ async def test_what_brings_an_old_file_up_to_date_counts_its_rows(tmp_path: Path
     before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
     await before.aclose()
     with closing(sqlite3.connect(path)) as database:
-        database.execute("DROP VIEW spent")
-        database.execute("DROP TABLE spendings")
-        database.execute("PRAGMA user_version = 3")
+        made_older(database, 3)
     ledger = Ledger(path)
     ledger.record_charges("req_2", 3.0, Principal("k", "acme"), a_bill(Usage(1, 1), 5).charges)
     await ledger.aclose()

@@ -146,7 +146,7 @@ def test_a_new_table_is_as_readable_as_the_policy(folder: Path) -> None:
     before = os.umask(0o077)
     try:
         key_table.append(
-            folder / TABLE, json.loads(line("a", 1)), KeyStore(folder, None, {})._mode(folder / TABLE)
+            folder / TABLE, json.loads(line("a", 1)), mode=KeyStore(folder, None, {})._mode(folder / TABLE)
         )
     finally:
         os.umask(before)

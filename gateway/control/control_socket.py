@@ -1,14 +1,16 @@
-"""The Unix socket in the state folder by which ``tollgate keys`` reaches a running gateway.
+"""The Unix socket in the state folder by which commands, and the workers' admin API, reach a running gateway.
 
 Its file mode decides who may connect: the gateway's own user, and root. Each connection carries one request, a line of
 JSON, and one response:
 
     {"do": "create", "policies": [device, inode], "entry": {…}}    →  {"file": "…", "confirmed": true}
     {"do": "revoke", "policies": [device, inode], "id": "…"}       →  {"file": "…", "left": 2, "confirmed": true}
+    {"do": "drain", "policies": [device, inode], "backend": "…"}   →  {"changed": true, "confirmed": true}
                                                                    or {"error": "…"}, {"elsewhere": true}
 
-Keys themselves are never sent, only their hashes. ``confirmed`` means that every worker has been seen to accept the
-key, or to refuse it.
+``gateway.control.changes`` has them all. ``by`` says who asks, for the audit log. Keys themselves are never sent, only
+their hashes. ``confirmed`` means that the change is in force: of a key, that every worker has been seen to accept or to
+refuse it.
 """
 
 from __future__ import annotations
@@ -17,27 +19,17 @@ import asyncio
 import json
 import logging
 import os
-import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from gateway.policy.key_store import ISSUED, KeyStore, KeyStoreError
-from gateway.policy.problems import PolicyError
+from gateway.control.changes import REFUSALS, Changes
+from gateway.control.client import MAX_LINE, SOCKET, TIMEOUT, identity
+from gateway.control.unix_socket import listen
 from gateway.policy.reload import PolicyWatcher
-from gateway.policy.schema import Key
-from gateway.private import private_folder
 
-SOCKET = "control.sock"
-MAX_LINE = 256 * 1024
-TIMEOUT = 10.0
-"""Seconds for a request to arrive whole, and again for all workers to apply a change."""
 _LOOK_EVERY = 0.05
-_LONGEST_PATH = 100
-"""Bytes, of the 104 or more that the address of a Unix socket may have."""
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +49,7 @@ class ControlSocket:
         """``worker_keys`` is the folder where each of the ``workers`` writes a digest of the keys it accepts."""
         self._policies = policies
         self._path = state_dir / SOCKET
-        self._book = KeyStore(policies, state_dir / ISSUED, env)
+        self._changes = Changes(policies, state_dir, env)
         self._watcher = watcher
         self._worker_keys = worker_keys
         self._workers = workers
@@ -65,7 +57,7 @@ class ControlSocket:
 
     async def __aenter__(self) -> ControlSocket:
         try:
-            sock = await asyncio.to_thread(_listen, self._path)
+            sock = await asyncio.to_thread(listen, self._path)
             self._server = await asyncio.start_unix_server(self._serve, sock=sock, limit=MAX_LINE)
         except OSError as error:
             log.warning(
@@ -100,20 +92,43 @@ class ControlSocket:
         if request.get("policies") != await asyncio.to_thread(identity, self._policies):
             return {"elsewhere": True}
         try:
-            match request:
-                case {"do": "create", "entry": dict() as entry}:
-                    key = Key.model_validate(entry)
-                    file = await asyncio.to_thread(self._book.add, entry)
-                    return {"file": str(file), **await self._confirmed(key.sha256, accepted=True)}
-                case {"do": "revoke", "id": str() as id}:
-                    done = await asyncio.to_thread(self._book.revoke, id)
-                    result = {"file": str(done.file), "left": done.left, "problems": done.problems}
-                    return {**result, **await self._confirmed(done.sha256, accepted=False)}
-        except (KeyStoreError, PolicyError, ValidationError) as error:
+            result = await asyncio.to_thread(self._changes.make, request)
+        except REFUSALS as error:
             return {"error": str(error)}
         except OSError as error:
             return {"error": f"{error.filename or self._policies}: {error.strerror}"}
-        return {"error": "this gateway does not know that request; it is of another version"}
+        match request["do"]:
+            case "create" | "rotate":
+                result |= await self._confirmed(result["sha256"], accepted=True)
+            case "revoke":
+                result |= await self._confirmed(result["sha256"], accepted=False)
+            case "drain" | "undrain":
+                result |= await self._drained(request["backend"], drained=request["do"] == "drain")
+            case "roll_back" | "flush":
+                result |= await self._in_force(result["fingerprint"])
+        return result
+
+    async def _drained(self, backend: str, *, drained: bool) -> dict[str, Any]:
+        def applied() -> bool:
+            current = self._watcher.current
+            return current is not None and (backend in current.policy.drained) == drained
+
+        return await self._seen(applied)
+
+    async def _in_force(self, fingerprint: str) -> dict[str, Any]:
+        def applied() -> bool:
+            current = self._watcher.current
+            return current is not None and current.fingerprint == fingerprint
+
+        return await self._seen(applied)
+
+    async def _seen(self, applied: Callable[[], bool]) -> dict[str, Any]:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TIMEOUT):
+                while not applied():
+                    await asyncio.sleep(_LOOK_EVERY)
+            return {"confirmed": True}
+        return {"confirmed": False, "why": self._watcher.last_error or "it has not been applied"}
 
     async def _confirmed(self, sha256: str, *, accepted: bool) -> dict[str, Any]:
         """Wait until this process and every worker accept or refuse it."""
@@ -125,7 +140,7 @@ class ControlSocket:
                     ):
                         break
                     await asyncio.sleep(_LOOK_EVERY)
-            log.info("a key was %s by 'tollgate keys'", "made" if accepted else "revoked")
+            log.info("a key was %s on request", "made" if accepted else "revoked")
             return {"confirmed": True}
         why = self._watcher.last_error or "a worker has not applied it"
         return {"confirmed": False, "why": why}
@@ -159,69 +174,3 @@ def preallocate(worker_keys: Path, workers: int) -> None:
     with suppress(OSError):
         for number in range(1, workers + 1):
             publish_keys(worker_keys, number, "-" * 64)
-
-
-def send_request(state_dir: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The response of this state folder's gateway; None where none runs, or where it serves another policy folder.
-
-    Raises ``OSError`` where one runs that does not let us connect.
-    """
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(3 * TIMEOUT)
-        try:
-            with _usable(state_dir / SOCKET) as address:
-                sock.connect(address)
-        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-            return None
-        sock.sendall(json.dumps(request).encode() + b"\n")
-        with sock.makefile("rb") as stream:
-            line = stream.readline(MAX_LINE)
-    if not line:
-        raise ConnectionResetError(0, "the gateway sent no response")
-    answer: dict[str, Any] = json.loads(line)
-    return None if answer.get("elsewhere") else answer
-
-
-def identity(folder: Path) -> list[int] | None:
-    """Device and inode: the same for a folder and for every mount of it."""
-    try:
-        stat = folder.stat()
-    except OSError:
-        return None
-    return [stat.st_dev, stat.st_ino]
-
-
-def _listen(path: Path) -> socket.socket:
-    """Raises ``OSError``, also where another gateway listens there."""
-    private_folder(path.parent)
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        with _usable(path) as address:
-            with socket.socket(socket.AF_UNIX) as other, suppress(FileNotFoundError, ConnectionRefusedError):
-                other.connect(address)
-                raise OSError("another gateway has this state folder")
-            path.unlink(missing_ok=True)
-            before = os.umask(0o177)
-            try:
-                sock.bind(address)
-            finally:
-                os.umask(before)
-        sock.listen(8)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-@contextmanager
-def _usable(path: Path) -> Iterator[str]:
-    """An address for a socket of any path; a long one is reached by its folder's file descriptor."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
-        yield str(path)
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

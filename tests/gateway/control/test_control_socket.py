@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.__main__ import main
-from gateway.identity.control_socket import SOCKET, identity, send_request
+from gateway.control.client import SOCKET, identity, send_request
 from tests.gateway.process.test_supervisor import ASK, Serve
 
 Run = Callable[..., tuple[int, str, str]]

@@ -1,0 +1,1 @@
+"""Changes to a running gateway, by command or through the admin API: one implementation, one audit log."""
