@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,9 +11,13 @@ from functools import partial
 
 from starlette.types import ASGIApp
 
+from gateway.admin import routes as admin
+from gateway.admin.endpoint import routes as admin_routes
+from gateway.admin.site import Site
 from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
 from gateway.control.control_socket import publish_keys
+from gateway.control.peers import Peers
 from gateway.guards.actions.offload import MAX_WAIT
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
@@ -52,6 +57,18 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     )
     generations = Generations(state)
     background = BackgroundRequests()
+    peers = Peers(settings.peers, settings.worker)
+    watchers: list[PolicyWatcher] = []
+    site = Site(
+        policies=settings.policies,
+        state_dir=settings.state_dir,
+        env=os.environ,
+        peers=peers,
+        rejected=lambda: watchers[0].last_error if watchers else None,
+        generation=lambda: watchers[0].generation if watchers else 0,
+        current=generations.current,
+    )
+    peers.handlers = admin.handlers(site, state)
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -71,7 +88,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         sys.set_asyncgen_hooks(firstiter=None)
         watching = [asyncio.create_task(loop_lag.watch(metrics.observe_lag))]
         try:
-            async with watcher:
+            watchers.append(watcher)
+            async with watcher, peers:
                 if pulse is not None:
                     watching.append(asyncio.create_task(watchdog.heartbeat(pulse)))
                 yield
@@ -84,6 +102,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             await scanning.aclose()
             metrics.flush()
 
+    admin_operations = admin.operations(site)
     endpoints = routes.build(
         metrics,
         pool,
@@ -91,10 +110,11 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         background,
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
+        documented=[operation for operation, _ in admin_operations],
         draining=settings.draining,
         metrics_age=settings.metrics_age,
     )
-    router = EndpointRouter(endpoints, lifespan)
+    router = EndpointRouter([*endpoints, *admin_routes(admin_operations)], lifespan)
     guarded = AuthMiddleware(router, public=routes.PUBLIC)
     app = ErrorMiddleware(
         guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer

@@ -7,6 +7,7 @@
     │   ├── MethodNotAllowed   405
     │   ├── BodyTooLarge       413
     │   ├── UnsupportedCoding  415  a body compressed in a way that is not known here
+    │   ├── Conflict           409  what is asked for cannot be done as things stand
     │   ├── Blocked            400  a guard of ours refused the content
     │   ├── TooManyAnswers     400  it asks for more answers at once than the backend has slots
     │   └── Rejected           4xx  the model's server refused the request; its message is passed on, scrubbed
@@ -119,6 +120,11 @@ class BodyTooLarge(BadRequest):
 class UnsupportedCoding(BadRequest):
     status = 415
     code = "unsupported_content_encoding"
+
+
+class Conflict(BadRequest):
+    status = 409
+    code = "conflict"
 
 
 class Blocked(BadRequest):

@@ -13,7 +13,7 @@ long run shares follow from usage. The queue reads no clock: callers pass the ti
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, TypeVar
@@ -161,6 +161,12 @@ class FairQueue(Generic[T]):
         tier_queue = self._tiers.get(tier)
         own = tier_queue.tenants.get(tenant) if tier_queue is not None else None
         return own.waiters if own is not None else ()
+
+    def waiters(self) -> Iterator[Waiter[T]]:
+        """All that wait, by tier and tenant."""
+        for tier_queue in self._tiers.values():
+            for tenant in tier_queue.tenants.values():
+                yield from tenant.waiters
 
     def position(self, waiter: Waiter[T]) -> int:
         """1 is next. Exact among the tenant's own requests, estimated by tokens among the others."""

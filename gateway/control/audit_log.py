@@ -36,8 +36,7 @@ class Actor:
     """Where the request came from, of a key."""
 
     def content(self) -> dict[str, str]:
-        found = {self.kind: self.name}
-        return found | {"address": self.address} if self.address else found
+        return {str(self.kind): self.name, **({"address": self.address} if self.address else {})}
 
     @classmethod
     def of(cls, content: object) -> Actor:

@@ -1,7 +1,7 @@
 """What can be changed in a gateway while it runs. Each change, made or refused, is entered in the audit log.
 
-Requests and results are JSON objects. The running gateway makes changes for all who ask (``control_socket``); where none
-runs, the command makes them itself.
+Requests and results are JSON objects. The running gateway makes changes for all who ask (``control_socket``); where
+none runs, the command makes them itself.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Changes:
     def make(self, request: Request) -> Result:
         """Make the change ``request["do"]``, on the disk. Raises ``REFUSALS`` and ``OSError``."""
         kind = self._kinds.get(str(request.get("do")))
-        if kind is None:
+        if kind is None or not _NEEDED[str(request["do"])] <= request.keys():
             raise ChangeRefused("this gateway does not know that request; it is of another version")
         action, change = kind
         actor, target = Actor.of(request.get("by")), _target(request)
@@ -69,8 +69,6 @@ class Changes:
         except REFUSALS as error:
             self._record(actor, action, target, error=str(error))
             raise
-        except (KeyError, TypeError, ValueError):
-            raise ChangeRefused("the request is incomplete; the gateway may be of another version") from None
         except OSError as error:
             self._record(actor, action, target, error=f"{error.filename or self._policies}: {error.strerror}")
             raise
@@ -200,4 +198,13 @@ def _target(request: Request) -> str:
     return str(next((one for one in (named, *map(request.get, _TARGETS)) if one is not None), ""))
 
 
+_NEEDED = {
+    "create": {"entry"},
+    "rotate": {"id", "sha256", "overlap"},
+    "revoke": {"id"},
+    "drain": {"backend"},
+    "undrain": {"backend"},
+    "flush": {"tenant"},
+    "roll_back": {"generation"},
+}
 _TARGETS = ("id", "backend", "generation", "tenant")

@@ -125,7 +125,7 @@ class ControlSocket:
     async def _seen(self, applied: Callable[[], bool]) -> dict[str, Any]:
         with suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT):
-                while not applied():
+                while not applied():  # noqa: ASYNC110  (the watcher polls, too)
                     await asyncio.sleep(_LOOK_EVERY)
             return {"confirmed": True}
         return {"confirmed": False, "why": self._watcher.last_error or "it has not been applied"}

@@ -63,6 +63,12 @@ class Breaker:
         circuit = self._circuits.get(EVERYBODY)
         return circuit is not None and circuit.wait(None) > 0
 
+    def open_scopes(self) -> Iterator[tuple[Scope, float]]:
+        """Whom it refuses now, and for how many seconds more."""
+        for scope, circuit in self._circuits.items():
+            if (seconds := circuit.wait(None)) > 0:
+                yield scope, seconds
+
     def wait(self, caller: Caller) -> float:
         """Seconds until a request of ``caller`` may pass; 0 if one may now."""
         return max((circuit.wait(member) for circuit, member in self._of(caller)), default=0.0)

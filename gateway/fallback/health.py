@@ -4,7 +4,7 @@ server."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -69,6 +69,11 @@ class HealthRegistry:
         if breaker is None:
             breaker = self._breakers[name] = Breaker(self._clock, self._breaker_changes(*name))
         return breaker
+
+    def breakers(self) -> Iterator[tuple[str, str, Breaker]]:
+        """Each with its backend, and the model as the backend knows it."""
+        for (backend, model), breaker in self._breakers.items():
+            yield backend, model, breaker
 
     def recovered(self, backend: str) -> None:
         """The backend serves again."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -43,6 +43,11 @@ class BufferedCounter:
         """For gauges only."""
         self.inc(-amount)
 
+    @property
+    def value(self) -> float:
+        """This process's."""
+        return self._more + (self._metric._value.get() if self._metric is not None else 0.0)
+
     def flush(self) -> None:
         more, self._more, self._waiting = self._more, 0.0, False
         self.flushed = time.monotonic()
@@ -69,6 +74,17 @@ class BufferedHistogram:
         bucket = bisect_left(self._bounds, value)
         self._counts[bucket] = self._counts.get(bucket, 0) + times
         self._sum += value * times
+
+    @property
+    def bounds(self) -> Sequence[float]:
+        """The upper bounds of its buckets, the last infinite."""
+        return self._bounds
+
+    @property
+    def counts(self) -> list[float]:
+        """This process's, of each bucket by itself."""
+        flushed = [one.get() for one in self._metric._buckets] if self._metric is not None else []
+        return [count + self._counts.get(bucket, 0) for bucket, count in enumerate(flushed)]
 
     def flush(self) -> None:
         # prometheus_client itself only takes single values.
@@ -136,6 +152,13 @@ class Family(Generic[_Child]):
                 return self._dropped
             child = self._children[values] = self._child(values)
         return child
+
+    def items(self) -> Iterator[tuple[tuple[str, ...], _Child]]:
+        """The children by the values of their labels."""
+        yield from self._children.items()
+
+    def values(self) -> Iterator[_Child]:
+        yield from self._children.values()
 
     def _remove_idle(self) -> None:
         now = time.monotonic()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,7 +92,7 @@ class KeyStore:
             known = _locate(folder, entry["id"])
             if known is not None:
                 raise KeyStoreError(f"{known}: there is a key with the id '{entry['id']}' already")
-            _check_patterns(entry["models"], folder)
+            _check_patterns(entry.get("models", []), folder)
             _check_tier(entry.get("tier"), folder)
             try:
                 return self._add_to(self._directory / FILE, self._directory / TABLE, entry, folder)
@@ -166,7 +167,7 @@ class KeyStore:
             raise KeyStoreError("the state folder is not known; name it by TOLLGATE_STATE_DIR")
         with self._locked():
             for digest in hashes:
-                self._edit(self._issued, lambda text, digest=digest: added(text, digest, "revoked_keys"))
+                self._edit(self._issued, partial(_revoking, digest=digest))
 
     def _remove(self, entry: KeyEntry) -> Path:
         file = entry.location.file
@@ -236,6 +237,10 @@ def entries(folder: Folder) -> Iterator[KeyEntry]:
         for number, key in table.numbered():
             content = key.model_dump(mode="json", exclude_unset=True)
             yield KeyEntry(Location(table.file, number), number, content)
+
+
+def _revoking(text: str, digest: str) -> str:
+    return added(text, digest, "revoked_keys")
 
 
 def _locate(folder: Folder, id: str) -> Location | None:

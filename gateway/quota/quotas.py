@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Self
 
-from gateway.errors import BadRequest, BudgetSpent, Forbidden, RateLimited, TooManyAnswers
+from gateway.errors import BadRequest, BudgetSpent, Forbidden, Overloaded, RateLimited, TooManyAnswers
 from gateway.metering.estimate import Estimator, LearnedEstimate
 from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
@@ -22,6 +23,7 @@ from gateway.quota.quota_request import QuotaRequest, quota_request
 from gateway.quota.redis import RedisCounters
 from gateway.quota.store_outage import FailoverCounters
 from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
+from gateway.stores.store import StoreDown
 from gateway.types import Call, Principal, TokenEstimate
 
 NO_RETRY = {"x-should-retry": "false"}
@@ -114,6 +116,22 @@ class Quotas:
     def limited(self, policy: Policy, principal: Principal) -> bool:
         """Whether there is any limit on what ``principal`` sends."""
         return bool(self._limits.limits(policy, principal))
+
+    async def used(self, policy: Policy, principal: Principal) -> list[tuple[Limit, int, float]]:
+        """Each limit of ``principal``, what counts against it now, and the seconds until none of that does.
+
+        Empty while the store is down.
+        """
+        limits = self._limits.limits(policy, principal)
+        if not limits:
+            return []
+        nothing, name = Amounts(0, 0, 0), f"look_{secrets.token_hex(8)}"
+        try:
+            decision = await self._counters.reserve(name, limits, nothing)
+        except (Overloaded, StoreDown):
+            return []
+        self._counters.settle(name, limits, nothing)
+        return list(zip(limits.each, decision.used, decision.reset, strict=False))
 
     def settle(self, reservation: Reservation, *, tokens: int, nanodollars: int) -> None:
         """Once the request has ended, however it did. Does not wait; repeating it changes nothing."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.errors import Forbidden
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.sidecar.api import TENANT
+from gateway.types import Principal
 from gateway.web.context import RequestContext
 
 
@@ -22,8 +25,19 @@ class AuthMiddleware:
         if scope["type"] == "http" and scope["path"] not in self._public:
             context = RequestContext.of(scope)
             context.principal = await context.runtime.authenticator.principal(scope)
+            _check_scope(context.principal, scope["path"])
             connection: ConnectionState | None = scope.get(CONNECTION_STATE)
             if connection is not None and not connection.authenticated:
                 connection.authenticate()
             TENANT.set(context.principal.tenant)  # for whatever this request's task does
         await self._app(scope, receive, send)
+
+
+def _check_scope(principal: Principal, path: str) -> None:
+    """Raises ``Forbidden`` for a key that opens other paths than this one."""
+    needed: Literal["inference", "admin"] = "admin" if path.startswith("/admin/") else "inference"
+    if needed not in principal.scopes:
+        raise Forbidden(
+            f"This API key is for {' and '.join(principal.scopes)} only. Use one whose 'scopes' have '{needed}'.",
+            code="wrong_scope",
+        )

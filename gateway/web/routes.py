@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from starlette.routing import Route
@@ -10,6 +11,7 @@ from starlette.types import Scope
 from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
 from gateway.runtime.background_requests import BackgroundRequests
+from gateway.version import version
 from gateway.web.body_parser import BodyParser
 from gateway.web.dialect import is_anthropic
 from gateway.web.endpoints import health, requests
@@ -20,6 +22,9 @@ from gateway.web.endpoints.moderations import Moderations
 from gateway.web.endpoints.response_inputs import Compact, CountInputTokens
 from gateway.web.endpoints.responses import CreateResponse
 from gateway.web.endpoints.stored_responses import StoredResponses
+from gateway.web.openapi import OpenApiPage
+from gateway.web.operation import Operation
+from gateway.web.operations import OPERATIONS
 from gateway.web.operator_token import OperatorToken
 from gateway.wire.anthropic import models as anthropic_models
 from gateway.wire.anthropic.dialect import AnthropicDialect
@@ -29,7 +34,7 @@ from gateway.wire.openai import models as openai_models
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.wire.openai.errors import error_body as openai_error
 
-PUBLIC = ("/healthz", "/readyz", "/metrics")
+PUBLIC = ("/healthz", "/readyz", "/metrics", "/openapi.json")
 
 
 def error_writer(scope: Scope) -> ErrorWriter:
@@ -45,9 +50,11 @@ def build(
     *,
     max_body: int,
     heartbeat: float,
+    documented: Iterable[Operation] = (),
     draining: Path | None = None,
     metrics_age: float = 1.0,
 ) -> list[Route]:
+    """``documented`` are operations of other routes, which ``/openapi.json`` has, too."""
     reader = BodyParser(pool)
 
     def generating(dialect: Dialect) -> Generate:
@@ -74,5 +81,6 @@ def build(
         Route("/v1/requests/{request_id}", requests.receipt),
         Route("/healthz", health.healthz),
         Route("/readyz", health.ReadyPage(draining, operator).page),
+        Route("/openapi.json", OpenApiPage((*OPERATIONS, *documented), version).page),
         Route("/metrics", health.MetricsPage(metrics, pool, operator, age=metrics_age).page),
     ]

@@ -144,11 +144,38 @@ def is_deeper(value: Any, depth: int) -> bool:
 
 
 def check(schema: type[Body], raw: dict[str, Any]) -> Body:
-    """``raw`` as ``schema``. Raises ``BadRequest`` that names the first field at fault."""
-    try:
-        return schema.model_validate(raw)
-    except ValidationError as error:
-        raise _complaint(error) from None
+    """``raw`` as ``schema``. Raises ``BadRequest`` that names the first field at fault.
+
+    ``78.0`` is an integer, to JSON Schema and to many a client: where one is wanted it becomes ``78``, in ``raw``, too.
+    """
+    while True:
+        try:
+            return schema.model_validate(raw)
+        except ValidationError as error:
+            if not _make_whole(raw, error):
+                raise _complaint(error) from None
+
+
+def _make_whole(raw: dict[str, Any], error: ValidationError) -> bool:
+    """Whether there were floats without a fraction where integers are wanted."""
+    changed = False
+    for one in error.errors(include_url=False, include_context=False):
+        if one["type"] != "int_type" or not _is_whole(one["input"]):
+            continue
+        *path, last = _plain(one["loc"])
+        holder: Any = raw
+        for part in path:
+            holder = holder[part]
+        if isinstance(holder, list):
+            holder[:] = [int(item) if _is_whole(item) else item for item in holder]
+        else:
+            holder[last] = int(holder[last])
+        changed = True
+    return changed
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is float and value.is_integer()
 
 
 def _complaint(error: ValidationError) -> BadRequest:

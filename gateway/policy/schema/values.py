@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -103,15 +103,41 @@ def _network(text: str) -> str:
         raise ValueError(f"write an IP address or network, such as 10.0.0.0/8: {error}") from None
 
 
-Duration = Annotated[float, BeforeValidator(parse_duration)]
-Timeout = Annotated[Duration, AfterValidator(_positive)]
+def _written(pattern: str) -> WithJsonSchema:
+    """How a value is written, for documents of the schema: its validator is not in them."""
+    return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
+
+
+# The schema's patterns are ECMA-262's, and in them a class is spelt out.
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    _written(r"[0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h|d)"),
+]
+Timeout = Annotated[
+    Duration, AfterValidator(_positive), _written(r"[0-9]{0,8}[1-9](\.[0-9]{1,9})?(ms|s|m|h|d)")
+]
 Size = Annotated[int, BeforeValidator(parse_size)]
-Name = Annotated[str, AfterValidator(_name)]
-Text = Annotated[str, AfterValidator(_filled)]
+Name = Annotated[str, AfterValidator(_name), _written(_NAME.pattern)]
+Text = Annotated[str, AfterValidator(_filled), _written(r"[^\s][^\n]*")]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
-Network = Annotated[str, AfterValidator(_network)]
-Day = Annotated[date, BeforeValidator(_day)]
-Moment = Annotated[datetime, BeforeValidator(_moment)]
+_OCTET = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
+_NETWORK = {
+    "description": "An IP address, or a network such as 10.0.0.0/8 or 2001:db8::/32.",
+    "anyOf": [
+        {"type": "string", "format": "ipv6"},
+        {"type": "string", "pattern": rf"^{_OCTET}(\.{_OCTET}){{3}}(/32)?$"},
+        {"type": "string", "pattern": rf"^{_OCTET}(\.{_OCTET}){{2}}\.0/24$"},
+        {"type": "string", "pattern": rf"^{_OCTET}\.{_OCTET}\.0\.0/16$"},
+        {"type": "string", "pattern": rf"^{_OCTET}\.0\.0\.0/8$"},
+    ],
+}
+"""Of networks only the usual ones: no pattern says that all bits past the prefix are zero."""
+Network = Annotated[str, AfterValidator(_network), WithJsonSchema(_NETWORK)]
+Day = Annotated[date, BeforeValidator(_day), WithJsonSchema({"type": "string", "format": "date"})]
+Moment = Annotated[
+    datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})
+]
 """In UTC where it names no offset."""
 Count = Annotated[int, Field(strict=True, ge=1, le=10**12)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import orjson
+from pydantic import ConfigDict
 
 from gateway.errors import BadRequest
 from gateway.types import Json
 from gateway.wire import json_body
-from gateway.wire.anthropic import ids
+from gateway.wire.anthropic import documented, ids
 from gateway.wire.openai.chat import Lenient
 
 Parts = list[dict[str, Json]]
@@ -21,6 +22,8 @@ _SOURCES = frozenset({"base64", "content", "file", "text", "url"})
 
 class Block(Lenient):
     """A content block of any kind. What a kind must have is looked at where it is read."""
+
+    model_config = ConfigDict(json_schema_extra=documented.block)
 
     type: str
     text: Any = None
@@ -35,6 +38,8 @@ class Block(Lenient):
 
 
 class Turn(Lenient):
+    model_config = ConfigDict(json_schema_extra=documented.turn)
+
     role: Literal["user", "assistant", "system"]
     content: str | json_body.Items[Block]
 
@@ -46,7 +51,7 @@ class MessagesBuilder:
         self.messages: list[dict[str, Json]] = []
         self.beyond: tuple[str, str] | None = None
 
-    def system(self, content: str | list[Block] | None) -> None:
+    def system(self, content: str | Sequence[Block] | None) -> None:
         """Raises ``BadRequest``, as do the others."""
         if text := _system(content, "system"):
             self.messages.append({"role": "system", "content": text})

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import ChatRequest, Json, Native
 from gateway.wire import json_body
+from gateway.wire.anthropic import documented
 from gateway.wire.anthropic.blocks_to_messages import Block, MessagesBuilder, Turn
 from gateway.wire.openai.chat import Lenient
 
@@ -30,6 +31,8 @@ class Metadata(Lenient):
 
 
 class Tool(Lenient):
+    model_config = ConfigDict(json_schema_extra=documented.tool)
+
     type: str | None = None
     name: str | None = None
     description: str | None = None
@@ -38,6 +41,8 @@ class Tool(Lenient):
 
 
 class ToolChoice(Lenient):
+    model_config = ConfigDict(json_schema_extra=documented.tool_choice)
+
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -47,12 +52,16 @@ class OutputConfig(Lenient):
     format: dict[str, Any] | None = None
 
 
+class SystemBlock(Block):
+    model_config = ConfigDict(json_schema_extra=documented.text_block)
+
+
 class CountBody(Lenient):
     """What ``/v1/messages/count_tokens`` takes."""
 
     model: Annotated[str, Field(min_length=1)]
     messages: Annotated[json_body.Items[Turn], Field(min_length=1)]
-    system: str | json_body.Items[Block] | None = None
+    system: str | json_body.Items[SystemBlock] | None = None
     tools: json_body.Items[Tool] | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None

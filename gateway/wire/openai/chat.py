@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, RequestLimits
@@ -39,8 +39,17 @@ class StreamOptions(Lenient):
     include_usage: bool | None = None
 
 
+_STREAM_OPTIONS: list[JsonValue] = [
+    {"properties": {"stream": {"const": True}}, "required": ["stream"]},
+    {"properties": {"stream_options": {"type": "null"}}},
+]
+"""For the schema's documents: ``stream_options`` only where the answer is a stream."""
+
+
 class Sampling(Lenient):
     """The parameters that both of OpenAI's text APIs share."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": _STREAM_OPTIONS})
 
     model: Annotated[str, Field(min_length=1)]
     stream: bool | None = None

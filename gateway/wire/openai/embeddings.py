@@ -37,7 +37,7 @@ class EmbeddingsBody(Lenient):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None
     user: str | None = None
-    stream: bool | None = None
+    stream: Annotated[bool | None, Field(json_schema_extra={"enum": [False, None]})] = None
 
     @field_validator("input", mode="before")
     @classmethod
@@ -48,7 +48,8 @@ class EmbeddingsBody(Lenient):
                 raise ValueError(
                     f"there are {len(value)} entries, and {MOST} are the most. Send them in parts"
                 )
-            if len({type(one) for one in value}) > 1:
+            kinds = {type(one) for one in value}
+            if len(kinds) > 1 and kinds != {int, float}:
                 raise ValueError("its entries should be all texts, all token ids, or all lists of token ids")
         return value
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import orjson
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, RequestLimits
@@ -21,11 +21,20 @@ MAX_CHARACTERS = 100_000
 ID_PREFIX = "modr-"
 
 
+def _documented(schema: dict[str, Json]) -> None:
+    schema["properties"] = {"type": {"const": "text"}, "text": {"type": "string"}}
+    schema["required"] = ["type", "text"]
+
+
+class TextPart(Part):
+    model_config = ConfigDict(json_schema_extra=_documented)
+
+
 class ModerationsBody(Lenient):
     input: (
         str
         | Annotated[json_body.Items[str], Field(min_length=1, max_length=MOST)]
-        | Annotated[json_body.Items[Part], Field(min_length=1, max_length=MOST)]
+        | Annotated[json_body.Items[TextPart], Field(min_length=1, max_length=MOST)]
     )
     model: str | None = None
     """Whatever is named, the gateway's own model answers, and the answer says so."""

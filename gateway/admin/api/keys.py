@@ -1,0 +1,212 @@
+"""``/admin/api/keys``: list, create, rotate and revoke API keys. A key's text is in one answer, and kept nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from datetime import UTC, date, datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.admin.api.operation import operation
+from gateway.admin.endpoint import Handle, Request, Strict, Told
+from gateway.admin.site import Site
+from gateway.errors import Conflict, NotFound
+from gateway.identity.api_keys import hash_key, make_key
+from gateway.policy.key_store import KeyEntry, entries, revoked_hashes
+from gateway.policy.problems import PolicyError
+from gateway.policy.schema import DEFAULT_TIER, Budget, Key, QuotaSettings, Scope
+from gateway.policy.schema.values import Day, Duration, Name, Network, Text
+from gateway.web.operation import Operation
+
+
+class NewKey(Strict):
+    id: Name | None = None
+    """Made up where there is none."""
+    tenant: Name = "default"
+    tier: Name | None = None
+    models: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    expires: Day | None = None
+    allow_ips: tuple[Network, ...] = ()
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("inference",)
+    quotas: QuotaSettings = QuotaSettings()
+    budget: Budget = Budget()
+
+
+class Rotation(Strict):
+    overlap: Duration = Field(default=86_400.0, validate_default=False, json_schema_extra={"default": "24h"})
+    """For how long the key as it is now is still accepted."""
+
+
+class ListedKey(Told):
+    id: str
+    tenant: str
+    tier: str
+    models: list[str]
+    scopes: list[str]
+    expires: str | None = None
+    expired: bool
+    allow_ips: list[str]
+    quotas: dict[str, Any]
+    budget: dict[str, Any]
+    sha256: str
+    """The beginning of the key's hash."""
+    rotated_until: str | None = None
+    """The key before the last rotation is accepted until then."""
+    where: str
+    """File and line."""
+
+
+class Keys(Told):
+    keys: list[ListedKey]
+
+
+class MadeKey(Told):
+    id: str
+    key: str
+    """It is shown this once."""
+    file: str
+    in_force: bool
+    """Every worker accepts it."""
+    previous_until: str | None = None
+
+
+class RevokedKey(Told):
+    id: str
+    file: str
+    in_force: bool
+    """Every worker refuses it."""
+    keys_left: int
+    problems: str | None = None
+    """What is wrong with the policy otherwise."""
+
+
+def operations(site: Site) -> list[tuple[Operation, Handle]]:
+    def listed() -> list[ListedKey]:
+        folder = site.keys.read_valid()
+        revoked = revoked_hashes(folder)
+        tenants = site.current().policy.tenants
+        return [
+            _listed(one, {name: tenant.tier for name, tenant in tenants.items()})
+            for one in entries(folder)
+            if one.text("sha256").lower() not in revoked
+        ]
+
+    async def all_keys() -> list[ListedKey]:
+        try:
+            return await asyncio.to_thread(listed)
+        except PolicyError as error:
+            raise Conflict(f"The policy's files are invalid: {error}") from None
+
+    async def show(request: Request) -> Keys:
+        return Keys(keys=await all_keys())
+
+    async def create(request: Request) -> MadeKey:
+        wanted = request.body(NewKey)
+        entry = wanted.model_dump(mode="json", exclude_unset=True)
+        key = make_key()
+        entry = {
+            "id": wanted.id or f"key-{secrets.token_hex(3)}",
+            "sha256": hash_key(key),
+            "tenant": wanted.tenant,
+            "models": list(wanted.models),
+            **_set(entry),
+        }
+        if wanted.expires is not None and wanted.expires <= datetime.now(UTC).date():
+            raise Conflict("'expires' is not in the future; the key would never work.")
+        Key.model_validate(entry)
+        result = await site.change(request.context, request.scope, do="create", entry=entry)
+        return MadeKey(id=entry["id"], key=key, file=result["file"], in_force=result.get("confirmed", False))
+
+    async def rotate(request: Request) -> MadeKey:
+        key_id, key = await existing(request), make_key()
+        overlap = request.body(Rotation).overlap
+        result = await site.change(
+            request.context, request.scope, do="rotate", id=key_id, sha256=hash_key(key), overlap=overlap
+        )
+        return MadeKey(
+            id=key_id,
+            key=key,
+            file=result["file"],
+            in_force=result.get("confirmed", False),
+            previous_until=result["until"],
+        )
+
+    async def revoke(request: Request) -> RevokedKey:
+        key_id = await existing(request)
+        result = await site.change(request.context, request.scope, do="revoke", id=key_id)
+        return RevokedKey(
+            id=key_id,
+            file=result["file"],
+            in_force=result.get("confirmed", False),
+            keys_left=result["left"],
+            problems=result["problems"] or None,
+        )
+
+    async def existing(request: Request) -> str:
+        wanted = str(request.path["id"])
+        if wanted not in {key.id for key in await all_keys()}:
+            raise NotFound(f"No key has the id '{wanted}'.")
+        return wanted
+
+    return [
+        (operation("GET", "/keys", "listKeys", "The keys, without their texts", Keys, errors=(409,)), show),
+        (
+            operation(
+                "POST", "/keys", "createKey", "Make a key", MadeKey, body=NewKey, status=201, errors=(409,)
+            ),
+            create,
+        ),
+        (
+            operation(
+                *(
+                    "POST",
+                    "/keys/{id:path}/rotate",
+                    "rotateKey",
+                    "Replace a key; both work for a while",
+                    MadeKey,
+                ),
+                body=Rotation,
+                errors=(404, 409),
+            ),
+            rotate,
+        ),
+        (
+            operation(
+                *("DELETE", "/keys/{id:path}", "revokeKey", "Revoke a key", RevokedKey), errors=(404, 409)
+            ),
+            revoke,
+        ),
+    ]
+
+
+def _listed(entry: KeyEntry, tiers: dict[str, str | None]) -> ListedKey:
+    key = Key.model_validate(entry.content)
+    today: date = datetime.now(UTC).date()
+    return ListedKey(
+        id=key.id,
+        tenant=key.tenant,
+        tier=key.tier or tiers.get(key.tenant) or DEFAULT_TIER,
+        models=list(key.models),
+        scopes=list(key.scopes),
+        expires=key.expires.isoformat() if key.expires else None,
+        expired=key.expires is not None and key.expires <= today,
+        allow_ips=list(key.allow_ips),
+        quotas=key.quotas.model_dump(exclude_unset=True),
+        budget=key.budget.model_dump(exclude_unset=True),
+        sha256=key.sha256[:12],
+        rotated_until=_later(key),
+        where=str(entry.location),
+    )
+
+
+def _later(key: Key) -> str | None:
+    if key.previous is None or key.previous.until <= datetime.now(UTC):
+        return None
+    return key.previous.until.isoformat(timespec="seconds")
+
+
+def _set(entry: dict[str, Any]) -> dict[str, Any]:
+    """What was given, as it is written to a file."""
+    return {name: value for name, value in entry.items() if name != "id" and value not in (None, {}, [])}

@@ -1,0 +1,158 @@
+"""``/admin/api/requests``: the newest requests that fit a filter, and the receipt of each."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gateway.admin.api.operation import operation
+from gateway.admin.api.usage import Moment
+from gateway.admin.endpoint import Handle, Request, Strict, Told
+from gateway.admin.ledger import ledger_path, unreadable
+from gateway.admin.site import Site
+from gateway.errors import BadRequest, NotFound, Overloaded
+from gateway.metering.price import NANO
+from gateway.observe.request_search import RequestFilter, find_requests
+from gateway.stores.store import StoreDown
+from gateway.web.operation import Operation
+
+
+class RequestsQuery(Strict):
+    since: Moment | None = None
+    until: Moment | None = None
+    tenant: str | None = None
+    key: str | None = None
+    model: str | None = None
+    """As it was asked for, or as it answered."""
+    backend: str | None = None
+    status: Annotated[int, Field(ge=100, le=599)] | None = None
+    error: str | None = None
+    """The code of why it failed."""
+    failed: bool | None = None
+    min_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    after: Annotated[str, Field(pattern=r"^[0-9]{1,11}(\.[0-9]{1,9})?_[A-Za-z0-9_.-]{1,128}$")] | None = None
+    """The ``next`` of the page before."""
+
+
+class FoundRequest(Told):
+    id: str
+    created: float
+    tenant: str
+    key: str
+    tier: str
+    model: str
+    answered_model: str | None = None
+    backend: str | None = None
+    target_model: str | None = None
+    status: int
+    error: str | None = None
+    stream: bool
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    estimated: bool
+    usd: float
+    seconds: float
+    attempts: int
+    user_agent: str
+
+
+class Requests(Told):
+    requests: list[FoundRequest]
+    next: str | None = None
+
+
+class FoundReceipt(Told):
+    request: FoundRequest | None = None
+    """The ledger's row."""
+    receipt: dict[str, Any] | None = None
+    """What each stage decided, for an hour."""
+
+
+def operations(site: Site) -> list[tuple[Operation, Handle]]:
+    async def search(
+        request: Request, where: RequestFilter, limit: int, after: str | None
+    ) -> list[FoundRequest]:
+        path = ledger_path(request.context, site)
+        created, _, name = (after or "").partition("_")
+        try:
+            begin = (float(created), name) if after else None
+            found = await asyncio.to_thread(find_requests, path, where, limit=limit, after=begin)
+        except sqlite3.Error as error:
+            raise unreadable(path, error) from None
+        except OverflowError:
+            raise BadRequest("'after' is not a page's 'next'.", param="after", code="invalid_value") from None
+        return [_found(row) for row in found]
+
+    async def show(request: Request) -> Requests:
+        query = request.query(RequestsQuery)
+        given = {
+            one.name: getattr(query, one.name) for one in fields(RequestFilter) if hasattr(query, one.name)
+        }
+        found = await search(request, RequestFilter(**given), query.limit + 1, query.after)
+        page = found[: query.limit]
+        more = len(found) > query.limit
+        return Requests(requests=page, next=f"{page[-1].created!r}_{page[-1].id}" if more else None)
+
+    async def one(request: Request) -> FoundReceipt:
+        wanted = str(request.path["request_id"])
+        rows = await search(request, RequestFilter(request_id=wanted), 1, None)
+        row = rows[0] if rows else None
+        tenants = [row.tenant] if row else ["default", *request.context.runtime.policy.tenants]
+        receipt = await _receipt(site, request, tenants, wanted)
+        if row is None and receipt is None:
+            raise NotFound(f"No request '{wanted}' is on record.")
+        return FoundReceipt(request=row, receipt=receipt)
+
+    return [
+        (
+            operation(
+                *("GET", "/requests", "findRequests", "The newest requests that fit a filter", Requests),
+                query=RequestsQuery,
+                errors=(503,),
+            ),
+            show,
+        ),
+        (
+            operation(
+                *(
+                    "GET",
+                    "/requests/{request_id}",
+                    "requestReceipt",
+                    "One request, with its receipt",
+                    FoundReceipt,
+                ),
+                errors=(404, 503),
+            ),
+            one,
+        ),
+    ]
+
+
+async def find_receipt(site: Site, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """What this worker has, for the others (``gateway.control.peers``)."""
+    receipts = site.current().receipts
+    for tenant in asked.get("tenants", ()):
+        if (found := await receipts.find(str(tenant), str(asked.get("id")))) is not None:
+            return {"receipt": found}
+    return {}
+
+
+async def _receipt(site: Site, request: Request, tenants: list[str], wanted: str) -> dict[str, Any] | None:
+    try:
+        answers = await site.peers.ask({"do": "receipt", "id": wanted, "tenants": tenants})
+    except StoreDown as error:
+        raise Overloaded(f"Receipts cannot be read now. {error}", retry_after=1.0) from error
+    return next((answer["receipt"] for answer in answers if "receipt" in answer), None)
+
+
+def _found(row: dict[str, Any]) -> FoundRequest:
+    kept = {name: value for name, value in row.items() if name in FoundRequest.model_fields}
+    return FoundRequest(**kept, id=row["request_id"], key=row["key_id"], usd=row["cost_nanodollars"] / NANO)

@@ -1,0 +1,125 @@
+"""``/admin/api/usage``: requests, tokens and dollars, by whom and over time; as JSON or CSV."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import sqlite3
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gateway.admin.api.operation import operation
+from gateway.admin.endpoint import Handle, Reply, Request, Strict, Told
+from gateway.admin.ledger import ledger_path, unreadable
+from gateway.admin.site import Site
+from gateway.metering.price import NANO
+from gateway.observe.usage_query import GROUPS, HOUR, Group, Interval, UsageFilter, read_usage
+from gateway.web.operation import Operation
+
+CSV = "text/csv"
+MONTH = 30 * 86_400.0
+
+Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
+"""Unix time, in seconds."""
+
+
+class UsageQuery(Strict):
+    by: Annotated[tuple[Group, ...], Field(max_length=len(GROUPS))] = ()
+    interval: Interval | None = None
+    since: Moment | None = None
+    """From the beginning of its hour; 30 days ago where it is not given."""
+    until: Moment | None = None
+    """To the end of its hour; now where it is not given."""
+    tenant: str | None = None
+    key: str | None = None
+    model: str | None = None
+    backend: str | None = None
+    user_agent: str | None = None
+    purpose: str | None = None
+    reason: str | None = None
+    format: Literal["json", "csv"] = "json"
+
+
+class UsageRow(Told):
+    start: int | None = None
+    """When the interval begins, in Unix time (UTC's hours, days and months)."""
+    tenant: str | None = None
+    key: str | None = None
+    model: str | None = None
+    backend: str | None = None
+    user_agent: str | None = None
+    purpose: str | None = None
+    reason: str | None = None
+    requests: int
+    errors: int
+    refused: int
+    prompt_tokens: int
+    cached_tokens: int
+    cache_write_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    cost_nanodollars: int
+    usd: float
+
+
+class Usage(Told):
+    since: int
+    until: int
+    """What is told covers whole hours, from ``since`` to before ``until``."""
+    rows: list[UsageRow]
+
+
+def operations(site: Site) -> list[tuple[Operation, Handle]]:
+    async def show(request: Request) -> Usage | Reply:
+        query = request.query(UsageQuery)
+        now = time.time()
+        where = _filter(query, now)
+        path = ledger_path(request.context, site)
+        try:
+            found = await asyncio.to_thread(read_usage, path, where, query.by, query.interval)
+        except sqlite3.Error as error:
+            raise unreadable(path, error) from None
+        rows = [UsageRow(**row, usd=row["cost_nanodollars"] / NANO) for row in found]
+        if query.format == "csv":
+            return _csv(query, rows)
+        return Usage(
+            since=int(where.since // HOUR * HOUR), until=int(-(-where.until // HOUR) * HOUR), rows=rows
+        )
+
+    about = "Requests, tokens and dollars, by whom and over time"
+    return [
+        (
+            operation(
+                *("GET", "/usage", "usage", about, Usage), query=UsageQuery, errors=(503,), others={CSV: None}
+            ),
+            show,
+        )
+    ]
+
+
+def _filter(query: UsageQuery, now: float) -> UsageFilter:
+    equal = tuple((group, value) for group in GROUPS if (value := getattr(query, group)) is not None)
+    until = now if query.until is None else query.until
+    return UsageFilter(until - MONTH if query.since is None else query.since, until, equal)
+
+
+def _csv(query: UsageQuery, rows: list[UsageRow]) -> Reply:
+    groups = [*(["start"] if query.interval else []), *query.by]
+    sums = [name for name in UsageRow.model_fields if name not in ("start", *GROUPS)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow([*groups, *sums])
+    for row in rows:
+        writer.writerow(
+            [*(_cell(getattr(row, name)) for name in groups), *(getattr(row, name) for name in sums)]
+        )
+    disposition = (b"content-disposition", b'attachment; filename="usage.csv"')
+    return Reply(text.getvalue().encode(), "text/csv; charset=utf-8", [disposition])
+
+
+def _cell(value: Any) -> Any:
+    """A spreadsheet must not take what a caller chose, a user agent say, for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

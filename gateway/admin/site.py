@@ -1,0 +1,63 @@
+"""What the admin endpoints share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starlette.types import Scope
+
+from gateway.control.audit_log import Actor, AuditLog
+from gateway.control.changes import REFUSALS
+from gateway.control.client import change
+from gateway.control.peers import Peers
+from gateway.errors import Conflict
+from gateway.identity.client_address import ClientAddress
+from gateway.policy.history import PolicyHistory
+from gateway.policy.key_store import ISSUED, KeyStore
+from gateway.runtime.runtime import Runtime
+from gateway.web.context import RequestContext
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    policies: Path
+    state_dir: Path
+    env: Mapping[str, str]
+    peers: Peers
+    rejected: Callable[[], str | None]
+    """Why the files of the policy are not in force, where they are not."""
+    generation: Callable[[], int]
+    """How many policies this worker has taken up."""
+    current: Callable[[], Runtime]
+    keys: KeyStore = field(init=False)
+    history: PolicyHistory = field(init=False)
+    audit_log: AuditLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", KeyStore(self.policies, self.state_dir / ISSUED, self.env))
+        object.__setattr__(self, "history", PolicyHistory(self.state_dir, self.policies))
+        object.__setattr__(self, "audit_log", AuditLog(self.state_dir))
+
+    async def change(self, context: RequestContext, scope: Scope, **request: Any) -> dict[str, Any]:
+        """Make a change (``gateway.control.changes``) for the caller. Raises ``Conflict``."""
+        try:
+            return await asyncio.to_thread(
+                change,
+                {**request, "by": _actor(context, scope).content()},
+                policies=self.policies,
+                state_dir=self.state_dir,
+                env=self.env,
+            )
+        except REFUSALS as error:
+            raise Conflict(str(error)) from None
+        except OSError as error:
+            raise Conflict(f"{error.filename or self.policies}: {error.strerror or error}") from None
+
+
+def _actor(context: RequestContext, scope: Scope) -> Actor:
+    address = ClientAddress(context.runtime.policy.trusted_proxies).of(scope)
+    return Actor("key", context.caller().key_id, str(address) if address is not None else None)

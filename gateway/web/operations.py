@@ -1,0 +1,91 @@
+"""What every path takes and gives, beside its route (``gateway.web.routes``): the types are those that check it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from gateway.web.operation import EVENTS, JSON, Operation
+from gateway.wire.anthropic.body_to_request import CountBody, MessagesBody
+from gateway.wire.openai.chat import ChatBody
+from gateway.wire.openai.completions import CompletionBody
+from gateway.wire.openai.embeddings import EmbeddingsBody
+from gateway.wire.openai.moderations import ModerationsBody
+
+_MODEL = (400, 404, 413, 415, 429, 502, 503, 504)
+"""What asking a model may end in, besides what every path may."""
+
+
+class Receipt(BaseModel):
+    """What happened to one request, noted by the stages; times are seconds since it arrived."""
+
+    id: str
+    object: str
+    created: float
+    """Unix time."""
+    stages: dict[str, dict[str, Any]]
+
+
+class State(BaseModel):
+    """``backends``, ``models`` and what is waited for are the operator's to see."""
+
+    model_config = ConfigDict(extra="allow")
+    status: str
+
+
+OPERATIONS = (
+    Operation(
+        *(
+            "POST",
+            "/v1/chat/completions",
+            "createChatCompletion",
+            "Answer a conversation, as OpenAI does",
+            "models",
+        ),
+        *({JSON: None, EVENTS: None}, 200, None, ChatBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/completions", "createCompletion", "Continue a text, as OpenAI does", "models"),
+        *({JSON: None, EVENTS: None}, 200, None, CompletionBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/messages", "createMessage", "Answer a conversation, as Anthropic does", "models"),
+        *({JSON: None, EVENTS: None}, 200, None, MessagesBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/messages/count_tokens", "countTokens", "How many tokens a conversation has", "models"),
+        *({JSON: None}, 200, None, CountBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/embeddings", "createEmbedding", "Vectors of texts", "models"),
+        *({JSON: None}, 200, None, EmbeddingsBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/moderations", "createModeration", "What the toxicity guard makes of texts", "models"),
+        *({JSON: None}, 200, None, ModerationsBody, _MODEL),
+    ),
+    Operation("GET", "/v1/models", "listModels", "The models that the key may use", "models"),
+    Operation("GET", "/v1/models/{model:path}", "retrieveModel", "One of them", "models", errors=(404,)),
+    Operation(
+        *("GET", "/v1/requests/{request_id}", "retrieveReceipt", "What happened to a request", "models"),
+        *({JSON: Receipt},),
+        errors=(404, 503),
+    ),
+    Operation(
+        *("GET", "/healthz", "health", "Whether the process is alive", "operations", {JSON: State}),
+        scope=None,
+    ),
+    Operation(
+        *("GET", "/readyz", "readiness", "Whether it can serve", "operations", {JSON: State}),
+        errors=(404,),
+        unready=State,
+        scope=None,
+    ),
+    Operation(
+        *("GET", "/metrics", "metrics", "Its metrics, for Prometheus", "operations", {"text/plain": None}),
+        errors=(503,),
+        scope="metrics",
+    ),
+    Operation("GET", "/openapi.json", "openapi", "This document", "operations", scope=None),
+)
