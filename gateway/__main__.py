@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gateway.cli import check, init, keys, serve, usage
+from gateway.cli import check, init, keys, operate, serve, usage
 from gateway.version import version
 
 
@@ -22,8 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=argparse.SUPPRESS,
         help="say which Tollgate this is, and leave",
     )
-    commands = parser.add_subparsers(metavar="init|serve|check|keys|usage", required=True)
-    for command in (init, serve, check, keys, usage):
+    commands = parser.add_subparsers(
+        metavar="init|serve|check|keys|usage|backends|caches|policy", required=True
+    )
+    for command in (init, serve, check, keys, usage, operate):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)
     for stream in (sys.stdout, sys.stderr):

@@ -16,13 +16,14 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
         "errors settings private packages version findings engine_load fair_turns regex pii text children",
         "policy",
-        "types deltas joined_chunks prefix_sharing metering",
+        "types deltas joined_chunks prefix_sharing metering control",
         "stores observe server",
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",
         "stages",
         "pipeline rendered runtime",
         "web",
+        "admin",
         "app process cli __main__",
     ),
     "engine": (

@@ -77,6 +77,8 @@ def find_requests(
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
         database.row_factory = sqlite3.Row
         here = {row[1] for row in database.execute("PRAGMA table_info(requests)")}
+        if not here:
+            return []  # a new ledger, whose tables are just being made
         columns = ", ".join(name if name in here else f"'' AS {name}" for name in _COLUMNS)
         found = database.execute(
             f"SELECT {columns} FROM requests WHERE {' AND '.join(conditions) or 'true'} "

@@ -175,7 +175,7 @@ def _make_whole(raw: dict[str, Any], error: ValidationError) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return type(value) is float and value.is_integer()
+    return type(value) is float and abs(value) < 2**53 and value.is_integer()
 
 
 def _complaint(error: ValidationError) -> BadRequest:

@@ -26,6 +26,18 @@ def mine(**more: Any) -> dict[str, Any]:
     return {"keys": [key(KEY, "one", **{"tenant": "acme", **more})]}
 
 
+def before(text: str = "before", until: str = "2999-01-01T00:00:00Z") -> dict[str, Any]:
+    return mine(previous={"sha256": sha256(text.encode()).hexdigest(), "until": until})
+
+
+def ops() -> dict[str, Any]:
+    return {"keys": [key(KEY, "one", scopes=["admin", "inference"])]}
+
+
+async def admin_page(site: Site) -> int:
+    return (await site.gateway.http.get("/admin/api/backends")).status_code
+
+
 async def name_on_the_receipt(site: Site) -> str:
     return str((await site.receipt(await site.ask()))["stages"]["trace"]["key"])
 
@@ -53,6 +65,19 @@ ROWS = [
     Row("keys[].models", mine(models=["up", "o*"]), status(), 404, 200, mine()),
     Row("keys[].expires", mine(expires="2020-01-01"), status(), 401, 200, mine(expires="2999-01-01")),
     Row("keys[].allow_ips", mine(allow_ips=[ELSEWHERE]), status(), 403, 200, mine(allow_ips=[HERE])),
+    Row("keys[].scopes", mine(scopes=["admin"]), status(), 403, 200, mine()),
+    Row("keys[].previous", before(), status(token="before"), 200, 401, mine()),
+    Row("keys[].previous.sha256", before("another"), status(token="before"), 401, 200, before()),
+    Row(
+        "keys[].previous.until",
+        before(until="2020-01-01T00:00:00Z"),
+        status(token="before"),
+        401,
+        200,
+        before(),
+    ),
+    Row("admin", {"admin": {"enabled": True}, **ops()}, admin_page, 200, 404, ops()),
+    Row("admin.enabled", {"admin": {"enabled": True}, **ops()}, admin_page, 200, 404, ops()),
     Row("revoked_keys", {"revoked_keys": [sha256(KEY.encode()).hexdigest()]}, status(), 401, 200),
     Row(
         "trusted_proxies",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import RedisServer
 from tests.e2e.keys.harness import Look, Row, Site, a_site, shows
@@ -140,3 +141,14 @@ async def test_while_the_store_is_away(tmp_path: Path, own_redis: RedisServer) -
     for what, then in (("closed", [503, 503]), ("open", [200, 200]), ("local", [200, 429])):
         async with a_site(tmp_path / what, {**limits, "on_store_failure": what}) as site:
             assert [(await site.ask()).status_code for _ in range(2)] == then
+
+
+@shows("cache_epochs")
+async def test_another_epoch_finds_nothing_of_the_one_before(tmp_path: Path) -> None:
+    async with a_site(tmp_path, exact()) as site:
+        await site.ask()
+        assert (await site.ask()).headers[CACHE] == "exact"
+        policy = yaml.safe_load((site.gateway.folder / "gateway.yaml").read_text())
+        site.gateway.write({**policy, "cache_epochs": {"rival": 1, "acme": 1}})
+        await site.gateway.generation(2)
+        assert (await site.ask()).headers[CACHE] == "miss"

@@ -45,6 +45,7 @@ TYPES: dict[str, tuple[object, object]] = {
     "true or false": (False, "perhaps"),
     "name": ("x", "no name"),
     "URL": ("http://127.0.0.1:1", "127.0.0.1:1"),
+    "date and time": ("2030-01-01T12:00:00Z", "tomorrow"),
     "day": ("2030-01-01", "tomorrow"),
     "64 hex digits": ("a" * 64, "a" * 63),
     "list": (None, "text"),

@@ -1,0 +1,275 @@
+"""The admin API over a real socket: one gateway, changed through it."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from gateway.control.audit_log import FILE, AuditLog
+from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, chat, key, serving
+
+pytestmark = pytest.mark.anyio
+
+ADMIN = "tg-admin-1"
+AS_ADMIN = {"authorization": f"Bearer {ADMIN}"}
+
+
+def policy(**more: Any) -> dict[str, Any]:
+    whole = a_policy("http://127.0.0.1:1/v1", admin={"enabled": True}, caches={"exact": {}})
+    whole["keys"].append(key(ADMIN, "ops", tenant="ops", scopes=["admin"]))
+    whole["tenants"] = {"acme": {"quotas": {"requests_per_minute": 7}}}
+    return {**whole, "prices": {"scripted/*": {"input": 1.0, "output": 2.0}}, **more}
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with serving(tmp_path / "policies", policy()) as gateway:
+        yield gateway
+
+
+async def ask(
+    gateway: Gateway, method: str, path: str, body: Any = None, token: str = ADMIN
+) -> httpx.Response:
+    return await gateway.http.request(
+        method,
+        f"/admin/api{path}",
+        content=None if body is None else orjson.dumps(body),
+        headers={"authorization": f"Bearer {token}"},
+    )
+
+
+async def told(gateway: Gateway, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    response = await ask(gateway, method, path, body)
+    assert response.is_success, response.text
+    return dict(response.json())
+
+
+async def until(true: Any) -> None:
+    """Wait for what is written beside the answer, or taken up after it."""
+    async with asyncio.timeout(300):
+        while not await true():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def status_of(gateway: Gateway, token: str, model: str = "fake") -> int:
+    headers = {"authorization": f"Bearer {token}"}
+    headers["cache-control"] = "no-store, no-cache"
+    return (await gateway.http.post("/v1/chat/completions", json=chat(model), headers=headers)).status_code
+
+
+async def recorded(gateway: Gateway, count: int) -> list[dict[str, Any]]:
+    """The requests in the ledger, once there are so many."""
+
+    async def there() -> bool:
+        return len((await told(gateway, "GET", "/requests"))["requests"]) >= count
+
+    await until(there)
+    return list((await told(gateway, "GET", "/requests"))["requests"])
+
+
+async def test_it_is_for_admin_keys_and_they_are_for_nothing_else(gateway: Gateway) -> None:
+    assert (await ask(gateway, "GET", "/keys", token=KEY)).json()["error"]["code"] == "wrong_scope"
+    assert (await ask(gateway, "GET", "/keys", token="tg-nobody")).status_code == 401
+    assert await status_of(gateway, ADMIN) == 403
+    assert (await ask(gateway, "GET", "/keys")).status_code == 200
+
+
+async def test_without_the_policys_word_it_is_not_there(tmp_path: Path) -> None:
+    async with serving(tmp_path / "policies", policy(admin={})) as gateway:
+        assert (await ask(gateway, "GET", "/keys")).status_code == 404
+
+
+async def test_a_key_is_made_rotated_and_revoked(gateway: Gateway) -> None:
+    made = await told(gateway, "POST", "/keys", {"id": "ci", "tenant": "acme", "models": ["fake"]})
+    await until(lambda: _answers(gateway, made["key"], 200))
+    rotated = await told(gateway, "POST", "/keys/ci/rotate", {"overlap": "1h"})
+    await until(lambda: _answers(gateway, rotated["key"], 200))
+    assert await status_of(gateway, made["key"]) == 200, "the one before is accepted for a while"
+    [shown] = [one for one in (await told(gateway, "GET", "/keys"))["keys"] if one["id"] == "ci"]
+    assert shown["rotated_until"] == rotated["previous_until"] and shown["models"] == ["fake"]
+    assert made["key"] not in str(shown)
+    await told(gateway, "DELETE", "/keys/ci")
+    await until(lambda: _answers(gateway, rotated["key"], 401))
+    assert await status_of(gateway, made["key"]) == 401
+    assert (await ask(gateway, "DELETE", "/keys/ci")).status_code == 404
+
+
+async def _answers(gateway: Gateway, token: str, status: int) -> bool:
+    return await status_of(gateway, token) == status
+
+
+async def test_a_rotation_without_overlap_ends_the_key_at_once(gateway: Gateway) -> None:
+    made = await told(gateway, "POST", "/keys", {"id": "ci"})
+    await until(lambda: _answers(gateway, made["key"], 200))
+    await told(gateway, "POST", "/keys/ci/rotate", {"overlap": "0s"})
+    await until(lambda: _answers(gateway, made["key"], 401))
+
+
+async def test_what_cannot_be_is_refused_and_says_why(gateway: Gateway) -> None:
+    for body, param in (
+        ({"id": "no name"}, "id"),
+        ({"quotas": {"requests_per_minute": -1}}, "quotas.requests_per_minute"),
+        ({"unheard": 1}, "unheard"),
+        ({"scopes": ["everything"]}, "scopes[0]"),
+    ):
+        response = await ask(gateway, "POST", "/keys", body)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    for body in ({"id": "acme-1"}, {"models": ["nosuch"]}, {"expires": "2020-01-01"}):
+        response = await ask(gateway, "POST", "/keys", body)
+        assert response.status_code == 409, response.text
+    assert (await ask(gateway, "GET", "/keys?x=1")).json()["error"]["param"] == "x"
+    response = await ask(gateway, "PUT", "/keys")
+    assert (response.status_code, response.headers["allow"]) == (405, "GET, POST")
+
+
+async def test_usage_by_whom_and_over_time_as_json_and_csv(gateway: Gateway) -> None:
+    agent = {"user-agent": "=cmd/1 (x)"}
+    for token in (KEY, KEY, OTHER_KEY):
+        headers = {"authorization": f"Bearer {token}", **agent}
+        assert (
+            await gateway.http.post(
+                "/v1/chat/completions", json=chat("fake", token + agent["user-agent"]), headers=headers
+            )
+        ).is_success
+    await recorded(gateway, 3)
+    rows = (await told(gateway, "GET", "/usage?by=tenant&by=user_agent"))["rows"]
+    assert {(row["tenant"], row["user_agent"], row["requests"]) for row in rows} == {
+        ("acme", "=cmd/1", 2),
+        ("other", "=cmd/1", 1),
+    }
+    assert all(row["usd"] == row["cost_nanodollars"] / 1e9 for row in rows)
+    [hour] = (await told(gateway, "GET", "/usage?interval=hour&tenant=acme"))["rows"]
+    assert hour["start"] % 3600 == 0 and hour["requests"] == 2
+    assert (await told(gateway, "GET", "/usage?tenant=nobody"))["rows"] == []
+    response = await ask(gateway, "GET", "/usage?by=user_agent&by=model&format=csv")
+    [row] = list(csv.DictReader(io.StringIO(response.text)))
+    assert (row["user_agent"], row["model"], row["requests"]) == ("'=cmd/1", "fake", "3"), "no formula"
+    assert response.headers["content-type"].startswith("text/csv")
+
+
+async def test_requests_are_found_a_page_at_a_time_with_their_receipts(gateway: Gateway) -> None:
+    for number in range(3):
+        await gateway.http.post("/v1/chat/completions", json=chat("fake", f"{number}"))
+    await gateway.http.post("/v1/chat/completions", json=chat("down"))
+    everything = await recorded(gateway, 4)
+    first = await told(gateway, "GET", "/requests?limit=3")
+    second = await told(gateway, "GET", f"/requests?limit=3&after={first['next']}")
+    assert [one["id"] for one in (*first["requests"], *second["requests"])] == [
+        one["id"] for one in everything
+    ]
+    assert "next" not in second
+    [failed] = (await told(gateway, "GET", "/requests?failed=true"))["requests"]
+    assert failed["model"] == "down" and failed["status"] == 503
+    found = await told(gateway, "GET", f"/requests/{failed['id']}")
+    assert found["request"] == failed and found["receipt"]["stages"]["fallback"]["attempts"]
+    assert (await ask(gateway, "GET", "/requests/req_none")).status_code == 404
+
+
+async def test_a_drained_backend_is_asked_no_more_until_it_is_undrained(gateway: Gateway) -> None:
+    await told(gateway, "POST", "/backends/scripted/drain")
+    await gateway.generation(2)
+    assert await status_of(gateway, KEY) != 200
+    states = {one["name"]: one for one in (await told(gateway, "GET", "/backends"))["backends"]}
+    assert states["scripted"]["drained"] and not states["scripted"]["enabled"]
+    await told(gateway, "POST", "/backends/scripted/undrain")
+    await until(lambda: _answers(gateway, KEY, 200))
+    assert (await ask(gateway, "POST", "/backends/nosuch/drain")).status_code == 404
+
+
+async def test_a_flushed_tenants_answers_are_forgotten_and_no_others(gateway: Gateway) -> None:
+    async def source(token: str) -> str:
+        headers = {"authorization": f"Bearer {token}"}
+        response = await gateway.http.post("/v1/chat/completions", json=chat(), headers=headers)
+        return str(response.headers["x-tollgate-cache"])
+
+    for token in (KEY, OTHER_KEY):
+        await source(token)
+        assert await source(token) == "exact"
+    await told(gateway, "POST", "/caches/flush", {"tenant": "acme"})
+    await gateway.generation(2)
+    assert await source(KEY) == "miss"
+    assert await source(OTHER_KEY) == "exact"
+
+
+async def test_tenants_show_what_counts_against_their_limits(gateway: Gateway) -> None:
+    for _ in range(2):
+        await status_of(gateway, KEY)
+    tenants = {one["name"]: one for one in (await told(gateway, "GET", "/tenants"))["tenants"]}
+    [limit] = tenants["acme"]["limits"]
+    assert (limit["quantity"], limit["window"], limit["maximum"], limit["used"]) == (
+        "requests",
+        "minute",
+        7,
+        2,
+    )
+    assert tenants["other"]["limits"] == []
+
+
+async def test_a_policy_is_judged_without_being_written(gateway: Gateway) -> None:
+    before = (gateway.folder / "gateway.yaml").read_text()
+    verdict = await told(
+        gateway, "POST", "/policy/validate", {"files": {"gateway.yaml": "version: 1\nmodles: {}\n"}}
+    )
+    assert not verdict["valid"]
+    assert {
+        "file": "gateway.yaml",
+        "line": 2,
+        "message": "modles: unknown key; did you mean 'models'?",
+    } in verdict["problems"]
+    assert (await told(gateway, "POST", "/policy/validate", {"files": {"gateway.yaml": before}}))["valid"]
+    assert (gateway.folder / "gateway.yaml").read_text() == before
+
+
+async def test_a_variables_value_is_not_told(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_SECRET", "sk-do not tell")
+    text = 'version: 1\nbackends: {"a": {kind: fake, script: [{reply: x}], region: "${SOME_SECRET}"}}\nmodels: {}\n'
+    verdict = await told(gateway, "POST", "/policy/validate", {"files": {"gateway.yaml": text}})
+    assert not verdict["valid"] and "do not tell" not in str(verdict)
+    assert "${SOME_SECRET}" in str(verdict)
+
+
+async def test_every_change_made_or_refused_is_in_the_audit_log(gateway: Gateway, tmp_path: Path) -> None:
+    await told(gateway, "POST", "/keys", {"id": "ci"})
+    await ask(gateway, "POST", "/keys", {"id": "ci"})
+    await told(gateway, "POST", "/backends/down/drain")
+    await told(gateway, "POST", "/caches/flush", {"tenant": "acme"})
+    audit = await told(gateway, "GET", "/audit")
+    assert [(one["action"], one["target"], one["ok"]) for one in audit["entries"]] == [
+        ("cache.flush", "acme", True),
+        ("backend.drain", "down", True),
+        ("key.create", "ci", False),
+        ("key.create", "ci", True),
+    ]
+    assert audit["entries"][0]["by"] == {"key": "ops", "address": "127.0.0.1"}
+    assert audit["problems"] == []
+    log = tmp_path / "state" / FILE
+    log.write_text(log.read_text().replace('"backend.drain"', '"backend.sleep"'))
+    assert AuditLog(tmp_path / "state").problems() == ["entry 4 does not follow the one before it"]
+
+
+async def test_live_figures_come_as_events_and_grow(gateway: Gateway) -> None:
+    async with gateway.http.stream("GET", "/admin/api/live", headers=AS_ADMIN) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = _events(response)
+        before = await anext(events)
+        assert await status_of(gateway, KEY) == 200
+        async for event in events:
+            if event["counters"]["requests"] != before["counters"]["requests"]:
+                break
+    assert event["counters"]["requests"]["fake\tscripted\t200"] == 1
+    assert sum(event["histograms"]["first_token"]["counts"]) == 1
+    assert event["workers"] == 1 and event["backends"]["scripted"]["waiting"] == 0
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    async for line in response.aiter_lines():
+        if line.startswith("data: "):
+            yield orjson.loads(line[6:])
