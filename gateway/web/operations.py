@@ -12,6 +12,8 @@ from gateway.wire.openai.chat import ChatBody
 from gateway.wire.openai.completions import CompletionBody
 from gateway.wire.openai.embeddings import EmbeddingsBody
 from gateway.wire.openai.moderations import ModerationsBody
+from gateway.wire.responses.body import CountBody as ResponsesCountBody
+from gateway.wire.responses.body import CreateBody, InputBody
 
 _MODEL = (400, 404, 413, 415, 429, 502, 503, 504)
 """What asking a model may end in, besides what every path may."""
@@ -64,6 +66,41 @@ OPERATIONS = (
     Operation(
         *("POST", "/v1/moderations", "createModeration", "What the toxicity guard makes of texts", "models"),
         *({JSON: None}, 200, None, ModerationsBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/responses", "createResponse", "Answer, as OpenAI's Responses API does", "models"),
+        *({JSON: None, EVENTS: None}, 200, None, CreateBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/responses/input_tokens", "countInputTokens", "How many tokens an input has", "models"),
+        *({JSON: None}, 200, None, ResponsesCountBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/responses/compact", "compactResponse", "Sum a conversation up", "models"),
+        *({JSON: None}, 200, None, InputBody, _MODEL),
+    ),
+    Operation(
+        *("GET", "/v1/responses/{response_id}", "retrieveResponse", "A stored response", "models"),
+        *({JSON: None, EVENTS: None},),
+        errors=(400, 404, 503),
+    ),
+    Operation(
+        *("DELETE", "/v1/responses/{response_id}", "deleteResponse", "Forget a stored response", "models"),
+        errors=(404, 503),
+    ),
+    Operation(
+        *(
+            "POST",
+            "/v1/responses/{response_id}/cancel",
+            "cancelResponse",
+            "End one in the background",
+            "models",
+        ),
+        errors=(404, 503),
+    ),
+    Operation(
+        *("GET", "/v1/responses/{response_id}/input_items", "listInputItems", "What it was asked", "models"),
+        errors=(400, 404, 503),
     ),
     Operation("GET", "/v1/models", "listModels", "The models that the key may use", "models"),
     Operation("GET", "/v1/models/{model:path}", "retrieveModel", "One of them", "models", errors=(404,)),

@@ -176,11 +176,11 @@ async def test_requests_are_found_a_page_at_a_time_with_their_receipts(gateway: 
 async def test_a_drained_backend_is_asked_no_more_until_it_is_undrained(gateway: Gateway) -> None:
     await told(gateway, "POST", "/backends/scripted/drain")
     await gateway.generation(2)
-    assert await status_of(gateway, KEY) != 200
+    assert await status_of(gateway, OTHER_KEY) != 200
     states = {one["name"]: one for one in (await told(gateway, "GET", "/backends"))["backends"]}
     assert states["scripted"]["drained"] and not states["scripted"]["enabled"]
     await told(gateway, "POST", "/backends/scripted/undrain")
-    await until(lambda: _answers(gateway, KEY, 200))
+    await until(lambda: _answers(gateway, OTHER_KEY, 200))
     assert (await ask(gateway, "POST", "/backends/nosuch/drain")).status_code == 404
 
 
