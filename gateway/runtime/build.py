@@ -90,7 +90,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             before=before.caches if before else None,
         ),
         # An embedding costs nothing where a guard or a cache needs it, too; for routing alone no sidecar is started.
-        scorer=state.embedded if has_heads(policy) else state.classifier,
+        scorer=state.embedded_scorer if has_heads(policy) else state.scorer,
         shadows=state.shadows,
         side_calls=side_calls,
     )

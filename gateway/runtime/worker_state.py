@@ -11,6 +11,7 @@ from gateway.admission.pools import Pools
 from gateway.backends.transport import AiohttpTransport
 from gateway.cascade.complexity import ComplexityClassifier
 from gateway.cascade.embedding_scorer import EmbeddingScorer
+from gateway.cascade.request_scorer import RequestScorer
 from gateway.children.process_pool import ProcessPool
 from gateway.fallback.health import HealthRegistry
 from gateway.metering.estimate import Estimator
@@ -58,8 +59,9 @@ class WorkerState:
             SidecarClient(sidecar) if sidecar is not None else NoSidecar()
         )
         self.estimator = Estimator()
-        self.classifier = ComplexityClassifier.load()
-        self.embedded = EmbeddingScorer.load(self.classifier, self.sidecar)
+        classifier = ComplexityClassifier.load()
+        self.scorer = RequestScorer(classifier)
+        self.embedded_scorer = RequestScorer(EmbeddingScorer.load(classifier, self.sidecar))
         self.pools = Pools(workers, worker, folder=slots)
         self.health = HealthRegistry(listener=BackendWatch(metrics))
         self.affinity = Affinity()
