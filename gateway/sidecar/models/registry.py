@@ -225,10 +225,14 @@ class ModelRegistry:
         return Entities(self._config.spacy)
 
     def _load_index(self) -> SemanticIndex:
+        from gateway.sidecar.models.embedder import space
         from gateway.sidecar.semantic.index import SemanticIndex
 
         config = self._config
-        return SemanticIndex(self.embed, config.redis, config.index_bytes, config.index_entries)
+        made_by = space(config.embedder or "builtin")
+        return SemanticIndex(
+            self.embed, config.redis, config.index_bytes, config.index_entries, space=made_by
+        )
 
     def _embedding(self) -> Embedder:
         return _required(self._embedder, "an embedder").get()

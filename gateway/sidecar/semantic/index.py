@@ -47,7 +47,8 @@ _GIVEN_UP = LookupResult(None, "given_up")
 class SemanticIndex:
     """``redis``: the URL of a server through which replicas share entries, and which keeps them over restarts.
 
-    ``clock`` gives seconds since the epoch, as replicas compare them.
+    ``clock`` gives seconds since the epoch, as replicas compare them. ``space`` names the embedding model and version:
+    entries that another one made are not read from Redis.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class SemanticIndex:
         *,
         verifier: Verifier | None = None,
         clock: Callable[[], float] = time.time,
+        space: str = "",
     ) -> None:
         self._embed = embed
         self._trainer = ThreadPoolExecutor(1, thread_name_prefix="index training")
@@ -66,7 +68,9 @@ class SemanticIndex:
         self._verifier = verifier or Verifier.load()
         self._clock = clock
         self._shared = (
-            SharedIndex(redis, max_bytes=max_bytes, max_entries=max_entries, clock=clock) if redis else None
+            SharedIndex(redis, max_bytes=max_bytes, max_entries=max_entries, clock=clock, space=space)
+            if redis
+            else None
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="index")
         """The only thread that touches the entries."""

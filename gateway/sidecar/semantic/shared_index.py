@@ -75,12 +75,15 @@ class SharedIndex:
         max_entries: int,
         clock: Callable[[], float],
         prefix: str = "{tollgate}:semantic:",
+        space: str = "",
     ) -> None:
+        """``space`` names what made the vectors: those of another embedding model are not comparable, and not read."""
         self._prefix = prefix
         self._max_bytes = max_bytes
         self._max_entries = max_entries
         self._clock = clock
         self._origin = uuid.uuid4().hex.encode()
+        self._space = space.encode()
         self._positions: OrderedDict[str, _Position] = OrderedDict()
         self._link = RedisLink(url, "semantic cache", recover=self._recover)
         self._add_script = Script.load("semantic_common", "semantic_add")
@@ -107,6 +110,7 @@ class SharedIndex:
         milliseconds = max(1, round((entry.expires - self._clock()) * 1000))
         fields: dict[str, Any] = {
             "origin": self._origin,
+            "space": self._space,
             "question": entry.question.encode(errors="surrogatepass"),
             "vector": entry.vector.astype("<f2").tobytes(),
             "payload": entry.payload,
@@ -185,11 +189,11 @@ class SharedIndex:
     def _parse(
         self, partition: str, message: bytes, fields: Mapping[bytes, bytes]
     ) -> IndexEntry | Removal | None:
-        """None for this replica's own entries, and for what another version wrote."""
+        """None for this replica's own entries, and for those of another version or another embedding model."""
         try:
             if b"forget" in fields:  # its own too: it may have read the entry only now
                 return Removal(fields[b"forget"].decode())
-            if fields[b"origin"] == self._origin:
+            if fields[b"origin"] == self._origin or fields[b"space"] != self._space:
                 return None
             vector = np.frombuffer(fields[b"vector"], dtype="<f2").astype(np.float32)
             return IndexEntry(

@@ -23,7 +23,7 @@ from tests.gateway.sidecar.semantic.test_index import MIB, Clock, embed
 pytestmark = pytest.mark.anyio
 
 TIDES = "How do tides work?"
-Replica = Callable[[], SemanticIndex]
+Replica = Callable[..., SemanticIndex]
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,10 @@ async def replica(
     monkeypatch.setattr("gateway.sidecar.semantic.shared_index.SECONDS_TO_WAIT", 5.0)
     made: list[SemanticIndex] = []
 
-    def make() -> SemanticIndex:
-        made.append(SemanticIndex(embed, own_redis.url, MIB, 1000, verifier=verifier, clock=clock))
+    def make(space: str = "model 1") -> SemanticIndex:
+        made.append(
+            SemanticIndex(embed, own_redis.url, MIB, 1000, verifier=verifier, clock=clock, space=space)
+        )
         return made[-1]
 
     yield make
@@ -74,6 +76,16 @@ async def test_a_restart_keeps_entries(replica: Replica) -> None:
     one = replica()
     await one.remember("p", TIDES, b"the moon", key="k", ttl=60)
     await one.aclose()
+    assert await served(replica()) == b"the moon"
+
+
+async def test_another_embedding_model_does_not_read_what_is_there(replica: Replica) -> None:
+    old = replica()
+    await old.remember("p", TIDES, b"the moon", key="k", ttl=60)
+    new = replica("model 2")
+    assert await served(new) is None
+    await new.remember("p", TIDES, b"sun and moon", key="l", ttl=60)
+    assert await served(replica("model 2")) == b"sun and moon"
     assert await served(replica()) == b"the moon"
 
 
