@@ -88,7 +88,7 @@ async def _continued(
             f"The conversation has {record.size} bytes, and this gateway takes {most_bytes}. Compact it with "
             "/v1/responses/compact, or begin anew.",
             param="previous_response_id",
-            code="request_too_large",
+            code="conversation_too_large",
         )
     earlier = await store.find_all(tenant, record.before)
     for name, one in zip(record.before, earlier, strict=True):

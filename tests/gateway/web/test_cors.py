@@ -112,7 +112,7 @@ async def test_refusals_and_faults_can_be_read_and_all_their_headers(tmp_path: P
             (200, "/v1/chat/completions", KEY, chat(stream=True)),
             (400, "/v1/chat/completions", KEY, {}),
             (401, "/v1/chat/completions", "tg-wrong", chat()),
-            (404, "/v1/responses", KEY, {}),
+            (404, "/v1/nothing", KEY, {}),
             (404, "/v1/messages", KEY, {**chat("no"), "max_tokens": 1}),
             (405, "/v1/models", KEY, {}),
             (200, "/v1/chat/completions", SLOW_KEY, chat()),

@@ -381,7 +381,7 @@ async def test_a_conversation_has_the_bound_of_a_body(gateway: Gateway, client: 
     third = await client.responses.create(model="fake", input=text, previous_response_id=second.id)
     with pytest.raises(openai.BadRequestError, match="100000") as caught:
         await client.responses.create(model="fake", input="Hi", previous_response_id=third.id)
-    assert caught.value.code == "request_too_large"
+    assert caught.value.code == "conversation_too_large"
 
 
 async def test_other_tenants_find_nothing(gateway: Gateway, client: openai.AsyncOpenAI) -> None:
