@@ -14,7 +14,7 @@ from typing import Literal, NoReturn
 import orjson
 
 from gateway.errors import BadRequest
-from gateway.types import Json
+from gateway.types import ChatRequest, Json
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,", re.ASCII)
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,15}://\S+", re.IGNORECASE)
@@ -80,6 +80,26 @@ class Turn:
     parts: list[Part]
     more: Mapping[str, Json] = field(default_factory=dict)
     """A provider's further fields of the assistant's message (``extra_content``)."""
+
+
+def messages_of(request: ChatRequest) -> Sequence[Json]:
+    """A request's conversation. Raises ``BadRequest`` for a raw prompt, and for what only the API that the caller wrote
+    it for knows."""
+    if request.messages is None:
+        raise BadRequest(
+            "This model's provider has no raw completions. Send messages to /v1/chat/completions instead.",
+            param="prompt",
+            code="unsupported_parameter",
+        )
+    if request.native is not None and request.native.beyond is not None:
+        where, what = request.native.beyond
+        raise BadRequest(
+            f"'{where}' is {what}, which this model's provider does not know. Leave it out, or ask a model of the "
+            "provider whose it is.",
+            param=where,
+            code="unsupported_parameter",
+        )
+    return request.messages
 
 
 def read_turns(messages: Sequence[Mapping[str, Json]]) -> tuple[list[Text], list[Turn]]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import orjson
-
 from gateway.errors import BadRequest
 from gateway.types import ChatRequest, Json, Native
 from gateway.wire.anthropic import messages_to_turns
 from gateway.wire.anthropic.body_to_request import DIALECT
 from gateway.wire.field_table import DECISIVE, NEUTRAL
+from gateway.wire.json_form import form_instruction
 
 PATH = "/v1/messages"
 LEAST_THINKING = 1024
@@ -73,7 +72,7 @@ def write_request(
     }
     if request.stream:
         sent["stream"] = True
-    if instruction := _form_instruction(params.get("response_format"), prompted=prompted):
+    if instruction := form_instruction(params.get("response_format"), prompted=prompted):
         system = [*system, {"type": "text", "text": instruction}]
     if system:
         sent["system"] = system
@@ -205,21 +204,6 @@ def _tool_choice(params: Mapping[str, Json]) -> dict[str, Json] | None:
         choice["disable_parallel_tool_use"] = True
     # To let the model choose is what it does unasked.
     return None if choice == {"type": "auto"} else choice
-
-
-_OBJECT = (
-    "Answer with one JSON object and nothing else: no words before or after it, no Markdown, no code fence."
-)
-
-
-def _form_instruction(form: Json, *, prompted: bool) -> str:
-    """The instruction for the form of the answer, where decoding is not constrained."""
-    match form:
-        case {"type": "json_object"}:
-            return _OBJECT
-        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} if prompted:
-            return f"{_OBJECT} It must fit this JSON schema: {orjson.dumps(schema).decode()}"
-    return ""
 
 
 def _closed(schema: Json) -> Json:

@@ -13,10 +13,10 @@ from hashlib import sha256
 
 import orjson
 
-from gateway.errors import BadRequest
 from gateway.types import ChatRequest, Json
 from gateway.wire.field_table import FieldTable, invalid, unsupported
-from gateway.wire.turns import Media, Part, Text, Thought, ToolCall, ToolResult, Turn, read_turns
+from gateway.wire.json_form import form_instruction
+from gateway.wire.turns import Media, Part, Text, Thought, ToolCall, ToolResult, Turn, messages_of, read_turns
 
 FIELDS = FieldTable(
     names={
@@ -66,29 +66,16 @@ Block = dict[str, Json]
 def write_request(request: ChatRequest, model: str, *, prompted: bool = False) -> dict[str, Json]:
     """The body to send; ``model`` is in the path. ``prompted`` asks for JSON in the prompt, as ``json_object`` always
     is. Raises ``BadRequest`` for what this API has no equivalent of."""
-    if request.messages is None:
-        raise BadRequest(
-            "This model's provider has no raw completions. Send messages to /v1/chat/completions instead.",
-            param="prompt",
-            code="unsupported_parameter",
-        )
-    if request.native is not None and request.native.beyond is not None:
-        where, what = request.native.beyond
-        raise BadRequest(
-            f"'{where}' is {what}, which this model's provider does not know. Leave it out, or ask a model of the "
-            "provider whose it is.",
-            param=where,
-            code="unsupported_parameter",
-        )
+    messages = messages_of(request)
     if request.n != 1:
         raise unsupported("n")
     params = FIELDS.given(request)
-    system, turns = read_turns(request.messages)
+    system, turns = read_turns(messages)
     documents: set[str] = set()
     body: dict[str, Json] = {"messages": [_message(turn, documents) for turn in turns]}
     _trim_partial_answer(body["messages"])
     texts = [block for text in system for block in _text(text)]
-    if instruction := _instruction(params.get("response_format"), prompted=prompted):
+    if instruction := form_instruction(params.get("response_format"), prompted=prompted):
         texts.append({"text": instruction})
     if texts:
         body["system"] = texts
@@ -286,21 +273,6 @@ def _tool(tool: Json, i: int) -> dict[str, Json]:
         case {"type": "function"}:
             raise invalid(f"tools[{i}].function", "should be an object with a name")
     raise unsupported(f"tools[{i}].type")
-
-
-_OBJECT = (
-    "Answer with one JSON object and nothing else: no words before or after it, no Markdown, no code fence."
-)
-
-
-def _instruction(form: Json, *, prompted: bool) -> str:
-    """The instruction for the form of the answer, where decoding is not constrained."""
-    match form:
-        case {"type": "json_object"}:
-            return _OBJECT
-        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} if prompted:
-            return f"{_OBJECT} It must fit this JSON schema: {orjson.dumps(schema).decode()}"
-    return ""
 
 
 def _output(params: Mapping[str, Json], *, prompted: bool) -> dict[str, Json]:

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 
 import orjson
 
-from gateway.errors import BadRequest
 from gateway.types import ChatRequest, Json
 from gateway.wire.field_table import FieldTable, invalid, unsupported
-from gateway.wire.turns import Media, Part, Text, Thought, ToolCall, ToolResult, Turn, read_turns
+from gateway.wire.turns import Media, Part, Text, Thought, ToolCall, ToolResult, Turn, messages_of, read_turns
 
 FIELDS = FieldTable(
     names={
@@ -64,22 +63,9 @@ _LEVELS = {"none": "minimal", "minimal": "minimal", "low": "low", "medium": "med
 
 def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
     """The body to send. Raises ``BadRequest`` for what this API has no equivalent of."""
-    if request.messages is None:
-        raise BadRequest(
-            "This model's provider has no raw completions. Send messages to /v1/chat/completions instead.",
-            param="prompt",
-            code="unsupported_parameter",
-        )
-    if request.native is not None and request.native.beyond is not None:
-        where, what = request.native.beyond
-        raise BadRequest(
-            f"'{where}' is {what}, which this model's provider does not know. Leave it out, or ask a model of the "
-            "provider whose it is.",
-            param=where,
-            code="unsupported_parameter",
-        )
+    messages = messages_of(request)
     params = FIELDS.given(request)
-    system, turns = read_turns(request.messages)
+    system, turns = read_turns(messages)
     signed = bool(_SIGNED.match(model))
     body: dict[str, Json] = {"contents": [_content(turn, signed=signed) for turn in turns]}
     if system:
