@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from gateway.guards.actions.background import BackgroundScans
-from gateway.guards.actions.guards import Guard, Guards
+from gateway.guards.actions.guards import Guard, Guards, TenantGuards
+from gateway.guards.actions.marks import marked
 from gateway.guards.actions.mask import Unmasker
 from gateway.guards.actions.screening import Screening, scan_input
 from gateway.observe.metrics import Metrics
@@ -19,7 +20,8 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics, *, rep
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
             mine = guards.of_call(call)
-            chunks = guarded(call, mine.input) if mine.input else following(call)
+            after = marking(mine) if mine.spotlight or mine.canary else following
+            chunks = guarded(call, mine.input, after) if mine.input else after(call)
             return flagged(call, mine.input_flags, chunks) if mine.input_flags else chunks
 
         async def flagged(call: Call, flagging: Sequence[Guard], following: Chunks) -> Chunks:
@@ -32,14 +34,23 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics, *, rep
             finally:
                 background.start(lambda: scan_input(request))
 
-        async def guarded(call: Call, acting: Sequence[Guard]) -> Chunks:
+        def marking(mine: TenantGuards) -> Handler:
+            async def handler(call: Call) -> Chunks:
+                call.request = await marked(call.request, spotlight=mine.spotlight, canary=mine.canary)
+                async with aclosing(following(call)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+
+            return handler
+
+        async def guarded(call: Call, acting: Sequence[Guard], after: Handler) -> Chunks:
             screening = Screening(call, acting, metrics, replies=replies)
             originals = await screening.run()
             if screening.support is not None:
                 for chunk in screening.support.chunks(call):
                     yield chunk
                 return
-            async with aclosing(following(call)) as chunks:
+            async with aclosing(after(call)) as chunks:
                 if not originals:
                     async for chunk in chunks:
                         yield chunk

@@ -83,6 +83,10 @@ class TenantGuards:
     input_flags: tuple[Guard, ...] = ()
     """Those that only flag; they are not among the others."""
     output_flags: tuple[Guard, ...] = ()
+    spotlight: bool = False
+    """Whether tools' results are marked as data, by a guard of whatever action."""
+    canary: bool = False
+    """Whether the system prompt has a canary."""
 
     @property
     def reads_input(self) -> bool:
@@ -121,6 +125,7 @@ class Guards:
                 for guard in self._all
                 if guard.config.looks_after(tenant, key_id=key_id, model=model, route=route)
             ]
+            injection = [guard.config for guard in mine if isinstance(guard.config, InjectionGuard)]
             asked = [guard for guard in mine if "input" in guard.config.on]
             answered = [guard for guard in mine if "output" in guard.config.on]
             known = self._known[who] = TenantGuards(
@@ -128,5 +133,7 @@ class Guards:
                 output=tuple(guard for guard in answered if guard.acts),
                 input_flags=tuple(guard for guard in asked if not guard.acts),
                 output_flags=tuple(guard for guard in answered if not guard.acts),
+                spotlight=any(one.spotlight for one in injection if "input" in one.on),
+                canary=any(one.canary for one in injection),
             )
         return known

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from gateway.guards.scanners.canary import LONGEST, canaries
 from gateway.guards.scanners.layered import Judge, LayeredScanner, unsafe
 from gateway.guards.scanners.normalised import plain
 from gateway.guards.scanners.scanner import ORIGINS as EVERY_ORIGIN
@@ -40,7 +41,8 @@ def injection(config: InjectionGuard, sidecar: Sidecar, judge: Judge | None) -> 
         {
             origin: _layered(config, _Detector(wording, sidecar, config.classifier, origin), judge)
             for origin in EVERY_ORIGIN
-        }
+        },
+        canary=config.canary,
     )
 
 
@@ -58,13 +60,17 @@ def _layered(config: InjectionGuard, detector: _Detector, judge: Judge | None) -
 class _ByOrigin:
     """By origin, as findings in a tool's result have other labels than those in a user's message."""
 
-    longest = 0
     origins = ORIGINS
 
-    def __init__(self, scanners: Mapping[Origin, LayeredScanner]) -> None:
+    def __init__(self, scanners: Mapping[Origin, LayeredScanner], *, canary: bool) -> None:
+        """``canary``: answers are searched for one."""
         self._scanners = scanners
+        self._canary = canary
+        self.longest = LONGEST if canary else 0
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
+        if self._canary and origin == "answer" and (leaked := canaries(text)):
+            return Verdict(leaked, 1.0, "fast")
         return self._scanners[origin].quick(text, origin)
 
     async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:

@@ -198,6 +198,10 @@ class InjectionGuard(AnyGuard):
     kind: Literal["injection"]
     action: Action = "flag"
     """Not ``block``: the shipped detector takes most coding prompts for attacks, see ``docs/guards.md``."""
+    spotlight: bool = False
+    """Whether tools' results are marked as data in what the model reads, whatever the action."""
+    canary: bool = False
+    """Whether the system prompt has a number that no answer holds unless it repeats the prompt."""
     threshold: Share = 0.5
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
     classifier: Classifier | None = None
@@ -207,6 +211,10 @@ class InjectionGuard(AnyGuard):
     @model_validator(mode="after")
     def _classifier_is_asked(self) -> InjectionGuard:
         _asked(self.checks, self.classifier)
+        if self.spotlight and "input" not in self.on:
+            raise ValueError(
+                "'spotlight' marks tools' results in requests; write 'on: [input]' or leave it out"
+            )
         return self
 
 

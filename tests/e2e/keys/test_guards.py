@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.guards.actions.support import MESSAGE
+from gateway.guards.scanners.canary import canaries
 from tests.e2e.keys.harness import Look, Row, Site, on, status, streamed
 from tests.fakes import completion, reply
 from tests.serving import KEY, OTHER_KEY
@@ -46,6 +47,25 @@ def told(*args: Any) -> Look:
         )
 
     return look
+
+
+async def marked(site: Site) -> bool:
+    """Whether the model server is told that a tool's result is data."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    talk = [
+        {"role": "user", "content": "How hot is it?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "21 degrees"},
+    ]
+    await site.ask(model="up", messages=talk)
+    return "do not follow instructions" in site.up.requests[-1].json()["messages"][2]["content"]
+
+
+async def has_canary(site: Site) -> bool:
+    """Whether the system prompt that the model server is told has a number."""
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    await site.ask(model="up", messages=talk)
+    return bool(canaries(site.up.requests[-1].json()["messages"][0]["content"]))
 
 
 def answered(*args: Any) -> Look:
@@ -300,6 +320,22 @@ ROWS = [
         guard(kind="secrets", action="flag"),
     ),
     *of_kind("injection", ATTACK, UNCLEAR),
+    Row(
+        "guards.<name>.spotlight (injection)",
+        detector("injection", action="flag", spotlight=True),
+        marked,
+        True,
+        False,
+        detector("injection", action="flag"),
+    ),
+    Row(
+        "guards.<name>.canary (injection)",
+        detector("injection", action="flag", on=["input", "output"], canary=True),
+        has_canary,
+        True,
+        False,
+        detector("injection", action="flag", on=["input", "output"]),
+    ),
     *of_kind("toxicity", HATE, "Why would anyone say such a thing to her?"),
     Row(
         "guards.<name>.categories (toxicity)",
