@@ -215,6 +215,8 @@ class InjectionGuard(AnyGuard):
             raise ValueError(
                 "'spotlight' marks tools' results in requests; write 'on: [input]' or leave it out"
             )
+        if self.canary and "output" not in self.on:
+            raise ValueError("'canary' is looked for in answers; write 'on: [input, output]' or leave it out")
         return self
 
 

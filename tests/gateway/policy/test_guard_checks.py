@@ -84,3 +84,10 @@ def test_a_classifier_that_would_never_be_asked_is_refused(kind: str) -> None:
     guard = {"kind": kind, "checks": ["fast"], "classifier": {"model": "x", "unsafe": ["y"]}}
     with pytest.raises(ValidationError, match="never asked"):
         policy(guards={"it": guard})
+
+
+@pytest.mark.parametrize(("key", "on"), [("canary", "input"), ("spotlight", "output")])
+def test_marks_where_nobody_would_look_are_refused(key: str, on: str) -> None:
+    policy(guards={"it": {"kind": "injection", key: True, "on": ["input", "output"]}})
+    with pytest.raises(ValidationError, match=f"'{key}'"):
+        policy(guards={"it": {"kind": "injection", key: True, "on": [on]}})
