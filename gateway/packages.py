@@ -36,6 +36,7 @@ NO_BEDROCK = (
 NO_GUARDS = (
     "install them with: pip install 'tollgate[guards]' (in containers: the image of target gateway-guards)"
 )
+NO_OTEL = "install what telemetry needs with: pip install 'tollgate[otel]', and start again"
 
 INSTALLER = Path(sys.prefix) / "tollgate-installer"
 """A command, as JSON, that adds the packages of guards to this environment; only where one of ours keeps it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from gateway.metering.bill import Bill
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
@@ -31,6 +32,7 @@ from gateway.stages.quota import quota
 from gateway.stages.record import record
 from gateway.stages.route import route
 from gateway.stages.shadow import shadow
+from gateway.stages.spans import attempt, content, entering
 from gateway.stages.trace import trace
 from gateway.stages.truncate import truncate
 from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, Json, Stage
@@ -46,14 +48,18 @@ class UpstreamPipeline:
     health: HealthRegistry
     pools: Pools
     metrics: Metrics
+    telemetry: Telemetry | None = None
 
     def handler(self) -> Handler:
         stages = [
             route(self.router),
-            fallback(self.health, self.metrics),
+            fallback(self.health, self.metrics, self.telemetry),
             queue(self.pools, self.metrics),
         ]
-        return fold(stages, dispatch(self.backends))
+        if self.telemetry is None:
+            return fold(stages, dispatch(self.backends))
+        traced = with_spans(stages, ("route", "fallback", "queue"))
+        return fold([*traced, attempt], dispatch(self.backends))
 
     async def count_tokens(self, call: Call) -> Chunks:
         """One chunk with the provider's count as its envelope, which is empty where no provider counts."""
@@ -108,6 +114,7 @@ class Pipeline:
     scorer: ComplexityScorer
     shadows: Shadows
     side_calls: SideCalls
+    telemetry: Telemetry | None = None
 
     def handler(self, upstream: Handler) -> Handler:
         def for_shadows(following: Handler) -> Handler:
@@ -115,7 +122,11 @@ class Pipeline:
             return self.side_calls.stage(cascade(self.scorer)(following))
 
         stages = [
-            record(trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting)),
+            record(
+                trace(self.receipts, self.telemetry),
+                meter(self.metrics),
+                quota(self.quotas, self.accounting),
+            ),
             guard_input(self.guards, self.flags, self.metrics),
             cache(self.caches, self.metrics),
             guard_output(self.guards, self.flags, self.metrics),
@@ -123,11 +134,19 @@ class Pipeline:
             cascade(self.scorer),
             shadow(self.shadows, self.metrics, for_shadows),
         ]
-        return fold(stages, upstream)
+        if self.telemetry is None:
+            return fold(stages, upstream)
+        traced = with_spans(stages, ("record", "guard_input", "cache", "guard_output", "cascade", "shadow"))
+        if self.telemetry.config.content:
+            # Past the guards of input, and outside those of output: all that passes here is masked.
+            traced.insert(traced.index(stages[1]) + 1, content)
+        return fold(traced, upstream)
 
     def recorded(self, handler: Handler) -> Handler:
         """For requests that are answered here, as moderations are."""
-        return record(trace(self.receipts), meter(self.metrics), quota(self.quotas, self.accounting))(handler)
+        return record(
+            trace(self.receipts, self.telemetry), meter(self.metrics), quota(self.quotas, self.accounting)
+        )(handler)
 
     def counter(self, upstream: UpstreamPipeline) -> Handler:
         """Counts a prompt's tokens as its provider sees it, past the input guards."""
@@ -139,6 +158,11 @@ def fold(stages: list[Stage], handler: Handler) -> Handler:
     for stage in reversed(stages):
         handler = stage(handler)
     return handler
+
+
+def with_spans(stages: list[Stage], names: Sequence[str]) -> list[Stage]:
+    """``stages``, so that each sampled request has a span for its way through each of them."""
+    return [one for name, stage in zip(names, stages, strict=True) for one in (entering(name), stage)]
 
 
 def dispatch(backends: Mapping[str, Backend]) -> Handler:

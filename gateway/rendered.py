@@ -20,11 +20,12 @@ from gateway.guards.actions.guards import Guards
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.quota.quotas import Quotas
 from gateway.stages.cache import CacheRecorder
 from gateway.stages.meter import MeterRecorder
 from gateway.stages.quota import QuotaRecorder
-from gateway.stages.trace import TraceRecorder
+from gateway.stages.trace import trace
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Principal, Receipt, Usage
 from gateway.wire.dialect import Dialect
 
@@ -80,12 +81,13 @@ class RenderedCache:
         metrics: Metrics,
         receipts: Receipts,
         accounting: Accounting,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._caches = caches
         self._guards = guards
         self._quotas = quotas
         self._metrics = metrics
-        self._receipts = receipts
+        self._trace = trace(receipts, telemetry)
         self._accounting = accounting
         self._recorder = CacheRecorder(metrics)
         self._answers = caches.answers if isinstance(caches.answers, MemoryAnswerStore) else None
@@ -101,6 +103,7 @@ class RenderedCache:
         data: bytes,
         *,
         started: float,
+        route: str = "",
     ) -> tuple[bool, bytes, list[tuple[bytes, bytes]]] | None:
         """Whether it is a stream, its body, and headers to go with it. None where the stages are to answer.
 
@@ -112,8 +115,8 @@ class RenderedCache:
             return None
         trace_headers: dict[str, str] = {}
         for header, value in headers:
-            if header == b"traceparent":
-                trace_headers["traceparent"] = value.decode("latin-1")
+            if header in (b"traceparent", b"tracestate"):
+                trace_headers[header.decode()] = value.decode("latin-1")
             elif header in _SPECIAL_HEADERS:
                 return None
         age = self._caches.age(rendered.stored)
@@ -131,6 +134,7 @@ class RenderedCache:
             started,
             headers=trace_headers,
             model=rendered.model,
+            route=route,
         )
         quota = QuotaRecorder(self._quotas, self._accounting, call)
         if rendered.limited:
@@ -142,7 +146,7 @@ class RenderedCache:
         self._recorder.count("exact", "hit")
         self._recorder.served(call, "exact", rendered.candidate, age=round(age, 1))
         meter.rendered(rendered.gaps, rendered.usage)
-        for recorder in (quota, meter, TraceRecorder(self._receipts, call)):
+        for recorder in (quota, meter, self._trace(call)):
             recorder.end(None)
         added = [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
         return rendered.request.stream, head.join(rendered.parts), rendered.headers + added

@@ -6,12 +6,14 @@ handler out of the next one. A non-streaming answer is the same stream, collecte
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from gateway.policy.schema import Budget, Policy, QuotaSettings, Scope, Target, Timeouts
+from gateway.spans import Trace
 
 Json = Any
 """A value that came out of, or can go into, a JSON document."""
@@ -324,6 +326,12 @@ class Call:
     """Where it is being sent now, or who answered. Set by ``fallback``."""
     sent: bool = False
     """Whether the attempt in flight has been sent to its server, which may charge for it from then on."""
+    sent_at: float = 0.0
+    """When, on ``started``'s clock."""
+    route: str = ""
+    """The HTTP path that it came by, as a pattern."""
+    trace: Trace | None = None
+    """Its spans, where it is sampled. Set by ``trace``."""
     hints: Mapping[str, str] = field(default_factory=dict)
     """Headers that the bundled engine understands: priority, weight, deadline. Set by ``queue``."""
     reply_headers: dict[str, str] = field(default_factory=dict)
@@ -337,6 +345,7 @@ class Call:
     def leaves(self) -> None:
         """A backend is about to send it: from here on it may cost something, however it ends."""
         self.sent = True
+        self.sent_at = time.perf_counter()
 
     @property
     def target(self) -> Target | None:

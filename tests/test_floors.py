@@ -16,7 +16,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
         "errors settings private packages version findings engine_load fair_turns regex pii text children",
         "policy",
-        "types deltas joined_chunks prefix_sharing metering control",
+        "types deltas joined_chunks prefix_sharing metering control spans",
         "stores observe server",
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",

@@ -33,6 +33,9 @@ SIDECAR = ("gateway.sidecar.worker", "gateway.sidecar.models", "gateway.sidecar.
 """The process that runs the small models, and what only it imports."""
 GUARDS, GUARDS_FACE = "gateway.guards", "gateway.guards.evaluation"
 """What ``training`` and ``benchmarks`` know of the guards is their public face."""
+OTEL = ("opentelemetry", "grpc")
+EXPORTER = "gateway.observe.telemetry.otlp"
+"""Imported where a policy sends telemetry, and only there."""
 
 
 def defines_backend(path: Path) -> bool:
@@ -68,6 +71,8 @@ def violations(root: Path) -> Iterator[str]:
             and within(target, *HEAVY, *SIDECAR)
         ):
             yield f"{found}: only the sidecar's own process loads these"
+        if within(importer, "gateway") and not within(importer, EXPORTER) and within(target, *OTEL, EXPORTER):
+            yield f"{found}: only the exporter loads OpenTelemetry, where a policy asks for it"
 
 
 def past_the_face(root: Path) -> Iterator[str]:
@@ -82,9 +87,9 @@ def past_the_face(root: Path) -> Iterator[str]:
 
 
 def loaded_by(modules: list[str], root: Path) -> set[str]:
-    """The top-level names in sys.modules after a fresh interpreter imported `modules`."""
+    """The top-level names in sys.modules after a fresh interpreter imported `modules`; of `opentelemetry` the second."""
     script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
-    script += "print(*{name.partition('.')[0] for name in sys.modules})"
+    script += "print(*{name.removeprefix('opentelemetry.').partition('.')[0] for name in sys.modules})"
     environment = os.environ | {"PYTHONPATH": str(root)}
     command = [sys.executable, "-c", script, *modules]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
@@ -97,7 +102,7 @@ def importable(root: Path, *packages: str) -> list[str]:
     return [
         m
         for m in modules_under(root)
-        if within(m, *packages) and not m.endswith("__main__") and not within(m, *SIDECAR)
+        if within(m, *packages) and not m.endswith("__main__") and not within(m, *SIDECAR, EXPORTER)
     ]
 
 
@@ -120,7 +125,7 @@ def test_the_torch_free_part_of_the_engine_loads_no_torch() -> None:
 
 def test_the_gateway_loads_neither_engine_nor_torch() -> None:
     loaded = loaded_by(importable(ROOT, "gateway"), ROOT)
-    assert loaded.isdisjoint({"engine", "kernels", *HEAVY})
+    assert loaded.isdisjoint({"engine", "kernels", *HEAVY, "grpc", "exporter"})  # redis loads the SDK where it is
 
 
 WRONG = {
@@ -144,6 +149,7 @@ WRONG = {
         "gateway/backends/openai.py": "class OpenAIBackend: ...",
     },
     "sidecar-only": {"gateway/guards/scanners/pii.py": "from presidio_analyzer import AnalyzerEngine"},
+    "otel": {"gateway/stages/trace.py": "from opentelemetry import trace"},
     "sidecar-client": {
         "gateway/sidecar/client.py": "from gateway.sidecar.models import heads",
         "gateway/sidecar/models/heads.py": "import numpy",

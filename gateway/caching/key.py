@@ -85,7 +85,7 @@ BESIDE_POLICY = frozenset(
             "cache_epochs",
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
-        *("billing", "responses", "review", "shared_prompts"),
+        *("billing", "responses", "review", "shared_prompts", "telemetry"),
     }
 )
 """Parts of a policy that do not affect answers: access, limits, prices, storage."""
@@ -112,6 +112,8 @@ BESIDE_CALL = frozenset(
             "shadow",
             "purpose",
             "payer",
+            "route",
+            "trace",
         ),
         # Set by stages; an answer that was shortened for lack of money or tokens is not cached.
         *(
@@ -122,6 +124,7 @@ BESIDE_CALL = frozenset(
             "candidates",
             "candidate",
             "sent",
+            "sent_at",
             "hints",
             "reply_headers",
             "upstream_usage",

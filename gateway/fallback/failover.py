@@ -60,6 +60,7 @@ from gateway.fallback.health import HealthRegistry
 from gateway.fallback.recorder import AttemptRecorder, is_own_limit
 from gateway.fallback.retry import RetryBudget
 from gateway.observe.metrics import Metrics
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy.schema import EngineBackend
 from gateway.types import Call, Candidate, Chunk, Chunks, Handler
 
@@ -71,14 +72,21 @@ UNSOLICITED = frozenset({"shadow", "judge", "verifier"})
 class Failover:
     """One call on its way through its candidates."""
 
-    def __init__(self, call: Call, following: Handler, health: HealthRegistry, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        call: Call,
+        following: Handler,
+        health: HealthRegistry,
+        metrics: Metrics,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         if not call.candidates:
             raise Internal("The request reached the backends without a candidate.")
         self.answered = False
         self._call = call
         self._following = following
         self._health = health
-        self._recorder = AttemptRecorder(call, health, metrics)
+        self._recorder = AttemptRecorder(call, health, metrics, telemetry)
         self._began = time.perf_counter()
         self._unsolicited = call.purpose in UNSOLICITED
         self._caller = Caller(call.principal.tenant, call.principal.key_id)
@@ -150,6 +158,7 @@ class Failover:
         if attempt.delivered:
             return
         attempt.delivered = True
+        attempt.facts["first_chunk"] = round(time.perf_counter() - self._call.started, 6)
         self._call.candidate = attempt.planned.candidate
         self._call.reply_headers["x-tollgate-model"] = attempt.planned.candidate.model
         if self._interruption is not None:

@@ -21,6 +21,7 @@ from gateway.fallback.health import HealthRegistry
 from gateway.observe.events import Fact, log_event
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.observe.tracing import trace_id_of
 from gateway.types import Call, Candidate
 
@@ -34,12 +35,15 @@ OUTCOMES = UPSTREAM | {
 
 
 class AttemptRecorder:
-    """Records the attempts of one call."""
+    """Records the attempts of one call. ``telemetry`` is None where the policy has none."""
 
-    __slots__ = ("_call", "_facts", "_health", "_made", "_metrics")
+    __slots__ = ("_call", "_facts", "_health", "_made", "_metrics", "_telemetry")
 
-    def __init__(self, call: Call, health: HealthRegistry, metrics: Metrics) -> None:
+    def __init__(
+        self, call: Call, health: HealthRegistry, metrics: Metrics, telemetry: Telemetry | None
+    ) -> None:
         self._call = call
+        self._telemetry = telemetry
         self._health = health
         self._metrics = metrics
         self._made = 0
@@ -51,8 +55,11 @@ class AttemptRecorder:
 
     def ended(self, attempt: Attempt, error: BaseException | None) -> None:
         """``error`` is None for an attempt that was completed."""
-        facts = attempt.facts
-        facts["seconds"] = round(time.perf_counter() - attempt.began, 6)
+        facts, now, arrived = attempt.facts, time.perf_counter(), attempt.call.started
+        facts["began"] = round(attempt.began - arrived, 6)
+        if attempt.call.sent:
+            facts["sent"] = round(attempt.call.sent_at - arrived, 6)
+        facts["seconds"] = round(now - attempt.began, 6)
         outcome = "ok"
         if error is None:
             attempt.permit.succeeded()
@@ -64,11 +71,13 @@ class AttemptRecorder:
         attempt.permit.release()
         facts["outcome"] = outcome
         self._facts.append(facts)
+        label = outcome if outcome in OUTCOMES else "rejected"
         if attempt.admitted:
-            label = outcome if outcome in OUTCOMES else "rejected"
             self._metrics.attempts.labels(facts["backend"], label).inc()
         if (usage := attempt.upstream_usage(error)) is not None:
             self._call.upstream_usage.append(usage)
+        if self._telemetry is not None:
+            self._telemetry.attempted(attempt.call, facts, None if error is None else label, usage)
         if attempt.call.allowance is not None:
             attempt.call.allowance.release(attempt.call, usage)
 

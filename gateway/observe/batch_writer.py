@@ -41,11 +41,19 @@ class BatchWriter(Generic[T]):
     ``write`` raises ``TryAgain`` to get the same batch again; whatever else it raises loses the batch.
     """
 
-    def __init__(self, name: str, write: Callable[[list[T]], None], *, backlog: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        write: Callable[[list[T]], None],
+        *,
+        backlog: int | None = None,
+        pause: float | None = None,
+    ) -> None:
         self.lost = 0
         self._name = name
         self._write = write
         self._backlog = BACKLOG if backlog is None else backlog
+        self._pause = pause
         self._items: deque[T] = deque()
         self._added = threading.Event()
         self._hurry = threading.Event()
@@ -110,7 +118,7 @@ class BatchWriter(Generic[T]):
         while time.monotonic() < self._deadline:
             self._added.wait()
             self._added.clear()
-            self._hurry.wait(PAUSE)
+            self._hurry.wait(PAUSE if self._pause is None else self._pause)
             self._hurry.clear()
             while self._items and time.monotonic() < self._deadline:
                 self._write_batch()

@@ -18,6 +18,8 @@ from gateway.settings import LogFormat, LogLevel
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", FACTS}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _TALKATIVE = ("asyncio", "httpx", "httpcore", "aiohttp", "uvicorn")
+_SILENT = ("opentelemetry",)
+"""Says for every batch what ``gateway.observe.telemetry`` says once a minute."""
 
 
 def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None, *, batches: bool = False) -> None:
@@ -36,6 +38,8 @@ def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None, *, ba
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    for name in _SILENT:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class TextFormatter(logging.Formatter):

@@ -14,12 +14,12 @@ from gateway.types import Call
 
 log = logging.getLogger("gateway.requests")
 
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def trace_context(parent: str) -> tuple[str, str]:
     """The trace id and flags of the caller's ``traceparent``, or of a new trace."""
-    if parent and _TRACEPARENT.fullmatch(parent):
+    if parent and TRACEPARENT.fullmatch(parent):
         return parent[3:35], parent[53:55]
     return f"{random.getrandbits(128):032x}", "00"
 
@@ -29,7 +29,7 @@ def sent_trace_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     for name, value in headers:
         if name == b"traceparent":
             parent = value.decode("latin-1")
-            return parent[3:35] if _TRACEPARENT.fullmatch(parent) else None
+            return parent[3:35] if TRACEPARENT.fullmatch(parent) else None
     return None
 
 

@@ -7,6 +7,7 @@ import logging
 import sqlite3
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from gateway.admission.shedding import update_terms
@@ -27,7 +28,9 @@ from gateway.observe.accounting import Accounting
 from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.observe.window_usage import read_window_usage
+from gateway.packages import NO_OTEL
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
@@ -62,6 +65,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     receipts = _receipts(policy, before)
     quotas = await _quotas(policy, state, before, ledger)
     accounting = Accounting(metrics, ledger)
+    telemetry = await _telemetry(policy.telemetry, before)
     side_calls = SideCalls(quotas, accounting)
     backends = build_backends(loaded, state, before)
     state.pools.update(policy)
@@ -72,6 +76,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         health=state.health,
         pools=state.pools,
         metrics=metrics,
+        telemetry=telemetry,
     )
     upstream_handler = upstream.handler()
     judges = _judges(policy, side_calls.stage(upstream_handler))
@@ -93,6 +98,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         scorer=state.embedded_scorer if has_heads(policy) else state.scorer,
         shadows=state.shadows,
         side_calls=side_calls,
+        telemetry=telemetry,
     )
     engines = build_engines(policy, backends, state, before)
     moderator = Moderator.of(policy.guards, state.sidecar, judges, state.scanning)
@@ -122,7 +128,9 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             metrics=metrics,
             receipts=receipts,
             accounting=accounting,
+            telemetry=telemetry,
         ),
+        telemetry=telemetry,
         handler=pipeline.handler(upstream_handler),
         moderator=pipeline.recorded(moderator.handle),
         counter=pipeline.counter(upstream),
@@ -198,6 +206,20 @@ def _findings(config: schema.ReviewSettings, state: WorkerState, before: Runtime
     if before is not None and before.policy.review == config:
         return before.findings
     return JsonLines(state.state_dir / config.path, config.max_bytes)
+
+
+async def _telemetry(config: schema.Telemetry, before: Runtime | None) -> Telemetry | None:
+    if not config.endpoint:
+        return None
+    if before is not None and before.telemetry is not None and before.telemetry.config == config:
+        return before.telemetry
+    try:
+        # Some hundred modules, which a policy without telemetry does without.
+        otlp = await asyncio.to_thread(import_module, "gateway.observe.telemetry.otlp")
+        return await asyncio.to_thread(Telemetry, config, otlp.OtlpExporter)
+    except ImportError as error:
+        log.error("no traces are sent to '%s': %s; %s", config.endpoint, error, NO_OTEL)
+        return None
 
 
 def _judges(policy: schema.Policy, handler: Handler) -> Judges:

@@ -17,6 +17,7 @@ from gateway.observe.accounting import Accounting
 from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy import schema
 from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
@@ -50,6 +51,7 @@ class Runtime:
     counter: Handler
     """Answers ``/v1/messages/count_tokens`` and ``/v1/responses/input_tokens``."""
     readiness: Readiness
+    telemetry: Telemetry | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     _users: int = 0
     _unused: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,6 +62,7 @@ class Runtime:
         owned: list[Closable | None] = [
             *(self.readiness, self.receipts, self.quotas, self.ledger, self.findings, self.authenticator),
             self.responses.store if self.responses is not None else None,
+            self.telemetry,
             *self.backends.values(),
             *self.engines.values(),
             *self.caches.resources,

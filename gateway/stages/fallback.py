@@ -5,15 +5,16 @@ from __future__ import annotations
 from gateway.fallback.failover import Failover
 from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def fallback(health: HealthRegistry, metrics: Metrics) -> Stage:
+def fallback(health: HealthRegistry, metrics: Metrics, telemetry: Telemetry | None = None) -> Stage:
     """``health`` is the worker's own, and stays the same when the policy changes."""
 
     def stage(following: Handler) -> Handler:
         async def handle(call: Call) -> Chunks:
-            failover = Failover(call, following, health, metrics)
+            failover = Failover(call, following, health, metrics, telemetry)
             try:
                 while not failover.answered:
                     attempt = failover.next_attempt()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import time
 from functools import partial
 
 from gateway.errors import GatewayError
 from gateway.observe.outcome import outcome_of, reason_of
 from gateway.observe.receipts import Receipts
+from gateway.observe.telemetry.request_spans import content_attributes, decision_spans, request_span
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.observe.tracing import close_request, trace_context
 from gateway.types import Call
 
@@ -35,7 +38,58 @@ class TraceRecorder:
             if isinstance(error, GatewayError):
                 error.logged = True
         close_request(self._receipts, self._call, self._trace_id, status, reason)
+        self._export(status, reason)
+
+    def _export(self, status: int, reason: str | None) -> None:
+        """Tells nobody."""
 
 
-def trace(receipts: Receipts) -> partial[TraceRecorder]:
-    return partial(TraceRecorder, receipts)
+class SampledRecorder(TraceRecorder):
+    """The same, and its spans where the request is sampled."""
+
+    __slots__ = ("_trace",)
+
+    def __init__(self, receipts: Receipts, telemetry: Telemetry, call: Call) -> None:
+        super().__init__(receipts, call)
+        parent = call.headers.get("traceparent", "")
+        self._trace = telemetry.trace(self._trace_id, parent, call.headers.get("tracestate", ""))
+        if self._trace is not None:
+            call.trace = self._trace
+            self._trace.enter(
+                "quota", call.receipt.notes
+            )  # which begins after this, and before all other stages
+
+    async def begin(self) -> None:
+        if self._trace is None:
+            self._flags = "00"
+            await super().begin()
+        else:
+            parent = self._trace.traceparent(self._trace.span_id)
+            self._call.headers = {**self._call.headers, "traceparent": parent}
+
+    def _export(self, status: int, reason: str | None) -> None:
+        trace, call = self._trace, self._call
+        if trace is None:
+            return
+        end = time.perf_counter()
+        trace.leave(_decided(call, end), call.receipt.notes)
+        request = request_span(trace, call, status, reason, end)
+        if trace.content:
+            told = content_attributes(trace.asked, trace.answer)
+            answered = next((span for span in reversed(trace.attempts) if span.error is None), request)
+            answered.attributes.update(told)
+        trace.close([request, *decision_spans(trace, call, end)])
+
+
+def _decided(call: Call, end: float) -> float:
+    """When the last stage that the request came to had decided: with the answer's first chunk, or its end."""
+    first = call.receipt.notes.get("meter", {}).get("first_token")
+    return end if first is None else call.started + float(first)
+
+
+def trace(
+    receipts: Receipts, telemetry: Telemetry | None = None
+) -> partial[TraceRecorder] | partial[SampledRecorder]:
+    if telemetry is None:
+        return partial(TraceRecorder, receipts)
+    return partial(SampledRecorder, receipts, telemetry)

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _KEY = "tollgate.context"
 
 
+def route_of(scope: Scope) -> str:
+    """The path's pattern, never the path itself: anyone can make up paths. Empty where there is none."""
+    return scope["route"].path if "route" in scope else ""
+
+
 @dataclass(slots=True)
 class RequestContext:
     request_id: str

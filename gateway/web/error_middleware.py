@@ -17,7 +17,7 @@ from gateway.observe.outcome import reason_of
 from gateway.observe.tracing import level_of, sent_trace_id
 from gateway.runtime.runtime import Runtime
 from gateway.web.canonical import canonical
-from gateway.web.context import RequestContext
+from gateway.web.context import RequestContext, route_of
 from gateway.web.dialect import is_anthropic
 from gateway.wire.dialect import ErrorWriter
 
@@ -98,7 +98,7 @@ class ErrorMiddleware:
             await context.fail(send_with_id, fault)
         finally:
             # The path's pattern, never the path itself: anyone can make up paths.
-            route = scope["route"].path if "route" in scope else "none"
+            route = route_of(scope) or "none"
             self._metrics.http.labels(route, str(status or 499)).inc()
 
     def _refused(self, context: RequestContext, scope: Scope, error: GatewayError) -> None:
@@ -110,7 +110,12 @@ class ErrorMiddleware:
         )
         seconds = round(time.perf_counter() - context.started, 6)
         tenant, key_id = (principal.tenant, principal.key_id) if principal else (None, None)
-        route = scope["route"].path if "route" in scope else "none"
+        route = route_of(scope) or "none"
+        trace_id = sent_trace_id(scope["headers"])
+        if (telemetry := context.runtime.telemetry) is not None and question:
+            telemetry.refused(
+                context.request_id, route, scope["headers"], context.started, error.status, reason
+            )
         log_event(
             requests,
             level_of(error.status),
@@ -118,7 +123,7 @@ class ErrorMiddleware:
             f"{context.request_id} {route} {error.status} {seconds * 1000:.1f} ms {reason} tenant={tenant or '-'}",
             *(
                 context.request_id,
-                sent_trace_id(scope["headers"]),
+                trace_id,
                 tenant,
                 key_id,
                 None,

@@ -145,6 +145,7 @@ class LlamaGuard:
             headers={"x-request-id": request_id},
             local_only=self._local_only or (asker is not None and _stays(asker)),
             purpose="judge",
+            trace=None if asker is None else asker.trace,
         )
 
 

@@ -77,6 +77,7 @@ from gateway.policy.schema.models import (
     When,
 )
 from gateway.policy.schema.responses import ResponseSettings
+from gateway.policy.schema.telemetry import Telemetry
 from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
 
 __all__ = [
@@ -134,6 +135,7 @@ __all__ = [
     "SidecarSettings",
     "Step",
     "Target",
+    "Telemetry",
     "Tenant",
     "Tier",
     "Timeouts",
@@ -232,6 +234,8 @@ class Policy(Frozen):
     limits: RequestLimits = RequestLimits()
     """How much structure a request may have."""
     sidecar: SidecarSettings = SidecarSettings()
+    telemetry: Telemetry = Telemetry()
+    """Where traces and metrics are sent."""
     ledger: LedgerSettings = LedgerSettings()
     billing: Billing = Billing()
     store: Annotated[str, AfterValidator(_store)] = "memory"

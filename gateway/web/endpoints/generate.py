@@ -24,7 +24,7 @@ from gateway.server.cycle import TAKE_BY
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
-from gateway.web.context import RequestContext
+from gateway.web.context import RequestContext, route_of
 from gateway.web.event_stream import EventStream
 from gateway.web.responses import Headers, send_body
 from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
@@ -36,6 +36,7 @@ MAX_WRITE = 2**16
 """Bytes of events that are put into one write at most."""
 
 _LONGEST_PRODUCT = 64
+_TRACE = frozenset({b"traceparent", b"tracestate"})
 _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
 """Headers of the caller's that its model's provider is to see; only backends that know them pass them on."""
 
@@ -88,6 +89,7 @@ class Generate:
             scope["headers"],
             data,
             started=context.started,
+            route=route_of(scope),
         )
         if found is None:
             return False
@@ -214,11 +216,12 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
         raise UnknownModel.named(request.model)
-    traceparent, cache_control, deadline, positions, user_agent = "", "", None, False, ""
+    cache_control, deadline, positions, user_agent = "", None, False, ""
+    headers = {"traceparent": "", "x-request-id": context.request_id}
     provider: dict[str, str] = {}
     for name, value in scope["headers"]:
-        if name == b"traceparent":
-            traceparent = value.decode("latin-1")
+        if name in _TRACE:
+            headers[name.decode()] = value.decode("latin-1")
         elif name == b"cache-control":
             # The lists of several headers are one list (RFC 9110, 5.3).
             cache_control += ("," if cache_control else "") + value.decode("latin-1")
@@ -239,7 +242,7 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
         policy=policy,
         receipt=Receipt(context.request_id, time.time()),
         started=context.started,
-        headers={"traceparent": traceparent, "x-request-id": context.request_id},
+        headers=headers,
         model=model,
         deadline=deadline,
         cache_control=cache_control,
@@ -248,6 +251,7 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
         provider_headers=provider,
         route=scope["path"],
         query=scope.get("query_string", b"").decode("latin-1"),
+        route=route_of(scope),
     )
 
 

@@ -169,6 +169,8 @@ async def test_a_sound_answer_passes_untouched(streamed: bool) -> None:
         assert call.reply_headers == {"x-tollgate-model": "a"}
         [attempt] = call.receipt.notes["fallback"]["attempts"]
         assert attempt.pop("seconds") > 0
+        # Since the request arrived: the attempt, its way to the server, what comes back.
+        assert 0 < attempt.pop("began") <= attempt.pop("sent") <= attempt.pop("first_chunk")
         assert attempt == {"backend": "a", "model": "a-model", "outcome": "ok"}
         [spent] = call.upstream_usage
         assert (spent.target.backend, spent.usage, spent.estimated) == (

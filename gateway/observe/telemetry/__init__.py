@@ -1,0 +1,1 @@
+"""Traces and metrics by OTLP, with OpenTelemetry's conventions for generative AI."""

@@ -1,0 +1,162 @@
+"""Which requests are traced, and the way of spans and metrics to their receiver, off the requests' own path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from gateway.observe.batch_writer import BatchWriter
+from gateway.observe.telemetry.conventions import operation, provider, server
+from gateway.observe.telemetry.histograms import ClientMetrics, Histogram, Labels
+from gateway.observe.telemetry.request_spans import refused_span
+from gateway.observe.tracing import TRACEPARENT, trace_context
+from gateway.policy import schema
+from gateway.spans import Span, Trace
+from gateway.types import Call, UpstreamUsage
+
+log = logging.getLogger(__name__)
+
+PAUSE = 1.0
+"""Seconds in which spans come together: an export has its price, whatever its size."""
+LONGEST_STATE = 512
+"""Characters of a ``tracestate`` that are handed on, as the recommendation asks for at least."""
+_HALF = 2**64
+
+
+class Exporter(Protocol):
+    """Sends batches to the receiver, blocking. Both return False where they are lost."""
+
+    def export_spans(self, spans: list[Span]) -> bool: ...
+
+    def export_metrics(self, histograms: list[Histogram], since: int) -> bool:
+        """Cumulative since ``since`` (Unix time, in nanoseconds)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Telemetry:
+    """One policy's. Traces and metrics that the receiver does not take are lost, not requests."""
+
+    def __init__(
+        self,
+        config: schema.Telemetry,
+        open_exporter: Callable[[schema.Telemetry], Exporter],
+        *,
+        random: random.Random | None = None,
+    ) -> None:
+        """``open_exporter`` is called in a thread that may block."""
+        self.config = config
+        self._exporter = open_exporter(config)
+        self._random = random
+        self._writer = BatchWriter[list[Span]]("telemetry", self._write, pause=PAUSE)
+        self._metrics = ClientMetrics() if config.metrics else None
+        self._labels: dict[tuple[str, str, str], Labels] = {}
+        self._since = time.time_ns()
+        self._ended = threading.Event()
+        if config.metrics:
+            self._reporter = threading.Thread(target=self._report, name="telemetry-metrics", daemon=True)
+            self._reporter.start()
+
+    def trace(self, trace_id: str, traceparent: str, state: str = "") -> Trace | None:
+        """The trace of a request that is sampled. ``traceparent`` is its caller's; not that it is sound."""
+        parent = traceparent if TRACEPARENT.fullmatch(traceparent) else ""
+        if not (self.config.traces and self._is_sampled(trace_id, parent)):
+            return None
+        state = state if parent and len(state) <= LONGEST_STATE else ""
+        return Trace(trace_id, parent[36:52] or None, state, self.config.content, self._writer.add)
+
+    def refused(
+        self,
+        request_id: str,
+        route: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        started: float,
+        status: int,
+        error: str,
+    ) -> None:
+        """A request was refused before it became a call. ``headers`` are as ASGI has them."""
+        sent = next((value.decode("latin-1") for name, value in headers if name == b"traceparent"), "")
+        trace_id, _ = trace_context(sent)
+        if (trace := self.trace(trace_id, sent)) is not None:
+            trace.close([refused_span(trace, request_id, route, started, time.perf_counter(), status, error)])
+
+    def attempted(
+        self, call: Call, facts: Mapping[str, Any], error: str | None, upstream: UpstreamUsage | None
+    ) -> None:
+        """An attempt that was sent has ended. ``facts`` are the receipt's, ``error`` is one of a bounded set."""
+        target = call.target
+        if self._metrics is None or target is None or "sent" not in facts:
+            return
+        key = operation(call.request), target.backend, target.model
+        labels = self._labels.get(key)
+        if labels is None:
+            labels = self._labels[key] = self._labels_of(call.policy.backends[target.backend], *key)
+        seconds = facts["began"] + facts["seconds"] - facts["sent"]
+        first = facts.get("first_chunk")
+        self._metrics.attempt(
+            labels,
+            seconds=seconds,
+            error=error,
+            first_chunk=first - facts["sent"] if first is not None and call.request.stream else None,
+            tokens=(upstream.usage.prompt, upstream.usage.completion) if upstream is not None else None,
+        )
+
+    async def aclose(self) -> None:
+        """Export what waits, within a few seconds."""
+        await asyncio.to_thread(self._close)
+
+    def flush(self) -> None:
+        """Export now what waits. Blocks."""
+        self._writer.flush()
+        self._export_metrics()
+
+    def _is_sampled(self, trace_id: str, parent: str) -> bool:
+        if parent and self.config.follow_caller:
+            return bool(int(parent[53:55], 16) & 1)
+        # As OpenTelemetry's own ratio samplers decide: services that share a ratio trace the same requests.
+        return int(trace_id[16:], 16) < self.config.sample * _HALF
+
+    def _labels_of(self, backend: schema.AnyBackend, kind: str, name: str, model: str) -> Labels:
+        return (
+            ("gen_ai.operation.name", kind),
+            ("gen_ai.provider.name", provider(backend)),
+            ("gen_ai.request.model", model),
+            ("tollgate.backend", name),
+            *((key, value) for key, value in server(backend).items() if isinstance(value, str | int)),
+        )
+
+    def _write(self, batches: list[list[Span]]) -> None:
+        """Runs in the writer's thread."""
+        spans = [span for batch in batches for span in batch]
+        if not self._exporter.export_spans(spans):
+            self._writer.lost += len(batches)
+            self._warn("traces")
+
+    def _report(self) -> None:
+        while not self._ended.wait(self.config.interval):
+            self._export_metrics()
+
+    def _export_metrics(self) -> None:
+        if self._metrics is None or not (histograms := list(self._metrics.snapshot())):
+            return
+        if not self._exporter.export_metrics(histograms, self._since):
+            self._warn("metrics")
+
+    def _warn(self, what: str) -> None:
+        message = (
+            "'%s' does not take %s (%d traces are lost so far): is telemetry.endpoint right, do telemetry.headers hold "
+            "its key, and does it take both traces and metrics?"
+        )
+        self._writer.warn(log, message, self.config.endpoint, what, self._writer.lost)
+
+    def _close(self) -> None:
+        self._ended.set()
+        self._writer.close()
+        self._export_metrics()
+        self._exporter.close()

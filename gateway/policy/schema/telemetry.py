@@ -1,0 +1,67 @@
+"""``telemetry``: traces and metrics sent away by OTLP (https://opentelemetry.io/docs/specs/otlp/)."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from gateway.policy.schema.values import Frozen, HttpUrl, Share, Text, Timeout
+
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+OLDEST = "v1.36"
+"""The last conventions for generative AI before their names changed."""
+
+
+def _base(url: str) -> str:
+    for ending in ("/v1/traces", "/v1/metrics"):
+        if url.endswith(ending):
+            raise ValueError(f"should end before '{ending}', such as {url.removesuffix(ending)}")
+    return url
+
+
+def _header(name: str) -> str:
+    if not _HEADER.fullmatch(name):
+        raise ValueError(f"'{name[:40]}' is not the name of a header")
+    return name.lower()
+
+
+class Telemetry(Frozen):
+    """Off while no endpoint is named."""
+
+    endpoint: Annotated[HttpUrl, AfterValidator(_base)] | Literal[""] = ""
+    """Up to where ``/v1/traces`` would follow; with ``grpc`` host and port."""
+    protocol: Literal["http", "grpc"] = "http"
+    """``http`` is protobuf over HTTP."""
+    headers: dict[Annotated[str, AfterValidator(_header)], SecretStr] = Field(default={})
+    """With every export, such as the receiver's key."""
+    timeout: Timeout = 10.0
+    """Seconds that an export may take, its retries included."""
+    compression: Literal["none", "gzip"] = "none"
+    traces: bool = Field(default=True, strict=True)
+    metrics: bool = Field(default=True, strict=True)
+    """Whether the receiver takes metrics (``gen_ai.client.*``), too."""
+    interval: Timeout = 60.0
+    """Seconds between two exports of metrics."""
+    sample: Share = 1.0
+    """Of the requests whose caller sends no ``traceparent``, or whose decision is not followed."""
+    follow_caller: bool = Field(default=True, strict=True)
+    """Whether a request is traced where its caller's ``traceparent`` says so, and else not."""
+    content: bool = Field(default=False, strict=True)
+    """Whether traces hold prompts and answers: as guards have masked them, and never what must stay local."""
+    conventions: Literal["latest", "v1.36"] = "latest"
+    """Whose names attributes have."""
+    service: Text = "tollgate"
+    """``service.name``."""
+    resource: dict[Text, Text] = Field(default={})
+    """Further attributes of this gateway, such as ``deployment.environment.name``."""
+
+    @model_validator(mode="after")
+    def _expressible(self) -> Telemetry:
+        if self.content and self.conventions == OLDEST:
+            raise ValueError(
+                f"conventions {OLDEST} have no attributes for content: take 'conventions: latest', or leave content out"
+            )
+        return self
