@@ -58,8 +58,8 @@ class UpstreamPipeline:
         ]
         if self.telemetry is None:
             return fold(stages, dispatch(self.backends))
-        traced = with_spans(stages, ("route", "fallback", "queue"))
-        return fold([*traced, attempt], dispatch(self.backends))
+        traced = with_spans(stages, ("route", None, "queue"))
+        return fold([*traced, attempt(self.telemetry)], dispatch(self.backends))
 
     async def count_tokens(self, call: Call) -> Chunks:
         """One chunk with the provider's count as its envelope, which is empty where no provider counts."""
@@ -136,7 +136,7 @@ class Pipeline:
         ]
         if self.telemetry is None:
             return fold(stages, upstream)
-        traced = with_spans(stages, ("record", "guard_input", "cache", "guard_output", "cascade", "shadow"))
+        traced = with_spans(stages, (None, "guard_input", "cache", "guard_output", "cascade", "shadow"))
         if self.telemetry.config.content:
             # Past the guards of input, and outside those of output: all that passes here is masked.
             traced.insert(traced.index(stages[1]) + 1, content)
@@ -160,9 +160,13 @@ def fold(stages: list[Stage], handler: Handler) -> Handler:
     return handler
 
 
-def with_spans(stages: list[Stage], names: Sequence[str]) -> list[Stage]:
-    """``stages``, so that each sampled request has a span for its way through each of them."""
-    return [one for name, stage in zip(names, stages, strict=True) for one in (entering(name), stage)]
+def with_spans(stages: list[Stage], names: Sequence[str | None]) -> list[Stage]:
+    """``stages``, so that each sampled request has a span for its way through each of them that has a name here."""
+    return [
+        one
+        for name, stage in zip(names, stages, strict=True)
+        for one in ((stage,) if name is None else (entering(name), stage))
+    ]
 
 
 def dispatch(backends: Mapping[str, Backend]) -> Handler:

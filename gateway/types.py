@@ -328,8 +328,6 @@ class Call:
     """Whether the attempt in flight has been sent to its server, which may charge for it from then on."""
     sent_at: float = 0.0
     """When, on ``started``'s clock."""
-    route: str = ""
-    """The HTTP path that it came by, as a pattern."""
     trace: Trace | None = None
     """Its spans, where it is sampled. Set by ``trace``."""
     hints: Mapping[str, str] = field(default_factory=dict)

@@ -87,7 +87,7 @@ def past_the_face(root: Path) -> Iterator[str]:
 
 
 def loaded_by(modules: list[str], root: Path) -> set[str]:
-    """The top-level names in sys.modules after a fresh interpreter imported `modules`; of `opentelemetry` the second."""
+    """The top-level names in sys.modules after a fresh interpreter imported `modules`; `opentelemetry.x` is `x`."""
     script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
     script += "print(*{name.removeprefix('opentelemetry.').partition('.')[0] for name in sys.modules})"
     environment = os.environ | {"PYTHONPATH": str(root)}
@@ -125,7 +125,9 @@ def test_the_torch_free_part_of_the_engine_loads_no_torch() -> None:
 
 def test_the_gateway_loads_neither_engine_nor_torch() -> None:
     loaded = loaded_by(importable(ROOT, "gateway"), ROOT)
-    assert loaded.isdisjoint({"engine", "kernels", *HEAVY, "grpc", "exporter"})  # redis loads the SDK where it is
+    assert loaded.isdisjoint(
+        {"engine", "kernels", *HEAVY, "grpc", "exporter"}
+    )  # redis loads the SDK where it is
 
 
 WRONG = {

@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 from gateway.observe.telemetry.attempt_span import AttemptSpan
 from gateway.observe.telemetry.content import Answer
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.types import Call, Chunks, Handler, Stage
 
 _OWN = ("answer", "step")
@@ -46,26 +47,31 @@ def content(following: Handler) -> Handler:
     return handle
 
 
-def attempt(following: Handler) -> Handler:
+def attempt(telemetry: Telemetry) -> Stage:
     """A span for each attempt; its server continues the trace from there."""
 
-    def handle(call: Call) -> Chunks:
-        return following(call) if call.trace is None else traced(call, AttemptSpan(call, call.trace))
+    def stage(following: Handler) -> Handler:
+        def handle(call: Call) -> Chunks:
+            if call.trace is None:
+                return following(call)
+            return traced(call, AttemptSpan(telemetry, call, call.trace))
 
-    async def traced(call: Call, span: AttemptSpan) -> Chunks:
-        error: BaseException | None = None
-        try:
-            async with aclosing(following(call)) as chunks:
-                async for chunk in chunks:
-                    span.add(chunk)
-                    yield chunk
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            span.end(error)
+        async def traced(call: Call, span: AttemptSpan) -> Chunks:
+            error: BaseException | None = None
+            try:
+                async with aclosing(following(call)) as chunks:
+                    async for chunk in chunks:
+                        span.add(chunk)
+                        yield chunk
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                span.end(error)
 
-    return handle
+        return handle
+
+    return stage
 
 
 def _stays(call: Call) -> bool:

@@ -112,7 +112,8 @@ class ErrorMiddleware:
         tenant, key_id = (principal.tenant, principal.key_id) if principal else (None, None)
         route = route_of(scope) or "none"
         trace_id = sent_trace_id(scope["headers"])
-        if (telemetry := context.runtime.telemetry) is not None and question:
+        telemetry = context.runtime.telemetry if question else None
+        if telemetry is not None:
             telemetry.refused(
                 context.request_id, route, scope["headers"], context.started, error.status, reason
             )

@@ -178,6 +178,7 @@ async def test_stages_that_decided_have_spans(receiver: Receiver, tmp_path: Path
             "caches": {"exact": {"ttl": "1h"}},
             "tenants": {"acme": {"quotas": {"requests_per_minute": 3}}},
         }
+        policy["models"]["script"]["fallbacks"] = ["up"]
         asked = chat("script", "Write to ann@example.com", temperature=0)
         await traced(tmp_path, policy, asked, asked, asked, asked)
     requests = receiver.of(TRACE, "server")
@@ -187,10 +188,10 @@ async def test_stages_that_decided_have_spans(receiver: Receiver, tmp_path: Path
     names = {span.name for span in first}
     assert names == {
         *("tollgate.quota", "tollgate.guard_input", "tollgate.cache", "tollgate.guard_output"),
-        *("tollgate.route", "tollgate.queue", "chat s-1"),
+        *("tollgate.route", "chat s-1"),
     }
     assert one(first, "tollgate.cache").attributes["tollgate.cache.result"] == "miss"
-    assert one(first, "tollgate.queue").attributes["tollgate.queue.pool"] == "script"
+    assert one(first, "tollgate.route").attributes["tollgate.route.candidates"] == ["script/s-1", "up/u-1"]
     assert any(
         name.startswith("tollgate.guard_input.guards.pii.")
         for name in one(first, "tollgate.guard_input").attributes
@@ -216,6 +217,30 @@ async def test_a_repeated_answer_that_passes_no_stage_is_traced_too(
     requests = receiver.of(TRACE, "server")
     assert [span.attributes.get("tollgate.cached") for span in requests] == [None, "exact", "exact"]
     assert [span.name for span in requests] == ["POST /v1/chat/completions"] * 3
+
+
+async def test_a_request_that_waited_has_a_span_of_its_wait(receiver: Receiver, tmp_path: Path) -> None:
+    hold = asyncio.Event()
+    async with FakeUpstream((hold, *reply(completion())), reply(completion())) as up:
+        policy = a_policy(receiver, up)
+        policy["backends"]["up"]["max_concurrency"] = 1
+        async with serving(tmp_path / "policies", policy) as gateway:
+            ask = {"url": "/v1/chat/completions", "json": chat("up")}
+            first = asyncio.create_task(gateway.http.post(**ask))
+            await up.arrived()
+            second = asyncio.create_task(gateway.http.post(**ask, headers=CALLER))
+            async with asyncio.timeout(300):
+                while not (await gateway.metrics()).get('tollgate_backend_requests_waiting{backend="up"}'):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            hold.set()
+            await asyncio.gather(first, second)
+    queued, asked = one(receiver.of(TRACE), "tollgate.queue"), one(receiver.of(TRACE), "chat u-1")
+    assert queued.attributes["tollgate.queue.position"] == 1
+    assert queued.attributes["tollgate.queue.pool"] == "up"
+    assert queued.attributes["tollgate.queue.waited"] == pytest.approx(
+        (queued.end - queued.start) / 1e9, abs=0.1
+    )
+    assert queued.end <= asked.start
 
 
 MASKED = {

@@ -6,13 +6,8 @@ import asyncio
 import time
 
 from gateway.observe.outcome import reason_of
-from gateway.observe.telemetry.conventions import (
-    operation,
-    provider,
-    request_attributes,
-    server,
-    usage_attributes,
-)
+from gateway.observe.telemetry.conventions import operation, request_attributes, usage_attributes
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.spans import Attributes, Span, Trace, new_span_id
 from gateway.types import Call, Chunk, Usage
 
@@ -23,9 +18,20 @@ _LONGEST = 256
 class AttemptSpan:
     """From the moment when the request is handed to its backend. The server continues the trace from this span."""
 
-    __slots__ = ("_began", "_call", "_finished", "_first", "_id", "_response", "_trace", "_usage")
+    __slots__ = (
+        "_began",
+        "_call",
+        "_finished",
+        "_first",
+        "_id",
+        "_response",
+        "_telemetry",
+        "_trace",
+        "_usage",
+    )
 
-    def __init__(self, call: Call, trace: Trace) -> None:
+    def __init__(self, telemetry: Telemetry, call: Call, trace: Trace) -> None:
+        self._telemetry = telemetry
         trace.leave(time.perf_counter(), call.receipt.notes)
         self._call = call
         self._trace = trace
@@ -56,15 +62,13 @@ class AttemptSpan:
         call, trace, target = self._call, self._trace, self._call.target
         if target is None:
             return
-        backend = call.policy.backends[target.backend]
         attributes: Attributes = {
             **request_attributes(call.request, target.model),
-            "gen_ai.provider.name": provider(backend),
-            **server(backend),
+            **self._telemetry.server_of(call.policy, target.backend),
             **self._response,
-            "tollgate.backend": target.backend,
-            "tollgate.purpose": call.purpose,
         }
+        if call.purpose != "answer":
+            attributes["tollgate.purpose"] = call.purpose
         if call.candidate is not None and call.candidate.why != "primary":
             attributes["tollgate.why"] = call.candidate.why
         if self._first is not None and call.request.stream:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from gateway.types import Usage
 
 Labels = tuple[tuple[str, str | int], ...]
 
@@ -20,11 +21,21 @@ TOKENS = tuple(float(4**power) for power in range(14))
 class Series:
     """The values of one set of labels."""
 
+    bounds: tuple[float, ...]
     buckets: list[int]
     count: int = 0
     sum: float = 0.0
     low: float = float("inf")
     high: float = float("-inf")
+
+    def add(self, value: float) -> None:
+        self.buckets[bisect_left(self.bounds, value)] += 1
+        self.count += 1
+        self.sum += value
+        if value < self.low:
+            self.low = value
+        if value > self.high:
+            self.high = value
 
 
 @dataclass(slots=True)
@@ -35,61 +46,65 @@ class Histogram:
     bounds: tuple[float, ...]
     series: dict[Labels, Series] = field(default_factory=dict)
 
-    def add(self, labels: Labels, value: float) -> None:
+    def of(self, labels: Labels) -> Series:
         found = self.series.get(labels)
         if found is None:
-            found = self.series[labels] = Series([0] * (len(self.bounds) + 1))
-        found.buckets[bisect_left(self.bounds, value)] += 1
-        found.count += 1
-        found.sum += value
-        found.low, found.high = min(found.low, value), max(found.high, value)
+            found = self.series[labels] = Series(self.bounds, [0] * (len(self.bounds) + 1))
+        return found
 
     def copy(self) -> Histogram:
         series = {
-            labels: Series([*one.buckets], one.count, one.sum, one.low, one.high)
-            for labels, one in self.series.items()
+            labels: replace(one, buckets=[*one.buckets]) for labels, one in self.series.items() if one.count
         }
-        return Histogram(self.name, self.unit, self.about, self.bounds, series)
+        return replace(self, series=series)
 
 
 class ClientMetrics:
     """Names and boundaries are the conventions' own. Labels come from the policy, so that they are bounded."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._duration = Histogram(
+        self.lock = threading.Lock()
+        self.duration = Histogram(
             "gen_ai.client.operation.duration", "s", "GenAI operation duration.", SECONDS
         )
-        self._first_chunk = Histogram(
+        self.first_chunk = Histogram(
             "gen_ai.client.operation.time_to_first_chunk",
             "s",
             "From the sending of a streaming request to its first chunk.",
             SECONDS,
         )
-        self._tokens = Histogram(
+        self.tokens = Histogram(
             "gen_ai.client.token.usage", "{token}", "Number of input and output tokens used.", TOKENS
         )
 
-    def attempt(
-        self,
-        labels: Labels,
-        *,
-        seconds: float,
-        error: str | None,
-        first_chunk: float | None,
-        tokens: tuple[int, int] | None,
-    ) -> None:
-        """One attempt has ended, by ``error`` if it failed. ``tokens``: input and output."""
-        with self._lock:
-            self._duration.add(labels if error is None else (*labels, ("error.type", error)), seconds)
-            if first_chunk is not None:
-                self._first_chunk.add(labels, first_chunk)
-            if tokens is not None:
-                for kind, count in zip(("input", "output"), tokens, strict=True):
-                    self._tokens.add((*labels, ("gen_ai.token.type", kind)), count)
-
-    def snapshot(self) -> Iterator[Histogram]:
+    def snapshot(self) -> list[Histogram]:
         """Those with any value."""
-        with self._lock:
-            copies = [one.copy() for one in (self._duration, self._first_chunk, self._tokens)]
-        return (one for one in copies if one.series)
+        with self.lock:
+            copies = [one.copy() for one in (self.duration, self.first_chunk, self.tokens)]
+        return [one for one in copies if one.series]
+
+
+class AttemptMetrics:
+    """The series of attempts with the same labels, looked up once."""
+
+    def __init__(self, metrics: ClientMetrics, labels: Labels) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._ok = metrics.duration.of(labels)
+        self._first_chunk = metrics.first_chunk.of(labels)
+        self._input = metrics.tokens.of((*labels, ("gen_ai.token.type", "input")))
+        self._output = metrics.tokens.of((*labels, ("gen_ai.token.type", "output")))
+
+    def add(self, seconds: float, error: str | None, first_chunk: float | None, usage: Usage | None) -> None:
+        """One attempt has ended, by ``error`` if it failed; ``first_chunk`` (seconds) only where it was streamed."""
+        metrics = self._metrics
+        with metrics.lock:
+            if error is None:
+                self._ok.add(seconds)
+            else:
+                metrics.duration.of((*self._labels, ("error.type", error))).add(seconds)
+            if first_chunk is not None:
+                self._first_chunk.add(first_chunk)
+            if usage is not None:
+                self._input.add(usage.prompt)
+                self._output.add(usage.completion)

@@ -31,6 +31,17 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET = Status(StatusCode.UNSET)
 
 
+class _Resource(Resource):
+    """Hashed once: the encoder asks for each span, and the SDK's own hash writes all attributes as JSON, 20 µs."""
+
+    _hash: int | None = None
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = super().__hash__()
+        return self._hash
+
+
 class OtlpExporter:
     """Certificates and proxies are the environment's, as the SDK reads it (``OTEL_EXPORTER_OTLP_CERTIFICATE`` …)."""
 
@@ -38,7 +49,7 @@ class OtlpExporter:
         release = version()
         headers = {name: value.get_secret_value() for name, value in config.headers.items()}
         self._conventions = config.conventions
-        self._resource = Resource.create(
+        resource = Resource.create(
             {
                 "service.name": config.service,
                 "service.version": release,
@@ -46,6 +57,7 @@ class OtlpExporter:
                 **config.resource,
             }
         )
+        self._resource = _Resource(resource.attributes, resource.schema_url)
         self._scope = InstrumentationScope("tollgate", release)
         self._spans: SpanExporter
         self._metrics: MetricExporter

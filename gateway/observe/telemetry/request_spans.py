@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gateway.observe.telemetry.content import Answer, input_attributes
 from gateway.spans import Attributes, Decision, Span, Trace, Value, new_span_id
 from gateway.types import Call, ChatRequest
 
-DECIDING = ("quota", "guard_input", "cache", "guard_output", "cascade", "shadow", "route", "queue")
-"""Stages that note what they decided; ``fallback``'s decisions are the attempts."""
+_DECIDED: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
+    "quota": lambda facts: facts.get("reserved_tokens") or "refused" in facts or "unmetered" in facts,
+    "guard_input": bool,
+    "cache": lambda facts: facts.get("result") != "bypass",
+    "guard_output": bool,
+    "cascade": bool,
+    "shadow": bool,
+    "route": lambda facts: len(facts.get("candidates", ())) > 1 or facts.get("why") != "primary",
+    "queue": lambda facts: facts.get("position") or "refused" in facts,
+}
+"""Whether a stage that noted these facts had anything to decide. ``fallback``'s decisions are the attempts."""
 _MOST_ITEMS, _LONGEST = 16, 256
 
 
@@ -55,7 +64,7 @@ def decision_spans(trace: Trace, call: Call, end: float) -> Iterator[Span]:
         decisions.append(Decision("cache", call.started, end))  # a repeated request passes no stage
     for decision in decisions:
         facts = notes.get(decision.stage, {}) if decision.facts is None else decision.facts
-        if decision.stage in DECIDING and facts:
+        if facts and decision.stage in _DECIDED and _DECIDED[decision.stage](facts):
             yield Span(
                 f"tollgate.{decision.stage}",
                 "internal",

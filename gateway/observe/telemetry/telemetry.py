@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from gateway.observe.batch_writer import BatchWriter
 from gateway.observe.telemetry.conventions import operation, provider, server
-from gateway.observe.telemetry.histograms import ClientMetrics, Histogram, Labels
+from gateway.observe.telemetry.histograms import AttemptMetrics, ClientMetrics, Histogram, Labels
 from gateway.observe.telemetry.request_spans import refused_span
 from gateway.observe.tracing import TRACEPARENT, trace_context
 from gateway.policy import schema
-from gateway.spans import Span, Trace
+from gateway.spans import Attributes, Span, Trace
 from gateway.types import Call, UpstreamUsage
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Telemetry:
         self._random = random
         self._writer = BatchWriter[list[Span]]("telemetry", self._write, pause=PAUSE)
         self._metrics = ClientMetrics() if config.metrics else None
-        self._labels: dict[tuple[str, str, str], Labels] = {}
+        self._servers: dict[str, _Server] = {}
         self._since = time.time_ns()
         self._ended = threading.Event()
         if config.metrics:
@@ -93,19 +93,21 @@ class Telemetry:
         target = call.target
         if self._metrics is None or target is None or "sent" not in facts:
             return
-        key = operation(call.request), target.backend, target.model
-        labels = self._labels.get(key)
-        if labels is None:
-            labels = self._labels[key] = self._labels_of(call.policy.backends[target.backend], *key)
-        seconds = facts["began"] + facts["seconds"] - facts["sent"]
-        first = facts.get("first_chunk")
-        self._metrics.attempt(
-            labels,
-            seconds=seconds,
-            error=error,
-            first_chunk=first - facts["sent"] if first is not None and call.request.stream else None,
-            tokens=(upstream.usage.prompt, upstream.usage.completion) if upstream is not None else None,
+        server, key = self._server(call.policy, target.backend), (operation(call.request), target.model)
+        series = server.series.get(key)
+        if series is None:
+            series = server.series[key] = AttemptMetrics(self._metrics, server.labels(*key))
+        sent, first = facts["sent"], facts.get("first_chunk")
+        series.add(
+            facts["began"] + facts["seconds"] - sent,
+            error,
+            first - sent if first is not None and call.request.stream else None,
+            None if upstream is None else upstream.usage,
         )
+
+    def server_of(self, policy: schema.Policy, backend: str) -> Attributes:
+        """Who a backend is, and where."""
+        return self._server(policy, backend).attributes
 
     async def aclose(self) -> None:
         """Export what waits, within a few seconds."""
@@ -116,20 +118,17 @@ class Telemetry:
         self._writer.flush()
         self._export_metrics()
 
+    def _server(self, policy: schema.Policy, backend: str) -> _Server:
+        known = self._servers.get(backend)
+        if known is None or known.policy is not policy:
+            known = self._servers[backend] = _Server(policy, backend)
+        return known
+
     def _is_sampled(self, trace_id: str, parent: str) -> bool:
         if parent and self.config.follow_caller:
             return bool(int(parent[53:55], 16) & 1)
         # As OpenTelemetry's own ratio samplers decide: services that share a ratio trace the same requests.
         return int(trace_id[16:], 16) < self.config.sample * _HALF
-
-    def _labels_of(self, backend: schema.AnyBackend, kind: str, name: str, model: str) -> Labels:
-        return (
-            ("gen_ai.operation.name", kind),
-            ("gen_ai.provider.name", provider(backend)),
-            ("gen_ai.request.model", model),
-            ("tollgate.backend", name),
-            *((key, value) for key, value in server(backend).items() if isinstance(value, str | int)),
-        )
 
     def _write(self, batches: list[list[Span]]) -> None:
         """Runs in the writer's thread."""
@@ -143,7 +142,7 @@ class Telemetry:
             self._export_metrics()
 
     def _export_metrics(self) -> None:
-        if self._metrics is None or not (histograms := list(self._metrics.snapshot())):
+        if self._metrics is None or not (histograms := self._metrics.snapshot()):
             return
         if not self._exporter.export_metrics(histograms, self._since):
             self._warn("metrics")
@@ -160,3 +159,21 @@ class Telemetry:
         self._writer.close()
         self._export_metrics()
         self._exporter.close()
+
+
+class _Server:
+    """What attempts at one backend have in common; remembered, as it takes long to find out."""
+
+    def __init__(self, policy: schema.Policy, name: str) -> None:
+        self.policy = policy
+        config = policy.backends[name]
+        self.attributes: Attributes = {
+            "gen_ai.provider.name": provider(config),
+            **server(config),
+            "tollgate.backend": name,
+        }
+        self.series: dict[tuple[str, str], AttemptMetrics] = {}
+
+    def labels(self, operation: str, model: str) -> Labels:
+        own = ((key, value) for key, value in self.attributes.items() if isinstance(value, str | int))
+        return ("gen_ai.operation.name", operation), ("gen_ai.request.model", model), *own

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from gateway.policy.schema.values import Frozen, HttpUrl, Share, Text, Timeout
+from gateway.policy.schema.values import Frozen, Share, Text, Timeout, http_url
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
@@ -15,7 +15,8 @@ OLDEST = "v1.36"
 """The last conventions for generative AI before their names changed."""
 
 
-def _base(url: str) -> str:
+def _receiver(text: str) -> str:
+    url = http_url(text) if text else ""
     for ending in ("/v1/traces", "/v1/metrics"):
         if url.endswith(ending):
             raise ValueError(f"should end before '{ending}', such as {url.removesuffix(ending)}")
@@ -31,7 +32,7 @@ def _header(name: str) -> str:
 class Telemetry(Frozen):
     """Off while no endpoint is named."""
 
-    endpoint: Annotated[HttpUrl, AfterValidator(_base)] | Literal[""] = ""
+    endpoint: Annotated[str, AfterValidator(_receiver)] = ""
     """Up to where ``/v1/traces`` would follow; with ``grpc`` host and port."""
     protocol: Literal["http", "grpc"] = "http"
     """``http`` is protobuf over HTTP."""

@@ -54,7 +54,7 @@ def _filled(text: str) -> str:
     return text
 
 
-def _http_url(text: str) -> str:
+def http_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -120,7 +120,7 @@ Timeout = Annotated[
 Size = Annotated[int, BeforeValidator(parse_size)]
 Name = Annotated[str, AfterValidator(_name), _written(_NAME.pattern)]
 Text = Annotated[str, AfterValidator(_filled), _written(r"[^\s][^\n]*")]
-HttpUrl = Annotated[str, AfterValidator(_http_url)]
+HttpUrl = Annotated[str, AfterValidator(http_url)]
 _OCTET = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
 _NETWORK = {
     "description": "An IP address, or a network such as 10.0.0.0/8 or 2001:db8::/32.",

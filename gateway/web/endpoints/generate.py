@@ -251,7 +251,6 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
         provider_headers=provider,
         route=scope["path"],
         query=scope.get("query_string", b"").decode("latin-1"),
-        route=route_of(scope),
     )
 
 

@@ -12,7 +12,7 @@ from gateway.guards.actions.moderator import MODEL
 from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
-from gateway.web.context import RequestContext, route_of
+from gateway.web.context import RequestContext
 from gateway.web.responses import send_body
 from gateway.wire.openai import moderations as openai_moderations
 
@@ -64,5 +64,4 @@ def _call(context: RequestContext, texts: list[str], scope: Scope) -> Call:
             "traceparent": headers.get(b"traceparent", b"").decode("latin-1"),
             "x-request-id": context.request_id,
         },
-        route=route_of(scope),
     )

@@ -50,7 +50,9 @@ class Served:
         for stage in map(record, (quota(self.quotas), meter(self.metrics), trace(self.receipts))):
             handler = stage(handler)
         accounting = Accounting(Metrics(), None)
-        runtime = SimpleNamespace(policy=rules_, moderator=handler, in_use=nullcontext, accounting=accounting)
+        runtime = SimpleNamespace(
+            policy=rules_, moderator=handler, in_use=nullcontext, accounting=accounting, telemetry=None
+        )
         endpoint: ASGIApp = Moderations(BodyParser(ProcessPool()), max_body=100_000)
 
         async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
