@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gateway.admission.pools import Pools
 from gateway.caching.caches import Caches
@@ -17,6 +18,7 @@ from gateway.metering.bill import Bill
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
+from gateway.observe.telemetry.request_spans import DECIDED
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
@@ -51,15 +53,14 @@ class UpstreamPipeline:
     telemetry: Telemetry | None = None
 
     def handler(self) -> Handler:
-        stages = [
-            route(self.router),
-            fallback(self.health, self.metrics, self.telemetry),
-            queue(self.pools, self.metrics),
-        ]
+        stages = {
+            "route": route(self.router),
+            "fallback": fallback(self.health, self.metrics, self.telemetry),
+            "queue": queue(self.pools, self.metrics),
+        }
         if self.telemetry is None:
-            return fold(stages, dispatch(self.backends))
-        traced = with_spans(stages, ("route", None, "queue"))
-        return fold([*traced, attempt(self.telemetry)], dispatch(self.backends))
+            return fold(stages.values(), dispatch(self.backends))
+        return fold([*with_spans(stages), attempt(self.telemetry)], dispatch(self.backends))
 
     async def count_tokens(self, call: Call) -> Chunks:
         """One chunk with the provider's count as its envelope, which is empty where no provider counts."""
@@ -121,26 +122,25 @@ class Pipeline:
             # A shadow model may be a cascade, as the model that a caller asks may be.
             return self.side_calls.stage(cascade(self.scorer)(following))
 
-        stages = [
-            record(
+        stages = {
+            "record": record(
                 trace(self.receipts, self.telemetry),
                 meter(self.metrics),
                 quota(self.quotas, self.accounting),
             ),
-            guard_input(self.guards, self.flags, self.metrics),
-            cache(self.caches, self.metrics),
-            guard_output(self.guards, self.flags, self.metrics),
-            truncate(),
-            cascade(self.scorer),
-            shadow(self.shadows, self.metrics, for_shadows),
-        ]
+            "guard_input": guard_input(self.guards, self.flags, self.metrics),
+            "cache": cache(self.caches, self.metrics),
+            "guard_output": guard_output(self.guards, self.flags, self.metrics),
+            "truncate": truncate(),
+            "cascade": cascade(self.scorer),
+            "shadow": shadow(self.shadows, self.metrics, for_shadows),
+        }
         if self.telemetry is None:
-            return fold(stages, upstream)
-        traced = with_spans(stages, (None, "guard_input", "cache", "guard_output", "cascade", "shadow"))
+            return fold(stages.values(), upstream)
         if self.telemetry.config.content:
             # Past the guards of input, and outside those of output: all that passes here is masked.
-            traced.insert(traced.index(stages[1]) + 1, content)
-        return fold(traced, upstream)
+            stages["cache"] = partial(fold, [content, stages["cache"]])
+        return fold(with_spans(stages), upstream)
 
     def recorded(self, handler: Handler) -> Handler:
         """For requests that are answered here, as moderations are."""
@@ -153,19 +153,19 @@ class Pipeline:
         return guard_input(self.guards, self.flags, self.metrics, replies=False)(upstream.count_tokens)
 
 
-def fold(stages: list[Stage], handler: Handler) -> Handler:
+def fold(stages: Iterable[Stage], handler: Handler) -> Handler:
     """``stages`` around ``handler``, the first outermost."""
-    for stage in reversed(stages):
+    for stage in reversed([*stages]):
         handler = stage(handler)
     return handler
 
 
-def with_spans(stages: list[Stage], names: Sequence[str | None]) -> list[Stage]:
-    """``stages``, so that each sampled request has a span for its way through each of them that has a name here."""
+def with_spans(stages: Mapping[str, Stage]) -> list[Stage]:
+    """``stages``, so that each sampled request has a span for its way through each of them that decides something."""
     return [
         one
-        for name, stage in zip(names, stages, strict=True)
-        for one in ((stage,) if name is None else (entering(name), stage))
+        for name, stage in stages.items()
+        for one in ((entering(name), stage) if name in DECIDED else (stage,))
     ]
 
 

@@ -76,9 +76,9 @@ def stages_in_order(pipeline: Path) -> list[str]:
             for node in ast.walk(parts[name])
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "stages"
         ]
-        assert isinstance(stages, ast.List)
-        calls = [ast.unparse(call.func) for call in stages.elts if isinstance(call, ast.Call)]
-        [recorders] = [call.args for call in stages.elts if ast.unparse(call).startswith("record(")] or [[]]
+        assert isinstance(stages, ast.Dict)
+        calls = [ast.unparse(call.func) for call in stages.values if isinstance(call, ast.Call)]
+        [recorders] = [call.args for call in stages.values if ast.unparse(call).startswith("record(")] or [[]]
         recorded = [ast.unparse(call.func) for call in recorders if isinstance(call, ast.Call)]
         found += [one for call in calls for one in (recorded if call == "record" else [call])]
     return found

@@ -112,7 +112,6 @@ BESIDE_CALL = frozenset(
             "shadow",
             "purpose",
             "payer",
-            "route",
             "trace",
         ),
         # Set by stages; an answer that was shortened for lack of money or tokens is not cached.

@@ -9,11 +9,12 @@ from gateway.observe.telemetry.content import Answer, input_attributes
 from gateway.spans import Attributes, Decision, Span, Trace, Value, new_span_id
 from gateway.types import Call, ChatRequest
 
-_DECIDED: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
+DECIDED: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
     "quota": lambda facts: facts.get("reserved_tokens") or "refused" in facts or "unmetered" in facts,
     "guard_input": bool,
     "cache": lambda facts: facts.get("result") != "bypass",
     "guard_output": bool,
+    "truncate": bool,
     "cascade": bool,
     "shadow": bool,
     "route": lambda facts: len(facts.get("candidates", ())) > 1 or facts.get("why") != "primary",
@@ -64,7 +65,7 @@ def decision_spans(trace: Trace, call: Call, end: float) -> Iterator[Span]:
         decisions.append(Decision("cache", call.started, end))  # a repeated request passes no stage
     for decision in decisions:
         facts = notes.get(decision.stage, {}) if decision.facts is None else decision.facts
-        if facts and decision.stage in _DECIDED and _DECIDED[decision.stage](facts):
+        if facts and decision.stage in DECIDED and DECIDED[decision.stage](facts):
             yield Span(
                 f"tollgate.{decision.stage}",
                 "internal",
