@@ -9,7 +9,14 @@ from gateway.fair_turns import FairTurns
 from gateway.guards.actions.offload import Offload
 from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema import Policy
-from gateway.policy.schema.guards import AnyGuard, InjectionGuard, LengthGuard, SelfHarm, ToxicityGuard
+from gateway.policy.schema.guards import (
+    AnyGuard,
+    InjectionGuard,
+    LengthGuard,
+    SelfHarm,
+    ToxicityGuard,
+    WebhookGuard,
+)
 from gateway.types import Call
 
 _REMEMBERED = 10_000
@@ -56,9 +63,12 @@ class Guard:
         return self.config.action != "flag"
 
     @property
-    def asks_judge(self) -> bool:
-        """Whether a judge model may be asked."""
-        return isinstance(self.config, InjectionGuard | ToxicityGuard) and self.config.judge is not None
+    def asks_elsewhere(self) -> bool:
+        """Whether somebody may be asked who must not see what has to stay local: a judge model, or a server."""
+        config = self.config
+        return (isinstance(config, InjectionGuard | ToxicityGuard) and config.judge is not None) or (
+            isinstance(config, WebhookGuard) and not config.local
+        )
 
     @property
     def self_harm(self) -> SelfHarm | None:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 3
 """Failed scans of one answer or request after which the rest are not attempted."""
-_CHECKS = ("none", "fast", "model", "judge")
+_CHECKS = ("none", "fast", "model", "judge", "webhook")
 
 
 class Inspection:

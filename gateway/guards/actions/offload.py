@@ -13,7 +13,7 @@ from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.guards.actions.pieces import PIECE
 from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.policy.schema import Policy
-from gateway.policy.schema.guards import AnyGuard, InjectionGuard, TopicsGuard, ToxicityGuard
+from gateway.policy.schema.guards import AnyGuard, InjectionGuard, TopicsGuard, ToxicityGuard, WebhookGuard
 from gateway.regex.linear import are_linear
 
 MAX_WAIT = 30.0
@@ -35,7 +35,11 @@ def build_offloads(policy: Policy, pool: ProcessPool | None, judged: Container[s
     """By the guard's name, as ``build_scanners`` has them; none without ``pool``. ``judged`` have a judge."""
     if pool is None:
         return {}
-    return {name: Offload(guard, pool, is_judged=name in judged) for name, guard in policy.guards.items()}
+    return {
+        name: Offload(guard, pool, is_judged=name in judged)
+        for name, guard in policy.guards.items()
+        if not isinstance(guard, WebhookGuard)
+    }
 
 
 class Offload:

@@ -121,7 +121,7 @@ class Screening:
         """Judges may be remote: they are asked once it is known whether the request must stay local."""
         scans = [scan for scan, _ in self._scans]
         keeping = [one for one in scans if _keeps(one.inspection.guard)]
-        asking = [one for one in scans if one.inspection.guard.asks_judge and one not in keeping]
+        asking = [one for one in scans if one.inspection.guard.asks_elsewhere and one not in keeping]
         await self._decide([one for one in scans if not self._is_kept or one not in asking])
         self._call.local_only = self._must_stay or any(any(one.findings) for one in keeping)
         await self._decide(asking)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import httpx
+
 from gateway.guards.scanners.injection import injection
 from gateway.guards.scanners.layered import Judge
 from gateway.guards.scanners.length import Length
@@ -12,18 +14,29 @@ from gateway.guards.scanners.scanner import Scanner
 from gateway.guards.scanners.secrets import Secrets
 from gateway.guards.scanners.topics import Topics
 from gateway.guards.scanners.toxicity import toxicity
+from gateway.guards.scanners.webhook import Webhook
 from gateway.policy import schema
 from gateway.policy.schema import Policy
 from gateway.sidecar.api import Sidecar
 
 
-def build_scanners(policy: Policy, sidecar: Sidecar, judges: Mapping[str, Judge]) -> dict[str, Scanner]:
-    """By the guard's name; ``judges`` are those of the guards that name one."""
-    return {name: build_scanner(guard, sidecar, judges.get(name)) for name, guard in policy.guards.items()}
+def build_scanners(
+    policy: Policy,
+    sidecar: Sidecar,
+    judges: Mapping[str, Judge],
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> dict[str, Scanner]:
+    """By the guard's name; ``judges`` are those of the guards that name one. ``transport`` is for webhooks."""
+    return {
+        name: Webhook(name, guard, transport)
+        if isinstance(guard, schema.WebhookGuard)
+        else build_scanner(guard, sidecar, judges.get(name))
+        for name, guard in policy.guards.items()
+    }
 
 
 def build_scanner(guard: schema.Guard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
-    """That of one guard."""
+    """That of one guard whose fast check runs here."""
     match guard:
         case schema.PiiGuard():
             return Pii(guard, sidecar)
@@ -37,3 +50,5 @@ def build_scanner(guard: schema.Guard, sidecar: Sidecar, judge: Judge | None) ->
             return Topics(guard)
         case schema.LengthGuard():
             return Length(guard)
+        case schema.WebhookGuard():
+            raise TypeError("a webhook has no check that runs here")

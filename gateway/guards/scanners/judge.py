@@ -16,6 +16,7 @@ from itertools import count
 
 from gateway.errors import GatewayError
 from gateway.findings import Finding
+from gateway.guards.scanners.locality import stays
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.policy.schema import Policy
 from gateway.types import HOUSE, Call, ChatRequest, Handler, Json, Principal, Receipt
@@ -143,13 +144,7 @@ class LlamaGuard:
             receipt=Receipt(request_id, time.time()),
             started=time.perf_counter(),
             headers={"x-request-id": request_id},
-            local_only=self._local_only or (asker is not None and _stays(asker)),
+            local_only=self._local_only or (asker is not None and stays(asker)),
             purpose="judge",
             trace=None if asker is None else asker.trace,
         )
-
-
-def _stays(asker: Call) -> bool:
-    """Whether the texts of a request are for local backends only."""
-    tenant = asker.policy.tenants.get(asker.principal.tenant)
-    return asker.local_only or (tenant is not None and tenant.local_only)

@@ -60,6 +60,7 @@ from gateway.policy.schema.guards import (
     SidecarSettings,
     TopicsGuard,
     ToxicityGuard,
+    WebhookGuard,
 )
 from gateway.policy.schema.limits import RequestLimits
 from gateway.policy.schema.models import (
@@ -142,6 +143,7 @@ __all__ = [
     "TopicsGuard",
     "ToxicityGuard",
     "Vertex",
+    "WebhookGuard",
     "When",
     "parse_duration",
 ]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from gateway.policy.schema.values import Count, Frozen, Name, Network, Share, Size, Text, Timeout
+from gateway.policy.schema.values import Count, Frozen, HttpUrl, Name, Network, Share, Size, Text, Timeout
 
 Direction = Literal["input", "output"]
 Action = Literal["block", "redact", "mask", "local", "flag"]
@@ -282,7 +282,36 @@ class LengthGuard(AnyGuard):
     max_characters: Count
 
 
-GUARD_KINDS = ("pii", "secrets", "injection", "toxicity", "topics", "length")
+class WebhookGuard(AnyGuard):
+    """An HTTP server that judges texts: one of one's own, a moderation API, or a classifier."""
+
+    actions = _EVERY
+    kind: Literal["webhook"]
+    url: HttpUrl
+    format: Literal["verdicts", "moderations", "classification"] = "verdicts"
+    """``verdicts`` is ours, ``moderations`` OpenAI's, ``classification`` text-embeddings-inference's ``/predict``."""
+    model: Text | None = None
+    """With ``moderations``: the model that is asked for."""
+    headers: dict[Text, SecretStr] = Field(default={})
+    """Sent along, such as ``authorization``."""
+    labels: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    """Glob patterns of what counts; None: all."""
+    threshold: Share = 0.5
+    local: bool = False
+    """It may see texts that must stay local."""
+    max_concurrency: Count = 32
+    """Questions at once, of each worker."""
+
+    @model_validator(mode="after")
+    def _labels_are_named(self) -> WebhookGuard:
+        if self.format == "classification" and self.labels is None:
+            raise ValueError(
+                "should have 'labels': those of the classifier that count; it scores harmless ones, too"
+            )
+        return self
+
+
+GUARD_KINDS = ("pii", "secrets", "injection", "toxicity", "topics", "length", "webhook")
 
 
 def _named(value: Any) -> Any:
@@ -296,7 +325,7 @@ def _named(value: Any) -> Any:
 
 
 Guard = Annotated[
-    PiiGuard | SecretsGuard | InjectionGuard | ToxicityGuard | TopicsGuard | LengthGuard,
+    PiiGuard | SecretsGuard | InjectionGuard | ToxicityGuard | TopicsGuard | LengthGuard | WebhookGuard,
     Field(discriminator="kind"),
 ]
 Guards = Annotated[dict[Name, Guard], BeforeValidator(_named)]
