@@ -16,6 +16,7 @@ from gateway.policy.schema import (
     Policy,
     Provider,
     ToxicityGuard,
+    WebhookGuard,
 )
 
 _LAUNCH_KEYS = ("model", "args", "env")
@@ -78,7 +79,8 @@ def _unstreamed(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnost
             elif key in written and "output" not in guard.on:
                 message = "has no effect on requests; write 'on: [input, output]' to scan answers"
                 yield Diagnostic(("guards", name, key), message)
-        if "message" in written and guard.action != "block":
+        obeys = isinstance(guard, WebhookGuard) and guard.has_remedies
+        if "message" in written and guard.action != "block" and (guard.action == "flag" or not obeys):
             message = f"has no effect with 'action: {guard.action}', which refuses nothing"
             yield Diagnostic(("guards", name, "message"), message)
         if "on_error" in written and guard.action == "flag":

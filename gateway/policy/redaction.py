@@ -55,6 +55,8 @@ def _secrets(root: yaml.Node | None) -> Iterator[yaml.Node]:
             for key, value in node.value:
                 if key.value in SECRET_KEYS and isinstance(value, yaml.ScalarNode):
                     yield value
+                elif key.value == "headers" and isinstance(value, yaml.MappingNode):
+                    yield from (sent for _, sent in value.value if isinstance(sent, yaml.ScalarNode))
                 waiting.append(value)
         elif isinstance(node, yaml.SequenceNode):
             waiting += node.value

@@ -7,13 +7,22 @@ from fnmatch import fnmatchcase
 
 from gateway.policy.prices import has_budgets, is_unpriced, owners
 from gateway.policy.problems import Diagnostic
-from gateway.policy.schema import InjectionGuard, Policy, QuotaSettings, ToxicityGuard
+from gateway.policy.schema import (
+    InjectionGuard,
+    PiiGuard,
+    Policy,
+    QuotaSettings,
+    SecretsGuard,
+    ToxicityGuard,
+    WebhookGuard,
+)
 
 
 def warnings_of(policy: Policy) -> Iterator[Diagnostic]:
     if has_budgets(policy):
         yield from _unpriced(policy)
     yield from _remote_judges(policy)
+    yield from _remote_webhooks(policy)
     for index, name in enumerate(policy.drained):
         if name not in policy.backends:
             yield Diagnostic(("drained", index), f"no backend is named '{name}'; nothing is drained by it")
@@ -67,6 +76,24 @@ def unshared_state(policy: Policy, workers: int) -> Iterator[str]:
             f"store: memory with {workers} workers: each keeps its own responses, so that 'previous_response_id' finds "
             f"one about one time in {workers}. Write 'store: redis://…' to share them, or serve with --workers 1"
         )
+
+
+def _remote_webhooks(policy: Policy) -> Iterator[Diagnostic]:
+    """Servers that see what other guards keep from models elsewhere."""
+    hiding = [
+        name
+        for name, guard in policy.guards.items()
+        if isinstance(guard, PiiGuard | SecretsGuard) and guard.action in ("redact", "mask")
+    ]
+    for name, guard in policy.guards.items():
+        if not isinstance(guard, WebhookGuard) or guard.local or "texts" in guard.model_fields_set:
+            continue
+        if hiding and guard.format != "presidio":
+            yield Diagnostic(
+                ("guards", name),
+                f"its server sees what guard '{hiding[0]}' hides from models. Write 'texts: masked' (or 'texts: raw', "
+                "if that is meant, or 'local: true')",
+            )
 
 
 def _remote_judges(policy: Policy) -> Iterator[Diagnostic]:

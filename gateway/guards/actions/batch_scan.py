@@ -188,7 +188,7 @@ class BatchScan:
             # Past its borders a piece lacks context that its neighbour has. Spans of a model's own windows
             # are taken as they come.
             if not self._is_exact or (end > piece.behind and start < piece.border):
-                _insert(self._found[piece.number], Finding(finding.label, start, end, finding.score))
+                _insert(self._found[piece.number], finding.moved(start, end))
                 self._hits += 1
         if self._hits > MAX_FINDINGS:
             raise TooMuchFound(f"more than {MAX_FINDINGS} findings")
@@ -213,11 +213,5 @@ def _insert(whole: list[Finding], finding: Finding) -> None:
     first = bisect_right(whole, finding.start, key=attrgetter("end"))
     last = bisect_left(whole, finding.end, key=attrgetter("start"))
     for other in whole[first:last]:
-        longest = finding if finding.end - finding.start > other.end - other.start else other
-        finding = Finding(
-            longest.label,
-            min(other.start, finding.start),
-            max(other.end, finding.end),
-            max(other.score, finding.score),
-        )
+        finding = finding.with_other(other)
     whole[first:last] = [finding]

@@ -25,6 +25,19 @@ class Edit(NamedTuple):
     size: int
     """Characters of the finding that gave the label; where findings overlap, the longest names them all."""
     reversible: bool = False
+    text: str | None = None
+    """What is to stand there; None: a name for the finding."""
+
+    @property
+    def name(self) -> str:
+        """What stands there, unless it is reversible."""
+        return f"[{shown(self.label)}]" if self.text is None else self.text
+
+    def within(self, start: int, end: int) -> Edit:
+        """The part of it in ``[start, end)``. What stands for the whole of it does not stand for a part."""
+        first, last = max(self.start, start), min(self.end, end)
+        text = self.text if (first, last) == (self.start, self.end) else None
+        return self._replace(start=first, end=last, text=text)
 
 
 def merged(edits: Iterable[Edit]) -> list[Edit]:
@@ -34,7 +47,9 @@ def merged(edits: Iterable[Edit]) -> list[Edit]:
         if whole and edit.start < whole[-1].end:
             last = whole[-1]
             named = edit if edit.size > last.size else last
-            whole[-1] = named._replace(start=last.start, end=max(last.end, edit.end))
+            start, end = last.start, max(last.end, edit.end)
+            text = named.text if (start, end) == (named.start, named.end) else None
+            whole[-1] = named._replace(start=start, end=end, text=text)
         else:
             whole.append(edit)
     return whole

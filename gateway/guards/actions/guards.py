@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.fair_turns import FairTurns
+from gateway.findings import Finding
 from gateway.guards.actions.offload import Offload
 from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema import Policy
 from gateway.policy.schema.guards import (
+    Action,
     AnyGuard,
     InjectionGuard,
     LengthGuard,
@@ -79,9 +81,23 @@ class Guard:
         return config.self_harm if config.self_harm.action != "block" else None
 
     @property
+    def obeys(self) -> bool:
+        """Whether a server may say what becomes of what it found, finding by finding."""
+        return isinstance(self.config, WebhookGuard) and self.config.has_remedies
+
+    @property
     def edits(self) -> bool:
-        """Whether it changes texts."""
-        return self.config.action in ("redact", "mask")
+        """Whether it may change texts."""
+        return self.config.action in ("redact", "mask") or self.obeys
+
+    def action_on(self, finding: Finding) -> Action:
+        """What becomes of ``finding``."""
+        return self.config.action if finding.remedy is None or not self.acts else finding.remedy.action
+
+    @property
+    def slow_check(self) -> str:
+        """What its slower check is called in metrics."""
+        return "webhook" if isinstance(self.config, WebhookGuard) else "model"
 
 
 @dataclass(frozen=True, slots=True)

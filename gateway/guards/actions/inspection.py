@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 PATIENCE = 3
 """Failed scans of one answer or request after which the rest are not attempted."""
 _CHECKS = ("none", "fast", "model", "judge", "webhook")
+_STRICTEST = ("block", "redact", "mask", "flag")
+"""Of several actions in one request or answer the receipt has the first."""
 
 
 class Inspection:
@@ -104,7 +106,7 @@ class Inspection:
             if len(verdicts) != len(texts):
                 raise Unscanned("not every text has a verdict")
         except Exception as error:
-            raise self._failed("model", began, error) from None
+            raise self._failed(self.guard.slow_check, began, error) from None
         found = any(verdict.findings for verdict in verdicts)
         self._timed(verdicts[0].check if verdicts else "model", began, "found" if found else "clean")
         for verdict in verdicts:
@@ -112,15 +114,18 @@ class Inspection:
         return verdicts
 
     def found(self, findings: Sequence[Finding], action: str = "") -> None:
-        """Count findings that are acted on: as the guard's ``action`` says, unless another is named."""
-        action = action or self.guard.config.action
-        if findings:
-            self._action = action
+        """Count findings that are acted on: as the guard, or who found them, says, unless ``action`` is named."""
+        counts: dict[str, int] = {}
         for finding in findings:
             self._labels[finding.label] = self._labels.get(finding.label, 0) + 1
-        if findings:
-            labels = (self.guard.name, self._direction, action)
-            self._metrics.guard_hits.labels(*labels).inc(len(findings))
+            done = action or self.guard.action_on(finding)
+            counts[done] = counts.get(done, 0) + 1
+        for done, count in counts.items():
+            if self._action not in _STRICTEST or done not in _STRICTEST:
+                self._action = done
+            else:
+                self._action = min(self._action, done, key=_STRICTEST.index)
+            self._metrics.guard_hits.labels(self.guard.name, self._direction, done).inc(count)
 
     def missed(self, reason: str) -> None:
         """A text was not scanned."""

@@ -53,8 +53,8 @@ class Placeholders:
             while last < len(edits) and edits[last].start < end:
                 last += 1
             within = [
-                edit._replace(start=max(edit.start, start) - start, end=min(edit.end, end) - start)
-                for edit in edits[first:last]
+                part._replace(start=part.start - start, end=part.end - start)
+                for part in (edit.within(start, end) for edit in edits[first:last])
             ]
             if within:
                 fresh[number] = await self._edited(text.text[start:end], within)
@@ -85,7 +85,7 @@ class Placeholders:
             elif edit.reversible:
                 replacements.append(self._placeholder(label, text[edit.start : edit.end]))
             else:
-                replacements.append(f"[{label}]")
+                replacements.append(edit.name)
         return replacements
 
     def _numbered(self, label: str, original: str) -> str:

@@ -12,13 +12,11 @@ from typing import Protocol
 from gateway.findings import Finding
 from gateway.guards.actions.edits import Edit, applied, merged, shown
 from gateway.guards.actions.inspection import Inspection
-from gateway.guards.scanners.pii import Pii
+from gateway.guards.scanners.covering import Private
 from gateway.guards.scanners.scanner import Origin
-from gateway.guards.scanners.secrets import Secrets
 from gateway.observe.events import log_event
 from gateway.observe.metrics import Metrics
 from gateway.observe.tracing import trace_id_of
-from gateway.pii.patterns import PATTERNS
 from gateway.policy.schema import PiiGuard, ReviewSettings, SecretsGuard
 from gateway.types import Call, Json
 
@@ -127,8 +125,7 @@ class Excerpts:
 
     def __init__(self, context: int) -> None:
         self._context = context
-        self._pii = Pii(PiiGuard(kind="pii", entities=tuple(PATTERNS), checks=("fast",)), None)
-        self._secrets = Secrets(SecretsGuard(kind="secrets"))
+        self._private = Private()
 
     def of(self, text: str, finding: Finding, *, hides: bool) -> str:
         """With ``hides`` the finding itself is masked too."""
@@ -136,12 +133,7 @@ class Excerpts:
         first, last = max(finding.start - self._context, 0), min(end + self._context, len(text))
         begin = max(first - _MARGIN, 0)
         wide = text[begin : last + _MARGIN]
-        found = [
-            one
-            for scanner in (self._pii, self._secrets)
-            if (verdict := scanner.quick(wide, "user")) is not None
-            for one in verdict.findings
-        ]
+        found = self._private.find(wide)
         if hides:
             found.append(Finding(finding.label, finding.start - begin, finding.end - begin))
         first, last = first - begin, last - begin

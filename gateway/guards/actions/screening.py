@@ -108,7 +108,7 @@ class Screening:
             inspection,
             [(texts[number].text, texts[number].origin) for number in mine],
             one_is_enough=not inspection.guard.edits,
-            every_text=inspection.guard.self_harm is not None,
+            every_text=inspection.guard.self_harm is not None or inspection.guard.obeys,
         )
         self._scans.append((scan, mine))
         try:
@@ -123,7 +123,7 @@ class Screening:
         keeping = [one for one in scans if _keeps(one.inspection.guard)]
         asking = [one for one in scans if one.inspection.guard.asks_elsewhere and one not in keeping]
         await self._decide([one for one in scans if not self._is_kept or one not in asking])
-        self._call.local_only = self._must_stay or any(any(one.findings) for one in keeping)
+        self._call.local_only = self._must_stay or any(map(_found_what_stays, keeping))
         await self._decide(asking)
 
     async def _decide(self, scans: Sequence[BatchScan]) -> None:
@@ -152,9 +152,14 @@ class Screening:
     def _refuse(self) -> None:
         for scan, numbers in self._scans:
             inspection = scan.inspection
-            if inspection.guard.config.action != "block":
+            if inspection.guard.config.action != "block" and not inspection.guard.obeys:
                 continue
-            found = [finding for findings in scan.findings for finding in findings]
+            found = [
+                finding
+                for findings in scan.findings
+                for finding in findings
+                if inspection.guard.action_on(finding) == "block"
+            ]
             if inspection.guard.self_harm is not None:
                 if scan.is_open:
                     continue  # self-harm goes first, wherever in the request it is spoken of
@@ -191,18 +196,15 @@ class Screening:
         done = 0
         for scan, numbers in self._scans:
             inspection = scan.inspection
-            action = inspection.guard.config.action
-            noted = action if inspection.guard.self_harm is None else "flag"
+            guard = inspection.guard
+            noted = "" if guard.self_harm is None else "flag"
             for number, findings in zip(numbers, scan.findings, strict=True):
                 mine: list[Edit] = []
                 for start in range(0, len(findings), _AT_ONCE):
                     some = findings[start : start + _AT_ONCE]
                     inspection.found(some, noted)
-                    if inspection.guard.edits:
-                        mine += [
-                            Edit(one.start, one.end, one.label, one.end - one.start, action == "mask")
-                            for one in some
-                        ]
+                    if guard.edits:
+                        mine += [edit for one in some if (edit := _edit(guard, one)) is not None]
                     if (done := done + len(some)) >= _AT_ONCE:
                         done = 0
                         await asyncio.sleep(0)
@@ -240,11 +242,24 @@ def _blocked(guard: Guard, message: str) -> Blocked:
     return Blocked(guard.config.message or message)
 
 
+def _edit(guard: Guard, one: Finding) -> Edit | None:
+    action = guard.action_on(one)
+    if action not in ("redact", "mask"):
+        return None
+    text = one.remedy.text if one.remedy is not None and action == "redact" else None
+    return Edit(one.start, one.end, one.label, one.end - one.start, action == "mask", text)
+
+
 def _unchangeable(text: RequestText, edit: Edit) -> Blocked:
     where = ".".join(str(step) for step in text.path if not str(step).startswith("*"))
     return Blocked(
         f"There is {shown(edit.label)} among the names in '{where}', which cannot be masked. Rename what it names."
     )
+
+
+def _found_what_stays(scan: BatchScan) -> bool:
+    guard = scan.inspection.guard
+    return any(guard.action_on(finding) == "local" for findings in scan.findings for finding in findings)
 
 
 def _keeps(guard: Guard) -> bool:

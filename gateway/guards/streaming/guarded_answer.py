@@ -309,11 +309,15 @@ class GuardedAnswer:
             return
         inspection = cursor.inspection
         inspection.found(cursor.uncounted(certain))
-        if inspection.guard.config.action == "block":
-            first = min(finding.start for finding in certain)
+        guard = inspection.guard
+        edits = [one for one in certain if guard.action_on(one) in ("redact", "mask")]
+        # What an optimistic guard has shown cannot be changed any more.
+        cutting = edits if cursor.mode == "optimistic" else []
+        if blocking := [one for one in certain if guard.action_on(one) == "block" or one in cutting]:
+            first = min(finding.start for finding in blocking)
             self._cut(inspection, "content_filter", scan.choice, scan.stream, first)
-        elif inspection.guard.edits:
-            scan.stream.replace(certain)
+        elif edits:
+            scan.stream.replace(edits)
 
     def _on_silence(self, scan: Scan, findings: Sequence[Finding]) -> None:
         """Nothing came after what was uncertain: it is what it looks like."""

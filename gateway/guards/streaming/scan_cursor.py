@@ -119,5 +119,5 @@ class ScanCursor:
                 old = behind <= self.cleared
                 open_ = longest > 0 and first >= end - longest
             if not old and (last or not open_):
-                certain.append(Finding(one.label, first, behind, one.score))
+                certain.append(one.moved(first, behind))
         return certain

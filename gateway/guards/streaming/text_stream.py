@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from gateway.findings import Finding
-from gateway.guards.actions.edits import Edit, JsonCursor, Offsets, merged, shown
+from gateway.guards.actions.edits import Edit, JsonCursor, Offsets, merged
 from gateway.guards.actions.pieces import PIECE
 from gateway.guards.scanners.escapes import Unescaping
 from gateway.guards.streaming.scan_cursor import ScanCursor
@@ -77,7 +79,13 @@ class TextStream:
 
     def replace(self, findings: Sequence[Finding]) -> None:
         fresh = [
-            Edit(max(one.start, self.released), one.end, one.label, one.end - one.start)
+            Edit(
+                one.start,
+                one.end,
+                one.label,
+                one.end - one.start,
+                text=one.remedy.text if one.remedy else None,
+            ).within(self.released, one.end)
             for one in findings
             if one.end > self.released
         ]
@@ -113,11 +121,11 @@ class TextStream:
             if edit.start >= end:
                 break
             first, behind = max(edit.start, start), min(edit.end, end)
-            label = f"[{shown(edit.label)}]" if edit.start >= start else ""
+            label = edit.name if edit.start >= start else ""
             before, gone = text[position - start : first - start], text[first - start : behind - start]
             if self.json is not None:
                 before = self.json.pass_over(before)
-                label = self.json.cut(gone, label)
+                label = self.json.cut(gone, orjson.dumps(label).decode()[1:-1])
             parts += (before, label)
             self.offsets.replace(first, behind, len(label))
             position = behind
@@ -133,7 +141,7 @@ class TextStream:
         moved = self.offsets.of(position)
         for edit in self.edits:
             if edit.start >= self.released and edit.end <= position:
-                moved += len(edit.label) + 2 - (edit.end - edit.start)
+                moved += len(edit.name) - (edit.end - edit.start)
         return moved
 
 

@@ -40,3 +40,23 @@ def test_warnings_of(tmp_path: Path, tenants: str, other: str, more: str, line: 
     told = [str(warning) for warning in load_policy(tmp_path, {}).warnings]
     assert any(one.startswith(f"{file}:{line}: guards.") and said in one for one in told) == bool(line), told
     assert bool(told) == bool(line)
+
+
+@pytest.mark.parametrize(
+    ("webhook", "warned"),
+    [
+        ("{url: http://x.test/check}", True),
+        ("{url: http://x.test/check, texts: masked}", False),
+        ("{url: http://x.test/check, texts: raw}", False),
+        ("{url: http://x.test/check, local: true}", False),
+        ("{url: http://x.test/analyze, format: presidio}", False),
+    ],
+)
+def test_servers_that_see_what_is_hidden_from_models(tmp_path: Path, webhook: str, warned: bool) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        "version: 1\nbackends: {near: {kind: fake, script: [{reply: x}]}}\n"
+        "models: {m: {targets: [{backend: near, model: x}]}}\n"
+        f"guards:\n  pii: {{action: mask}}\n  webhook: {webhook}\n"
+    )
+    told = [str(warning) for warning in load_policy(tmp_path, {}).warnings]
+    assert ["what guard 'pii' hides from models" in one for one in told] == [True] * warned
