@@ -173,8 +173,9 @@ def dispatch(backends: Mapping[str, Backend]) -> Handler:
     """The innermost handler: the target's own backend."""
 
     def handle(call: Call) -> Chunks:
-        if call.target is None:
+        target = call.target
+        if target is None:
             raise Internal("The request reached the backends without a target.")
-        return backends[call.target.backend].stream(call, call.target)
+        return backends[target.backend].stream(call, target)
 
     return handle

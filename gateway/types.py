@@ -95,7 +95,8 @@ class ChatRequest:
     @property
     def answers(self) -> int:
         """Answers generated side by side, for all prompts."""
-        return self.answers_per_prompt * self.prompt_count
+        each = self.answers_per_prompt
+        return each if self.prompt is None else each * self.prompt_count
 
     @property
     def slots(self) -> int:
@@ -105,7 +106,7 @@ class ChatRequest:
     @property
     def choices(self) -> int:
         """Choices in the response: ``n`` for each prompt; of embeddings, one for each text."""
-        return self.n * self.prompt_count
+        return self.n if self.prompt is None else self.n * self.prompt_count
 
     def having(self, params: Mapping[str, Json]) -> ChatRequest:
         """The same with other parameters, in a third of the time that ``dataclasses.replace`` takes."""

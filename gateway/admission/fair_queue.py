@@ -51,14 +51,15 @@ class FairQueue(Generic[T]):
         self._tiers: dict[str, _TierQueue[T]] = {}
         self._virtual_time = 0.0
         self._numbers = count()
-        self._length = 0
+        self.size = 0
+        """How many wait."""
         self.tokens = 0
         """Of all that wait."""
         self._debts: dict[tuple[str, str], float] = {}
         """Tokens used beyond their estimates, by tier (with no tenant) and tenant that have nothing queued."""
 
     def __len__(self) -> int:
-        return self._length
+        return self.size
 
     def length(self, tier: str) -> int:
         tier_queue = self._tiers.get(tier)
@@ -74,7 +75,7 @@ class FairQueue(Generic[T]):
         tier_queue.terms = terms
         debt = self._debts.pop((tier, tenant), 0.0) if tenant not in tier_queue.tenants else 0.0
         waiter = tier_queue.push(tenant, tokens, now, next(self._numbers), item, debt)
-        self._length += 1
+        self.size += 1
         self.tokens += tokens
         return waiter
 
@@ -111,7 +112,7 @@ class FairQueue(Generic[T]):
 
         A flow with nothing queued owes the excess for as long as others wait; fewer earn it no credit.
         """
-        if not more or not self._length:
+        if not more or not self.size:
             return
         tier_queue = self._tiers.get(tier)
         if tier_queue is not None:
@@ -134,11 +135,11 @@ class FairQueue(Generic[T]):
         self._removed(waiter)
 
     def _removed(self, waiter: Waiter[T]) -> None:
-        self._length -= 1
+        self.size -= 1
         self.tokens -= waiter.tokens
         if not waiter.tier_queue.length:
             del self._tiers[waiter.tier_queue.tier]
-        if not self._length:
+        if not self.size:
             self._virtual_time = 0.0
             self._debts.clear()
 
@@ -171,8 +172,8 @@ class FairQueue(Generic[T]):
     def position(self, waiter: Waiter[T]) -> int:
         """1 is next. Exact among the tenant's own requests, estimated by tokens among the others."""
         others = self.tokens_ahead(waiter) - waiter.tenant.tokens_before(waiter)
-        ahead = waiter.tenant.index(waiter) + round(others * self._length / self.tokens)
-        return min(ahead + 1, self._length)
+        ahead = waiter.tenant.index(waiter) + round(others * self.size / self.tokens)
+        return min(ahead + 1, self.size)
 
     def _ahead(
         self, tier_queue: _TierQueue[T] | None, terms: QueueTerms, own: int, backlog: int, tokens: int

@@ -86,7 +86,7 @@ class Admission:
         seen = first_token is not None and call.request.stream
         speed.observe(
             tokens=self.lease.tokens,
-            share=self.lease.share,
+            share=self.pool.share(self.lease.tokens, self.lease.answers),
             seconds=seconds,
             first_token=first_token - granted if seen and first_token is not None else None,
             completion=completion,
@@ -179,7 +179,8 @@ def due_at(call: Call, tier: Tier) -> float | None:
 
 def engine_headers(call: Call, now: float) -> dict[str, str]:
     """Headers with the call's priority, weight and deadline for the bundled engine; none for any other backend."""
-    if call.target is None or not isinstance(call.policy.backends.get(call.target.backend), EngineBackend):
+    here = call.candidate
+    if here is None or not isinstance(call.policy.backends.get(here.target.backend), EngineBackend):
         return {}
     tier = call.policy.tier(call.principal.tier)
     headers = {
@@ -187,8 +188,7 @@ def engine_headers(call: Call, now: float) -> dict[str, str]:
         "x-tollgate-weight": f"{tier.weight:g}",
         "x-tollgate-tenant": alias(call.principal.tenant),
     }
-    model = call.candidate.model if call.candidate is not None else call.model
-    if (shared := sharing(call.policy, model, call.request)) != "none":
+    if (shared := sharing(call.policy, here.model, call.request)) != "none":
         headers["x-tollgate-prefix-sharing"] = shared
     due = due_at(call, tier)
     if due is not None:
@@ -198,7 +198,7 @@ def engine_headers(call: Call, now: float) -> dict[str, str]:
 
 def _kind(call: Call) -> Hashable:
     """Requests of one kind take equally long at an idle backend."""
-    target = call.target.model if call.target is not None else ""
+    target = call.candidate.target.model if call.candidate is not None else ""
     size = 0 if call.estimate is None else (call.estimate.prompt // _SHORT).bit_length()
     return target, call.request.stream, size
 

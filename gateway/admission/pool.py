@@ -55,11 +55,6 @@ class SlotLease:
             self._pool.queue.tokens_ahead(self._waiter), self.tokens, self.terms, self.answers
         )
 
-    @property
-    def share(self) -> float:
-        """The share of the backend that it takes, 0 to 1."""
-        return self._pool.share(self.tokens, self.answers)
-
     async def wait(self, seconds: float) -> bool:
         """Wait so long at most; whether it is granted."""
         if not self.is_granted:
@@ -174,7 +169,7 @@ class Pool:
     def acquire(self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int = 1) -> SlotLease:
         """A lease, granted at once where there is capacity and nobody waits; otherwise queued."""
         lease = SlotLease(self, tokens, terms, answers)
-        at_once = not self.limited or (not self.queue and self._admits(tokens, terms, answers))
+        at_once = not self.limited or (not self.queue.size and self._admits(tokens, terms, answers))
         if not at_once or not self._grant(lease):
             lease.enqueue(self.queue.push(tier, terms, tenant, tokens, self.clock(), lease))
             self.grant_next()
@@ -202,13 +197,14 @@ class Pool:
 
     def grant_next(self) -> None:
         """Grant leases from the queue while there is capacity."""
-        self._grant_queued()
+        if self.queue.size:
+            self._grant_queued()
         if self._shared is not None and self._shared.set_waiting(len(self.queue)):
             self._grant_queued()  # a slot may have become free just before the others could see that this one waits
             self._shared.set_waiting(len(self.queue))
 
     def _grant_queued(self) -> None:
-        while self.queue:
+        while self.queue.size:
             now = self.clock()
             head = self.queue.head(now, self._utilization())
             if head is None or not self.fits(head.tokens, head.item.answers) or not self._grant(head.item):
@@ -270,7 +266,7 @@ class Pool:
             return True
         if not self._admits(tokens, terms, answers):
             return False
-        return not self.queue or self.queue.head(self.clock(), self._utilization()) is None
+        return not self.queue.size or self.queue.head(self.clock(), self._utilization()) is None
 
     def share(self, tokens: int, answers: int = 1) -> float:
         """The share of the backend that a request takes; 0 where there is no limit."""

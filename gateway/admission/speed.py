@@ -24,19 +24,23 @@ MAX_TIERS = 1000
 class Average:
     """Exponentially weighted; the first few values count alike, so that it does not start from one of them."""
 
-    __slots__ = ("_count", "_share", "value")
+    __slots__ = ("_count", "_share", "_weight", "value")
 
     def __init__(self, share: float = 0.1) -> None:
         self._share = share
         self._count = 0
+        """As long as each value weighs more than ``share``."""
+        self._weight = 1.0
         self.value = 0.0
 
     def __bool__(self) -> bool:
         return self._count > 0
 
     def add(self, value: float) -> None:
-        self._count += 1
-        self.value += (value - self.value) * max(self._share, 1 / self._count)
+        if self._weight > self._share:
+            self._count += 1
+            self._weight = max(self._share, 1 / self._count)
+        self.value += (value - self.value) * self._weight
 
 
 class SpeedEstimator:
@@ -68,8 +72,8 @@ class SpeedEstimator:
         self._waits: dict[str, tuple[Average, Average]] = {}
         """By tier: waits as they were, and as they were expected."""
 
-    def _expire(self) -> None:
-        if self._observed is not None and self._clock() - self._observed > FORGET_AFTER:
+    def _expire(self, now: float | None = None) -> None:
+        if self._observed is not None and (now or self._clock()) - self._observed > FORGET_AFTER:
             self._reset()
 
     def observe(
@@ -78,12 +82,13 @@ class SpeedEstimator:
         """A request of ``tokens`` tokens, as predicted, took ``share`` of the backend for ``seconds``. Its first token
         came after ``first_token`` seconds; None if its ``completion`` tokens came in one piece.
         """
-        self._expire()
+        now = self._clock()
+        self._expire(now)
         if self._probed is not None:
             # It was a probe, as what was measured under load may no longer hold.
             self._probed = None
             self._reset_latency()
-        self._observed = self._clock()
+        self._observed = now
         self._cost.add(tokens)
         self._occupied.add(seconds * share)
         if first_token is not None:
@@ -169,10 +174,12 @@ class SpeedEstimator:
     @property
     def tokens_per_second(self) -> float | None:
         """Of one answer. An engine's own figure is preferred, as it follows its load."""
-        engine = self.engine
+        self._expire()
+        return self._decode_speed(self.engine)
+
+    def _decode_speed(self, engine: EngineLoad | None) -> float | None:
         if engine is not None and engine.decode > 0 and engine.running > 0:
             return engine.decode / engine.running
-        self._expire()
         return self._tokens.value / self._token_time.value if self._token_time.value > 0 else None
 
     def expected_wait(self, tokens: float) -> float | None:
@@ -184,8 +191,12 @@ class SpeedEstimator:
 
     def expected_service(self, estimate: TokenEstimate) -> float | None:
         """Seconds from dispatch to the last token; None where nothing is known yet."""
-        speed, first_token, engine = self.tokens_per_second, self.first_token, self.engine
-        if speed is None and first_token is None:
+        self._expire()
+        engine = self.engine
+        speed = self._decode_speed(engine)
+        if speed is None and not self._first_token:
             return None
-        prefill = estimate.prompt / engine.prefill if engine is not None and engine.prefill > 0 else 0.0
-        return max(first_token or 0.0, prefill) + (estimate.expected / speed if speed else 0.0)
+        first_token = self._first_token.value
+        if engine is not None and engine.prefill > 0:
+            first_token = max(first_token, estimate.prompt / engine.prefill)
+        return first_token + (estimate.expected / speed if speed else 0.0)

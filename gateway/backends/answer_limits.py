@@ -157,4 +157,8 @@ def _values(data: bytes) -> int:
 
 def _has_logprobs(request: ChatRequest) -> bool:
     # ``logprobs: 0`` of a plain completion asks for those of the tokens themselves.
-    return any(request.params.get(name) not in (None, False) for name in ("logprobs", "prompt_logprobs"))
+    params = request.params
+    return params.get("logprobs") not in _NO or params.get("prompt_logprobs") not in _NO
+
+
+_NO = (None, False)

@@ -117,9 +117,12 @@ def check(call: Call, request: ChatRequest, target: Target) -> None:
     allowed = call.policy.extras
     if not request.params.keys() <= _PASSING:
         _check_fields(request.params, _PASSING, _AT_NO_COST, allowed)
-    _check_tools(request.params.get("tools"), allowed)
-    if "input_audio" not in allowed and any(_speaks(message) for message in request.messages or ()):
-        raise _refused("messages", "input_audio")
+    if tools := request.params.get("tools"):
+        _check_tools(tools, allowed)
+    if "input_audio" not in allowed:
+        for message in request.messages or ():
+            if type(message.get("content")) is not str and _speaks(message):
+                raise _refused("messages", "input_audio")
 
 
 def check_native(call: Call, body: Mapping[str, Json], target: Target) -> None:

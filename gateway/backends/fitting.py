@@ -29,6 +29,7 @@ TEMPERATURE = "x-tollgate-temperature"
 """The header with the temperature that was used in place of a higher one."""
 OVER_CONTEXT = "x-tollgate-over-context"
 """The header that asks the bundled engine to ``refuse`` rather than clip."""
+_REPORTS = frozenset({MAX_TOKENS, IGNORED, TEMPERATURE})
 
 HARMLESS = frozenset(
     {
@@ -197,6 +198,8 @@ def report_temperature(call: Call, temperature: float) -> None:
 
 def clear_reports(call: Call) -> None:
     """Reports on an earlier attempt do not hold for the next."""
+    if _REPORTS.isdisjoint(call.reply_headers):
+        return
     if call.reply_headers.pop(MAX_TOKENS, None):
         for name in ("max_tokens", "max_tokens_asked"):
             call.receipt.notes.get("backend", {}).pop(name, None)

@@ -14,7 +14,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import httpx
 
@@ -33,8 +33,7 @@ WARY = 600.0
 """Seconds in which no connection is used twice to a server that answered what nobody asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where connections go."""
 
     host: str
@@ -51,7 +50,7 @@ class _Pool:
     """The idle connections to one origin."""
 
     def __init__(self, origin: Origin, client: Http1Client) -> None:
-        self._origin = origin
+        self.host_header = origin.host_header
         self._client = client
         self._now = asyncio.get_running_loop().time
         self._fresh: deque[UpstreamConnection] = deque()
@@ -87,7 +86,7 @@ class _Pool:
         if self._now() >= self._wary_until:
             log.warning(
                 "the server at %s answers what nobody asked; for %g minutes no connection to it serves two requests",
-                self._origin.host_header,
+                self.host_header,
                 WARY / 60,
             )
         self._wary_until = self._now() + WARY
@@ -136,17 +135,17 @@ class Http1Client:
         Raises ``httpx.ConnectError``, ``ConnectTimeout``, ``ReadError``, ``RemoteProtocolError``; ``ValueError`` for
         a header that cannot be sent.
         """
-        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        lines = "\r\n".join([*map(": ".join, headers.items()), ""])
         if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
             raise ValueError("a header holds a line break")
-        head = f"{method} {path} HTTP/1.1\r\nhost: {origin.host_header}\r\n{lines}"
+        pool = self._pools.get(origin)
+        if pool is None:
+            pool = self._pools[origin] = _Pool(origin, self)
+        head = f"{method} {path} HTTP/1.1\r\nhost: {pool.host_header}\r\n{lines}"
         if body or method == "POST":
             head = f"{head}content-length: {len(body)}\r\n\r\n"
         else:
             head += "\r\n"
-        pool = self._pools.get(origin)
-        if pool is None:
-            pool = self._pools[origin] = _Pool(origin, self)
         connection = pool.take() or await self._connect(origin, pool, connect)
         if on_send is not None:
             on_send()

@@ -72,6 +72,16 @@ UNSOLICITED = frozenset({"shadow", "judge", "verifier"})
 class Failover:
     """One call on its way through its candidates."""
 
+    answered = False
+    _interruption: GatewayError | None = None
+    """What broke off the answer of which the caller has the beginning."""
+    _last_failure: tuple[Candidate, BaseException] | None = None
+    _delay = 0.0
+    _attempts = 0
+    _recoveries = 0
+    _continued = 0
+    _asked_again = False
+
     def __init__(
         self,
         call: Call,
@@ -82,7 +92,6 @@ class Failover:
     ) -> None:
         if not call.candidates:
             raise Internal("The request reached the backends without a candidate.")
-        self.answered = False
         self._call = call
         self._following = following
         self._health = health
@@ -91,21 +100,13 @@ class Failover:
         self._unsolicited = call.purpose in UNSOLICITED
         self._caller = Caller(call.principal.tenant, call.principal.key_id)
         first = call.candidates[0]
-        self._left = deque([PlannedAttempt(first)])
+        self._left = deque((PlannedAttempt(first),))
         self._larger: list[PlannedAttempt] = []
         for candidate in call.candidates[1:]:
             (self._larger if candidate.why == LARGER else self._left).append(PlannedAttempt(candidate))
         self._skipped: list[PlannedAttempt] = []
         """Those whose breaker is open."""
         self._errors: list[tuple[PlannedAttempt, GatewayError]] = []
-        self._interruption: GatewayError | None = None
-        """What broke off the answer of which the caller has the beginning."""
-        self._last_failure: tuple[Candidate, BaseException] | None = None
-        self._delay = 0.0
-        self._attempts = 0
-        self._recoveries = 0
-        self._continued = 0
-        self._asked_again = False
         elsewhere = len(self._left) > 1 or call.policy.backends[first.target.backend].continues
         self._sent = SentAnswer() if elsewhere and call.request.choices == 1 else None
         """None where nobody could continue the answer."""

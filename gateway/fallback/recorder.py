@@ -73,7 +73,7 @@ class AttemptRecorder:
         self._facts.append(facts)
         label = outcome if outcome in OUTCOMES else "rejected"
         if attempt.admitted:
-            self._metrics.attempts.labels(facts["backend"], label).inc()
+            self._metrics.attempts[facts["backend"], label].inc()
         if (usage := attempt.upstream_usage(error)) is not None:
             self._call.upstream_usage.append(usage)
         if self._telemetry is not None:
@@ -122,7 +122,7 @@ class AttemptRecorder:
         if not isinstance(error, Upstream | RateLimited) and status is None:
             return
         target, reason = attempt.planned.candidate.target, reason_of(error)
-        self._metrics.upstream_errors.labels(target.backend, _class(error)).inc()
+        self._metrics.upstream_errors[target.backend, _class(error)].inc()
         with_status = reason if status is None else f"{reason} (HTTP status {status})"
         log_event(
             log,

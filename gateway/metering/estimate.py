@@ -90,11 +90,18 @@ class _Prompts:
     def __init__(self) -> None:
         self._factor = _Figure(FIRST_FACTOR, 0.0)
         self._fixed = _Figure(0.0, 0.0)
+        self._upper = FIRST_FACTOR, 0.0
+        """Of both."""
 
     def tokens(self, text: float) -> int:
-        return 1 + int(text * self._factor.upper + self._fixed.upper)
+        factor, fixed = self._upper
+        return 1 + int(text * factor + fixed)
 
     def learn(self, text: float, tokens: int) -> None:
+        self._learn(text, tokens)
+        self._upper = self._factor.upper, self._fixed.upper
+
+    def _learn(self, text: float, tokens: int) -> None:
         # A long prompt trains the factor, a short one the fixed part. Rising fast and falling slowly keeps
         # the estimate above the middle.
         if text >= SHORT:
@@ -144,10 +151,8 @@ class Estimator:
         if figure is None:
             usual, expected, reserved = FIRST_ANSWER, FIRST_EXPECTED * answers, FIRST_ANSWER * answers
         else:
-            usual, expected, reserved = (
-                *(round(figure.upper), round(figure.mean * answers)),
-                round(figure.upper * answers),
-            )
+            upper = figure.upper
+            usual, expected, reserved = round(upper), round(figure.mean * answers), round(upper * answers)
         if cap is not None:
             expected, reserved = min(expected, cap), cap
         thoughts = self._thoughts.get(name) or self._thoughts.get(("", call.model))

@@ -67,11 +67,13 @@ def writes_cache(request: ChatRequest) -> bool:
         asked = [request.native.body]
     else:
         # A mark is a field of a part of a content, or of a tool: none is in plain texts and figures.
-        messages = request.messages or ()
-        asked = [
-            message for message in messages if len(message) > 2 or type(message.get("content")) is not str
-        ]
-        asked += [given for given in request.params.values() if isinstance(given, _CONTAINERS)]
+        asked = []
+        for message in request.messages or ():
+            if len(message) > 2 or type(message.get("content")) is not str:
+                asked.append(message)
+        for given in request.params.values():
+            if isinstance(given, _CONTAINERS):
+                asked.append(given)
         if not asked:
             return False
     try:

@@ -46,8 +46,8 @@ class Accounting:
     def _count(self, principal: Principal, charge: Charge) -> None:
         upstream, metrics = charge.upstream, self._metrics
         usage, model = upstream.usage, upstream.model
-        metrics.tokens.labels(model, "in", upstream.purpose).inc(usage.prompt)
-        metrics.tokens.labels(model, "out", upstream.purpose).inc(usage.completion)
+        metrics.tokens[model, "in", upstream.purpose].inc(usage.prompt)
+        metrics.tokens[model, "out", upstream.purpose].inc(usage.completion)
         if charge.nanodollars:
             dollars = charge.nanodollars / NANO
-            metrics.cost.labels(metrics.tenant(principal.tenant), model, upstream.purpose).inc(dollars)
+            metrics.cost[metrics.tenant(principal.tenant), model, upstream.purpose].inc(dollars)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -39,9 +39,12 @@ class BufferedCounter:
             self._waiting = True
             self._changed.append(self)
 
-    def dec(self, amount: float = 1) -> None:
+    def dec(self) -> None:
         """For gauges only."""
-        self.inc(-amount)
+        self._more -= 1
+        if not self._waiting:
+            self._waiting = True
+            self._changed.append(self)
 
     @property
     def value(self) -> float:
@@ -117,9 +120,11 @@ OTHER = "other"
 """The value of all labels of what exceeds ``MAX_SERIES``."""
 
 
-class Family(Generic[_Child]):
-    """A metric with labels. Children are cached, as prometheus_client's own look-up takes a lock, and longer than the
-    update itself. Where ``has_space`` says no, values of new children are ``dropped``.
+class Family(dict[tuple[str, ...], _Child], Generic[_Child]):
+    """A metric with labels: its children by the values of those, made when they are first asked for.
+
+    They are kept, as prometheus_client's own look-up takes a lock, and longer than the update itself. Where
+    ``has_space`` says no, values of new children are ``dropped``.
 
     ``remove`` removes a set of labels from the metric; without it they stay for as long as the process.
     """
@@ -132,40 +137,34 @@ class Family(Generic[_Child]):
         has_space: Callable[[], bool],
         remove: Callable[..., object] | None = None,
     ) -> None:
+        super().__init__()
         self._child = child
         self._dropped = dropped
         self._has_space = has_space
         self._remove = remove
-        self._children: dict[tuple[str, ...], _Child] = {}
         self._checked = float("-inf")
 
     def labels(self, *values: str) -> _Child:
-        child = self._children.get(values)
-        if child is None:
-            if len(self._children) >= MAX_SERIES:
-                self._remove_idle()
-            if len(self._children) >= MAX_SERIES:
-                values = (OTHER,) * len(values)
-                if values in self._children:
-                    return self._children[values]
-            if not self._has_space():
-                return self._dropped
-            child = self._children[values] = self._child(values)
+        return self[values]
+
+    def __missing__(self, values: tuple[str, ...]) -> _Child:
+        if len(self) >= MAX_SERIES:
+            self._remove_idle()
+        if len(self) >= MAX_SERIES:
+            values = (OTHER,) * len(values)
+            if values in self:
+                return self[values]
+        if not self._has_space():
+            return self._dropped
+        child = self[values] = self._child(values)
         return child
-
-    def items(self) -> Iterator[tuple[tuple[str, ...], _Child]]:
-        """The children by the values of their labels."""
-        yield from self._children.items()
-
-    def values(self) -> Iterator[_Child]:
-        yield from self._children.values()
 
     def _remove_idle(self) -> None:
         now = time.monotonic()
         if self._remove is None or now - self._checked < CHECK_EVERY:
             return
         self._checked = now
-        for values, child in list(self._children.items()):
+        for values, child in list(self.items()):
             if now - child.flushed > IDLE:
-                del self._children[values]
+                del self[values]
                 self._remove(*values)

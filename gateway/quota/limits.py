@@ -16,6 +16,8 @@ Scope = Literal["key", "tenant", "tier"]
 Quantity = Literal["requests", "tokens", "dollars", "concurrent"]
 Window = Literal["minute", "day", "month", "now"]
 """``minute`` slides; ``day`` and ``month`` are UTC's; ``now`` counts requests in flight."""
+Rule = tuple[Window, str, int, int]
+"""A limit as counters need it: window, key, column in ``Amounts``, maximum."""
 
 MOST_CALLERS = 10_000
 """Whose limits are cached; tokens of a JWT issuer can name any number of callers."""
@@ -130,9 +132,14 @@ class Limits:
         return tuple(limit.key for limit in self.each)
 
     @cached_property
-    def rules(self) -> tuple[tuple[Window, str, int, int], ...]:
-        """For each limit: window, key, column in ``Amounts``, maximum."""
+    def rules(self) -> tuple[Rule, ...]:
+        """For each limit."""
         return tuple((limit.window, limit.key, limit.column, limit.maximum) for limit in self.each)
+
+    @cached_property
+    def settled_rules(self) -> tuple[Rule, ...]:
+        """Those to be corrected once a request has ended."""
+        return tuple(rule for rule in self.rules if rule[0] != "minute" or rule[2])
 
     @cached_property
     def windows(self) -> str:
@@ -208,10 +215,9 @@ class LimitsCache:
         self._pages: list[tuple[Policy, _Page]] = []
 
     def limits(self, policy: Policy, principal: Principal) -> Limits:
-        page = next((page for known, page in self._pages if known is policy), None)
-        if page is None:
-            page = {}
-            self._pages = [(policy, page), *self._pages[:1]]
+        known, page = self._pages[0] if self._pages else (None, {})
+        if known is not policy:
+            page = self._page(policy)
         name = (principal.key_id, principal.tenant, principal.tier)
         found = page.get(name)
         if found is not None and (found[0] is principal or found[0] == principal):
@@ -221,3 +227,10 @@ class LimitsCache:
             page.clear()
         page[name] = (principal, limits)
         return limits
+
+    def _page(self, policy: Policy) -> _Page:
+        page = next((page for known, page in self._pages if known is policy), None)
+        if page is None:
+            page = {}
+            self._pages = [(policy, page), *self._pages[:1]]
+        return page

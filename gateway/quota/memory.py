@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from gateway.quota.counters import (
     ElasticRequest,
     QuotaDecision,
 )
-from gateway.quota.limits import Amounts, Limits, Window
+from gateway.quota.limits import Amounts, Limits, Rule, Window
 
 _SWEEP_AT = 4096
 NOTHING = Amounts(0, 0, 0)
@@ -161,23 +161,64 @@ class MemoryCounters:
         slot, today = at // SLOT_MS, self._on(at)
         again = self._held.get(request_id)
         divisor = 1 if elastic is None else elastic.divisor
+        fits = True
         counters: list[_Counter] = []
-        used: list[int] = []
-        granted = amounts
-        refused, longest = -1, -2
         known, rules = self._counters, limits.rules
-        for i, (window, key, column, maximum) in enumerate(rules):
+        for window, key, column, maximum in rules:
             counter = known.get(key)
             if counter is None:
                 counter = known[key] = _Counter()
             if window != "minute" or counter.period != slot:
                 counter.move_to(window, slot, today)
-            count = counter.count
             counters.append(counter)
-            used.append(count)
-            most = amounts[column]
+            if (most := amounts[column]) and most * divisor > maximum - counter.count:
+                fits = False
+        granted = amounts
+        refused, wait = -1, None
+        if again is not None:
+            granted = again.amounts
+        elif not fits:
+            granted, refused, wait = self._divided(counters, rules, amounts, elastic, at)
+        reserves = again is None and refused < 0
+        used: list[int] = []
+        resets: list[float] = []
+        for counter, (window, _, column, _) in zip(counters, rules, strict=True):
+            if reserves and (amount := granted[column]):
+                if window == "minute":
+                    counter.add(slot, amount)
+                else:
+                    counter.count += amount
+                if column or window == "now":
+                    counter.pending += amount
+            used.append(counter.count)
+            resets.append(counter.resets(window, today, at) / 1000)
+        if refused >= 0:
+            return QuotaDecision(False, tuple(used), tuple(resets), refused, wait)
+        if reserves:
+            if limits.settles:
+                self._held[request_id] = _Held(at, granted)
+            if len(known) > self._sweep_at:
+                self._sweep(at)
+        return QuotaDecision(True, tuple(used), tuple(resets), -1, None, granted)
+
+    def _divided(
+        self,
+        counters: Sequence[_Counter],
+        rules: Sequence[Rule],
+        amounts: Amounts,
+        elastic: ElasticRequest | None,
+        at: int,
+    ) -> tuple[Amounts, int, float | None]:
+        """What is granted where not all limits have capacity for all that is asked for; the index of the limit that
+        refuses, or -1, and the wait that it tells.
+        """
+        divisor = 1 if elastic is None else elastic.divisor
+        granted = amounts
+        refused, longest = -1, -2
+        for i, (counter, (window, _, column, maximum)) in enumerate(zip(counters, rules, strict=True)):
+            most, count = amounts[column], counter.count
             free = maximum - count
-            if again is not None or not most or most * divisor <= free:
+            if not most or most * divisor <= free:
                 continue
             if elastic is None:
                 take, need = min(most, free), most
@@ -193,27 +234,7 @@ class MemoryCounters:
                     refused, longest = i, wait
             if take < granted[column]:
                 granted = Amounts(*(*granted[:column], take, *granted[column + 1 :]))
-        if again is not None:
-            granted = again.amounts
-        elif refused < 0:
-            for i, (window, _, column, _) in enumerate(rules):
-                if amount := granted[column]:
-                    used[i] += amount
-                    counter = counters[i]
-                    if window == "minute":
-                        counter.add(slot, amount)
-                    else:
-                        counter.count += amount
-                    if column or window == "now":
-                        counter.pending += amount
-            if limits.settles:
-                self._held[request_id] = _Held(at, granted)
-            if len(known) > self._sweep_at:
-                self._sweep(at)
-        reset = tuple([counters[i].resets(rule[0], today, at) / 1000 for i, rule in enumerate(rules)])
-        if refused >= 0:
-            return QuotaDecision(False, tuple(used), reset, refused, longest / 1000 if longest >= 0 else None)
-        return QuotaDecision(True, tuple(used), reset, -1, None, granted)
+        return granted, refused, longest / 1000 if longest >= 0 else None
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
         held = self._held.pop(request_id, None)
@@ -224,28 +245,31 @@ class MemoryCounters:
         """Replace ``held`` by ``used``."""
         at, amounts = held
         slot, today, known = now // SLOT_MS, self._on(now), self._counters
-        for window, key, column, maximum in limits.rules:
-            if window == "minute" and not column:
-                continue
+        then = at // SLOT_MS
+        live = then >= slot - SLOTS
+        for window, key, column, maximum in limits.settled_rules:
             counter = known.get(key)
             if counter is None:
                 continue
             amount, taken = amounts[column], used[column]
-            if window != "minute" or counter.period != slot:
-                counter.move_to(window, slot, today)
             if window == "minute":
-                counter.pending -= min(amount, counter.pending)
-                live = self._is_live(at, now)
+                if counter.period != slot:
+                    counter.move_to(window, slot, today)
+                pending = counter.pending
+                counter.pending = pending - amount if amount < pending else 0
                 if taken > amount:
-                    counter.charge((at if live else now) // SLOT_MS, taken - amount, maximum)
+                    counter.charge(then if live else slot, taken - amount, maximum)
                 elif live and taken < amount:
-                    counter.add(at // SLOT_MS, taken - amount)
+                    counter.add(then, taken - amount)
                 continue
-            if window != "now" and at < today.begins(window):
+            counter.move_to(window, slot, today)
+            if window == "now":
+                taken = 0
+            elif at < today.begins(window):
                 continue
             amount = min(amount, counter.pending)
             counter.pending -= amount
-            counter.count += (0 if window == "now" else taken) - amount
+            counter.count += taken - amount
 
     def _restore(self, held: _Held, limits: Limits, now: int) -> None:
         today = self._on(now)

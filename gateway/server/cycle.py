@@ -108,20 +108,17 @@ class Cycle(RequestResponseCycle):
         return b"3\r\n:\n\n\r\n" if self.events and self.chunked_encoding else b""
 
     def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
-        whole = STATUS_LINE[status]
-        length = None
-        for name, value in (*self.default_headers, *headers):
-            if name == b"content-length":
-                length = int(value)
-            elif name == b"connection" and value == b"close":
-                self.keep_alive = False
-            elif name == b"content-type":
-                self.events = value.startswith(b"text/event-stream")
-            whole += name + b": " + value + b"\r\n"
-        lines = 1 + len(self.default_headers) + len(headers)
+        fields = [*self.default_headers, *headers]
+        whole = STATUS_LINE[status] + b"\r\n".join([*map(b": ".join, fields), b""])
+        lines = 1 + len(fields)
         if whole.count(b"\n") != lines or whole.count(b"\r") != lines:
             raise RuntimeError("a header holds a line break")
-        if not self.keep_alive and b"\r\nconnection: close\r\n" not in whole:
+        named = dict(fields)
+        length = int(named[b"content-length"]) if b"content-length" in named else None
+        self.events = named.get(b"content-type", b"").startswith(b"text/event-stream")
+        if (b"connection", b"close") in fields:
+            self.keep_alive = False
+        elif not self.keep_alive:
             whole += b"connection: close\r\n"
         self.chunked_encoding = length is None and self.scope["method"] != "HEAD" and status not in (204, 304)
         self.expected_content_length = length or 0

@@ -30,7 +30,8 @@ def fallback(health: HealthRegistry, metrics: Metrics, telemetry: Telemetry | No
                         for ready in stream.end():
                             failover.delivers(attempt)
                             yield ready
-                    await failover.pause()
+                    if not failover.answered:
+                        await failover.pause()
             finally:
                 failover.write_receipt()
 

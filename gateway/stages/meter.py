@@ -28,14 +28,14 @@ class MeterRecorder:
         self._metrics = metrics
         self._call = call
         self._model = call.model
-        self._inter_token = metrics.inter_token.labels(call.model)
+        self._inter_token = metrics.inter_token[(call.model,)]
         self._in_flight: BufferedCounter | None = None
         self._usage: Usage | None = None
         self._first = self._last = 0.0
         self._gaps = 0
 
     async def begin(self) -> None:
-        self._in_flight = self._metrics.in_flight.labels(self._model, "waiting")
+        self._in_flight = self._metrics.in_flight[self._model, "waiting"]
         self._in_flight.inc()
 
     def chunk(self, chunk: Chunk) -> None:
@@ -43,7 +43,7 @@ class MeterRecorder:
             self._first = self._last = time.perf_counter()
             if self._in_flight is not None:
                 self._in_flight.dec()
-                self._in_flight = self._metrics.in_flight.labels(self._model, "running")
+                self._in_flight = self._metrics.in_flight[self._model, "running"]
                 self._in_flight.inc()
         elif chunk.delta:
             self._gaps += 1
@@ -68,17 +68,18 @@ class MeterRecorder:
         if error is not None:
             status, facts["error"] = outcome_of(error)
             if is_refusal(error, call.receipt.attempts):
-                metrics.refused.labels(metrics.tenant(call.principal.tenant), reason_of(error)).inc()
+                metrics.refused[metrics.tenant(call.principal.tenant), reason_of(error)].inc()
         if self._in_flight is not None:
             self._in_flight.dec()
         if self._first:
             if call.cached is None:
-                metrics.first_token.labels(model).observe(self._first - call.started)
+                metrics.first_token[(model,)].observe(self._first - call.started)
             facts["first_token"] = round(self._first - call.started, 6)
         # A cached answer is no backend's work.
-        backend = call.target.backend if call.target and call.cached is None else ""
-        metrics.requests.labels(model, backend, str(status)).inc()
-        metrics.seconds.labels(model).observe(time.perf_counter() - call.started)
+        target = call.target
+        backend = target.backend if target is not None and call.cached is None else ""
+        metrics.requests[model, backend, str(status)].inc()
+        metrics.seconds[(model,)].observe(time.perf_counter() - call.started)
         if usage is not None:
             facts["prompt_tokens"] = usage.prompt
             facts["completion_tokens"] = usage.completion

@@ -42,8 +42,8 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                     call.cap = await call.allowance.hold(call)
                 sent = clock()
                 call.hints = engine_headers(call, sent)
-                metrics.dispatch_seconds.labels(call.model).observe(sent - call.started)
-                in_flight = metrics.pool_in_flight.labels(admission.pool.name)
+                metrics.dispatch_seconds[(call.model,)].observe(sent - call.started)
+                in_flight = metrics.pool_in_flight[(admission.pool.name,)]
                 in_flight.inc()
                 first_token: float | None = None
                 async with aclosing(following(call)) as chunks:
@@ -66,7 +66,7 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
         return handle
 
     async def waiting(call: Call, admission: Admission) -> Chunks:
-        gauge = metrics.pool_waiting.labels(admission.pool.name)
+        gauge = metrics.pool_waiting[(admission.pool.name,)]
         gauge.inc()
         silence = quiet if call.positions else call.policy.tier(call.principal.tier).patience
         try:
@@ -83,7 +83,7 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
     def note(call: Call, admission: Admission) -> None:
         waited = admission.waited
         if not call.shadow:
-            metrics.queue_seconds.labels(admission.pool.name, call.principal.tier).observe(waited)
+            metrics.queue_seconds[admission.pool.name, call.principal.tier].observe(waited)
         call.receipt.note(
             "queue",
             pool=admission.pool.name,
@@ -94,7 +94,7 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
 
     def refused(call: Call, error: Overloaded) -> None:
         if not call.shadow:
-            metrics.shed.labels(call.principal.tier, error.code or "").inc()
+            metrics.shed[call.principal.tier, error.code or ""].inc()
         call.receipt.note("queue", refused=error.code, retry_after=error.retry_after)
 
     return stage

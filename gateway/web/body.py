@@ -25,10 +25,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     Raises ``ClientDisconnected``; ``BodyTooLarge`` past ``limit`` bytes, as sent (at once if declared so) or
     decompressed; ``UnsupportedCoding``; and ``BadRequest`` for one that cannot be decompressed.
     """
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise _too_large(limit)
-    coding = coding_of(scope["headers"])
+    named = dict(scope["headers"])
+    declared = named.get(b"content-length", b"")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    coding = coding_of(scope["headers"]) if b"content-encoding" in named else None
     inflater = None if coding is None else Inflater(coding)
     parts: list[bytes] = []
     size = inflated = 0

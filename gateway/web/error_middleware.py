@@ -99,7 +99,7 @@ class ErrorMiddleware:
         finally:
             # The path's pattern, never the path itself: anyone can make up paths.
             route = route_of(scope) or "none"
-            self._metrics.http.labels(route, str(status or 499)).inc()
+            self._metrics.http[route, str(status or 499)].inc()
 
     def _refused(self, context: RequestContext, scope: Scope, error: GatewayError) -> None:
         """Log and record a request that was refused before any stage saw it."""

@@ -29,6 +29,8 @@ _BOUNDS = {
     "input": "prompts",
 }
 """Lists in a body, and which of the policy's ``limits`` bounds them."""
+_SHORT = 1024
+"""Bytes in which brackets are soon counted."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -92,9 +94,10 @@ def _values(body: bytes, *, quotes: int) -> int:
 def _bound_lists(
     value: Mapping[str, Any], limits: RequestLimits, bounds: Mapping[str, str], conversation: str
 ) -> None:
-    for name, entries in value.items():
+    for name in filter(bounds.__contains__, value):
+        entries = value[name]
         # A prompt of token ids is one prompt.
-        if type(entries) is list and name in bounds and entries and not isinstance(entries[0], int):
+        if type(entries) is list and entries and not isinstance(entries[0], int):
             longest: int = getattr(limits, bounds[name])
             if len(entries) > longest:
                 raise _too_long(name, len(entries), longest)
@@ -118,9 +121,11 @@ def _too_long(name: str, length: int, longest: int) -> BadRequest:
 
 def is_too_deep(data: bytes, value: Any, depth: int) -> bool:
     """``is_deeper`` for the ``value`` of ``data``, which mostly has too few brackets for it."""
+    if len(data) <= _SHORT and data.count(b"{") + data.count(b"[") <= depth:
+        return False
     left = depth
     for bracket in (b"{", b"["):
-        # To hop from one to the next is cheaper than to count them: most bytes are text.
+        # In a longer one, to hop from one to the next is cheaper than to count them: most bytes are text.
         at = data.find(bracket)
         while at >= 0 and left >= 0:
             left -= 1

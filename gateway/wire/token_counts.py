@@ -5,19 +5,20 @@ from __future__ import annotations
 from gateway.types import Json
 
 
+def counted(value: Json) -> int | None:
+    """``value`` as a number of tokens; 0 where there is none, None where it is something else."""
+    if type(value) is int:
+        return value if value >= 0 else None
+    if value is None:
+        return 0
+    return int(value) if type(value) is float and value >= 0 and value.is_integer() else None
+
+
 def is_count(raw: Json, name: str) -> bool:
     """Whether ``name`` is a number of tokens in ``raw``, or is left out, as an answer's is for embeddings."""
-    value = raw.get(name) if isinstance(raw, dict) else None
-    if type(value) is int:
-        return value >= 0
-    return value is None or (type(value) is float and value >= 0 and value.is_integer())
+    return counted(raw.get(name) if isinstance(raw, dict) else None) is not None
 
 
 def count(raw: Json, name: str) -> int:
     """0 where there is none."""
-    if not isinstance(raw, dict):
-        return 0
-    value = raw.get(name)
-    if type(value) is int:
-        return max(value, 0)
-    return int(value) if type(value) is float and is_count(raw, name) else 0
+    return (counted(raw.get(name)) or 0) if isinstance(raw, dict) else 0

@@ -39,6 +39,7 @@ _LONGEST_PRODUCT = 64
 _TRACE = frozenset({b"traceparent", b"tracestate"})
 _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
 """Headers of the caller's that its model's provider is to see; only backends that know them pass them on."""
+_HEEDED = _TRACE | _PROVIDER | {b"cache-control", b"x-tollgate-deadline", b"user-agent", b"x-tollgate-queue"}
 
 
 class Generate:
@@ -219,7 +220,7 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     cache_control, deadline, positions, user_agent = "", None, False, ""
     headers = {"traceparent": "", "x-request-id": context.request_id}
     provider: dict[str, str] = {}
-    for name, value in scope["headers"]:
+    for name, value in [header for header in scope["headers"] if header[0] in _HEEDED]:
         if name in _TRACE:
             headers[name.decode()] = value.decode("latin-1")
         elif name == b"cache-control":
@@ -231,7 +232,7 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
             user_agent = _product(value)
         elif name == b"x-tollgate-queue":
             positions = value.strip().lower() == b"positions"
-        elif name in _PROVIDER:
+        else:
             before = provider.get(name.decode())
             text = value.decode("latin-1")
             provider[name.decode()] = text if before is None else f"{before},{text}"
@@ -277,11 +278,6 @@ def _seconds(text: str) -> float:
 
 def reply_headers(call: Call) -> Headers:
     answered = call.candidate.model if call.candidate else call.model
-    return [
-        (b"x-tollgate-model", answered.encode()),
-        *(
-            (name.encode(), value.encode())
-            for name, value in call.reply_headers.items()
-            if name != "x-tollgate-model"
-        ),
-    ]
+    headers = {"x-tollgate-model": answered, **call.reply_headers}
+    headers["x-tollgate-model"] = answered
+    return [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.types import Json, Usage
-from gateway.wire.token_counts import count, is_count
+from gateway.wire.token_counts import count, counted
 
 
 def read_usage(raw: Json) -> Usage | None:
@@ -15,12 +15,12 @@ def read_usage(raw: Json) -> Usage | None:
     """
     if not isinstance(raw, dict) or not raw:
         return None
-    if not (is_count(raw, "prompt_tokens") and is_count(raw, "completion_tokens")):
+    prompt, completion = counted(raw.get("prompt_tokens")), counted(raw.get("completion_tokens"))
+    if prompt is None or completion is None:
         return None
     read, details = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
-    prompt, completion = count(raw, "prompt_tokens"), count(raw, "completion_tokens")
     reasoning = count(details, "reasoning_tokens") if details else 0
-    if (beyond := count(raw, "total_tokens") - prompt - completion) > 0:
+    if (beyond := (counted(raw.get("total_tokens")) or 0) - prompt - completion) > 0:
         # xAI and Gemini leave reasoning, which they bill, out of the completion; others report only the total.
         if prompt or completion:
             completion, reasoning = completion + beyond, max(reasoning, beyond)
@@ -46,6 +46,8 @@ _DETAILS: Mapping[str, frozenset[str]] = {
 
 def _beside(raw: Mapping[str, Json]) -> dict[str, Json] | None:
     """What a server reports that is not read here, for its caller as it is; of the details, too."""
+    if raw.keys() <= _COUNTED:
+        return None
     more: dict[str, Json] = {}
     for name, value in raw.items():
         if (known := _DETAILS.get(name)) is not None:
