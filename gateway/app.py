@@ -25,12 +25,14 @@ from gateway.policy.key_store import state_files
 from gateway.policy.reload import PolicyWatcher
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.generations import Generations
+from gateway.runtime.sampler import Sampler
 from gateway.runtime.worker_state import WorkerState
 from gateway.settings import Settings
 from gateway.web import routes
 from gateway.web.auth import AuthMiddleware
 from gateway.web.cors import CorsMiddleware
 from gateway.web.error_middleware import ErrorMiddleware
+from gateway.web.operator_port import OperatorPort
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import EndpointRouter
 
@@ -90,6 +92,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         try:
             watchers.append(watcher)
             async with watcher, peers:
+                watching.append(asyncio.create_task(Sampler(state, generations.current, watcher).run()))
                 if pulse is not None:
                     watching.append(asyncio.create_task(watchdog.heartbeat(pulse)))
                 yield
@@ -106,7 +109,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     endpoints = routes.build(
         metrics,
         pool,
-        OperatorToken(settings.metrics_token),
+        OperatorToken(settings.metrics_token, settings.metrics_port),
         background,
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
@@ -115,7 +118,9 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         metrics_age=settings.metrics_age,
     )
     router = EndpointRouter([*endpoints, *admin_routes(admin_operations)], lifespan)
-    guarded = AuthMiddleware(router, public=routes.PUBLIC)
+    guarded: ASGIApp = AuthMiddleware(router, public=routes.PUBLIC)
+    if settings.metrics_port is not None:
+        guarded = OperatorPort(guarded, settings.metrics_port, routes.OPERATORS)
     app = ErrorMiddleware(
         guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer
     )

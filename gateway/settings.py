@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 SOCKET_FDS = "TOLLGATE_SOCKET_FDS"
-"""The variable that holds the file descriptors of listening sockets: a worker's own, then those of its siblings."""
+"""The variable that holds the file descriptors of listening sockets, port by port with a semicolon between: a worker's
+own, then those of its siblings."""
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -118,8 +119,13 @@ class Settings:
     0 is never."""
     metrics_token: Annotated[str | None, _text] = None
     """Opens ``/metrics`` and the details of ``/readyz``; ``tollgate serve`` makes one where none is given."""
+    metrics_port: Annotated[int | None, _integer(0, 65535)] = None
+    """A port for ``/metrics`` and the details of ``/readyz`` alone, which needs no token; None: they are on ``port``,
+    behind the token. 0 takes any free port."""
+    metrics_host: Annotated[str | None, _text] = None
+    """The address of that port; None is ``host``."""
     metrics_tenants: Annotated[bool, _flag] = False
-    """Whether ``/metrics`` has a label for the tenant."""
+    """Whether ``/metrics`` has a label for the tenant, where the policy's ``metrics`` is silent."""
     metrics_age: Annotated[float, _seconds()] = 1.0
     """Seconds for which a rendered ``/metrics`` page is served again."""
     state_dir: Annotated[Path, Path] = Path(".tollgate")

@@ -7,8 +7,9 @@ import asyncio
 import json
 import logging
 import os
+import socket
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TextIO, get_args
@@ -32,7 +33,16 @@ log = logging.getLogger(__name__)
 
 _PORT_TIMEOUT = 3.0
 """Seconds to wait for the engine of a previous gateway to release its port."""
-_FLAGS = ("policies", "host", "port", "workers", "log_level", "shutdown_delay", "drain_timeout")
+_FLAGS = (
+    "policies",
+    "host",
+    "port",
+    "workers",
+    "log_level",
+    "shutdown_delay",
+    "drain_timeout",
+    "metrics_port",
+)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,11 +53,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "finish; a second Ctrl-C stops at once. At SIGTERM it goes on serving for a while first.",
         epilog="Every option can be given by an environment variable: TOLLGATE_POLICIES, TOLLGATE_HOST, TOLLGATE_PORT, "
         "TOLLGATE_WORKERS, TOLLGATE_LOG_LEVEL, TOLLGATE_SHUTDOWN_DELAY, "
-        "TOLLGATE_DRAIN_TIMEOUT. By environment only: TOLLGATE_LOG_FORMAT=json, "
+        "TOLLGATE_DRAIN_TIMEOUT, TOLLGATE_METRICS_PORT. By environment only: TOLLGATE_LOG_FORMAT=json, "
         "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES, TOLLGATE_HEARTBEAT, TOLLGATE_READ_TIMEOUT, "
         "TOLLGATE_WRITE_TIMEOUT, TOLLGATE_MAX_CONNECTIONS, TOLLGATE_MAX_UNAUTHENTICATED, "
         "TOLLGATE_MAX_UNAUTHENTICATED_PER_ADDRESS, "
-        "TOLLGATE_WATCHDOG, TOLLGATE_METRICS_TOKEN, TOLLGATE_METRICS_TENANTS=true.",
+        "TOLLGATE_WATCHDOG, TOLLGATE_METRICS_TOKEN, TOLLGATE_METRICS_HOST, TOLLGATE_METRICS_TENANTS=true.",
     )
     parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")
     parser.add_argument(
@@ -65,6 +75,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--drain-timeout",
         metavar="S",
         help="seconds that requests in flight get when the gateway is stopped (30)",
+    )
+    parser.add_argument(
+        "--metrics-port",
+        metavar="P",
+        help="a port of its own for /metrics, without a token: reachable for Prometheus alone (none: /metrics is on "
+        "the gateway's port, behind a token); 0 takes any that is free",
     )
     parser.set_defaults(run=run)
 
@@ -87,15 +103,43 @@ def run(arguments: argparse.Namespace) -> int:
     tables = KeyTableReader()
     try:
         loaded = load_policy(settings.policies, env, also=state_files(settings.state_dir), tables=tables)
-        listeners = listen(settings.host, settings.port, settings.workers)
     except PolicyError as error:
         return _fail(f"the policy is rejected:\n{error}")
+    with ExitStack() as stack:
+        try:
+            listeners = listen(settings.host, settings.port, settings.workers)
+            for listener in listeners:
+                stack.enter_context(listener)
+            operators = _operators_listeners(settings)
+            for listener in operators:
+                stack.enter_context(listener)
+        except CannotListen as error:
+            return _fail(str(error))
+        if why := unsound(loaded) or obstructed(loaded, patience=_PORT_TIMEOUT):
+            return _fail(why)
+        if operators:
+            settings = replace(settings, metrics_port=reachable(operators[0])[1])
+        return _serve(settings, loaded, listeners, operators, env, tables)
+
+
+def _operators_listeners(settings: Settings) -> list[socket.socket]:
+    """Those of the port for metrics, if there is to be one. Raises ``CannotListen``."""
+    if settings.metrics_port is None:
+        return []
+    try:
+        return listen(settings.metrics_host or settings.host, settings.metrics_port, settings.workers)
     except CannotListen as error:
-        return _fail(str(error))
-    if why := unsound(loaded) or obstructed(loaded, patience=_PORT_TIMEOUT):
-        for listener in listeners:
-            listener.close()
-        return _fail(why)
+        raise CannotListen(f"no port for metrics (--metrics-port): {error}") from None
+
+
+def _serve(
+    settings: Settings,
+    loaded: Loaded,
+    listeners: Sequence[socket.socket],
+    operators: Sequence[socket.socket],
+    env: dict[str, str],
+    tables: KeyTableReader,
+) -> int:
     development = None
     if not (loaded.policy.keys or loaded.policy.jwt) or env.get(VARIABLE):
         development = development_key(settings.state_dir, env)
@@ -106,13 +150,11 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.metrics_token is None:
         settings = replace(settings, metrics_token=metrics_token(settings.state_dir))
     reporter = _Reporter(settings, reachable(listeners[0]), development)
-    with ExitStack() as stack:
-        for listener in listeners:
-            stack.enter_context(listener)
-        try:
-            return asyncio.run(run_gateway(settings, listeners, env, reporter.callbacks(), tables))
-        except PolicyError as error:
-            return _fail(f"the policy is rejected:\n{error}")
+    running = run_gateway(settings, listeners, env, reporter.callbacks(), tables, operators=operators)
+    try:
+        return asyncio.run(running)
+    except PolicyError as error:
+        return _fail(f"the policy is rejected:\n{error}")
 
 
 class _Reporter:

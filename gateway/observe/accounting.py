@@ -48,6 +48,9 @@ class Accounting:
         usage, model = upstream.usage, upstream.model
         metrics.tokens[model, "in", upstream.purpose].inc(usage.prompt)
         metrics.tokens[model, "out", upstream.purpose].inc(usage.completion)
+        if metrics.tenants.enabled and (tenant := metrics.tenant(principal.tenant)):
+            metrics.tenant_tokens[tenant, "in"].inc(usage.prompt)
+            metrics.tenant_tokens[tenant, "out"].inc(usage.completion)
         if charge.nanodollars:
             dollars = charge.nanodollars / NANO
             metrics.cost[metrics.tenant(principal.tenant), model, upstream.purpose].inc(dollars)

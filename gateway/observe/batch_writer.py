@@ -80,6 +80,11 @@ class BatchWriter(Generic[T]):
     def closed(self) -> bool:
         return not self._backlog
 
+    @property
+    def backlog(self) -> int:
+        """How many wait to be written."""
+        return len(self._items)
+
     def waiting(self) -> list[T]:
         """What is not yet written, the oldest first."""
         return list(self._items)

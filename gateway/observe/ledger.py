@@ -52,6 +52,15 @@ class Ledger:
         """Requests that were not recorded."""
         return self._writer.lost
 
+    @property
+    def waiting(self) -> int:
+        """Rows that are not yet written."""
+        return self._writer.backlog
+
+    @property
+    def closed(self) -> bool:
+        return self._writer.closed
+
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
         """Record a request that has ended, with its last attempt. Repeating it changes nothing.
 

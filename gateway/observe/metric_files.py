@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable from which prometheus_client, when imported, takes the folder."""
-FILES = ("counter", "histogram", "gauge_livesum", "gauge_livemin")
+FILES = ("counter", "histogram", "gauge_livesum", "gauge_livemin", "gauge_livemax")
 """One for each type of metric (and mode of gauges) in ``gateway.observe.metrics``."""
 FIRST = 2**17
 """Initial bytes of a file. prometheus_client doubles it whenever it is full."""

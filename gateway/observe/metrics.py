@@ -10,8 +10,6 @@ from pathlib import Path
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
-    Counter,
-    Gauge,
     Histogram,
     Metric,
     disable_created_metrics,
@@ -19,61 +17,16 @@ from prometheus_client import (
 )
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from gateway.observe.metric_buffers import Buffered, BufferedCounter, BufferedHistogram, Family
-from gateway.observe.metric_files import FOLDER, MetricFiles
-
-Collected = Counter | Gauge | Histogram
+from gateway.observe import metric_buckets
+from gateway.observe.metric_buffers import Buffered
+from gateway.observe.metric_families import Collected, Families
+from gateway.observe.metric_files import FOLDER
+from gateway.observe.tenant_labels import TenantLabels
 
 SAMPLES_AT_ONCE = 100
 """Rendered without a pause: about a millisecond."""
 KIND = CONTENT_TYPE_LATEST
 """The type of what ``render`` returns."""
-
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-_LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-_LOOKS = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
-_GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-_SCANS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-
-
-class _Families:
-    """Makes the metrics of one registry."""
-
-    def __init__(self, registry: CollectorRegistry, changed: list[Buffered]) -> None:
-        self._registry = registry
-        self._changed = changed
-        self.made: list[Collected] = []
-        files = MetricFiles.of_this_process()
-        self._has_space = files.allocate if files is not None else lambda: True
-        self._has_space()
-        self._may_remove = files is None  # prometheus_client cannot remove from its files
-
-    def counter(self, name: str, about: str, labels: list[str]) -> Family[BufferedCounter]:
-        return self._counts(Counter(name, about, labels, registry=self._registry), remove_idle=True)
-
-    def gauge(self, name: str, about: str, labels: list[str]) -> Family[BufferedCounter]:
-        return self._counts(Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum"))
-
-    def histogram(
-        self, name: str, about: str, labels: list[str], buckets: tuple[float, ...]
-    ) -> Family[BufferedHistogram]:
-        metric = Histogram(name, about, labels, buckets=buckets, registry=self._registry)
-        self.made.append(metric)
-        return Family(
-            lambda values: BufferedHistogram(metric.labels(*values), self._changed),
-            dropped=BufferedHistogram(None, self._changed),
-            has_space=self._has_space,
-            remove=metric.remove if self._may_remove else None,
-        )
-
-    def _counts(self, metric: Counter | Gauge, *, remove_idle: bool = False) -> Family[BufferedCounter]:
-        self.made.append(metric)
-        return Family(
-            lambda values: BufferedCounter(metric.labels(*values), self._changed),
-            dropped=BufferedCounter(None, self._changed),
-            has_space=self._has_space,
-            remove=metric.remove if remove_idle and self._may_remove else None,
-        )
 
 
 class Metrics:
@@ -81,13 +34,13 @@ class Metrics:
     workers."""
 
     def __init__(self, *, tenants: bool = False) -> None:
-        """``tenants``: label metrics with tenants' names."""
+        """``tenants``: label metrics with tenants' names, unless the policy says otherwise."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # half the lines; resets are found without them
-        self._tenants = tenants
+        self.tenants = TenantLabels(by_default=tenants)
         self._registry = CollectorRegistry()
         here = self._registry
         self._changed: list[Buffered] = []
-        make = _Families(here, self._changed)
+        make = Families(here, self._changed)
         self.http = make.counter(
             "tollgate_http_requests_total",
             "HTTP requests by route and status.",
@@ -102,31 +55,31 @@ class Metrics:
             "tollgate_request_seconds",
             "From arrival to the end of the answer.",
             ["model"],
-            _SECONDS,
+            metric_buckets.WHOLE,
         )
         self.first_token = make.histogram(
             "tollgate_time_to_first_token_seconds",
             "From arrival to the first chunk, of answers that no cache gave.",
             ["model"],
-            _SECONDS,
+            metric_buckets.FIRST_TOKEN,
         )
         self.inter_token = make.histogram(
             "tollgate_inter_token_seconds",
             "Between the chunks of one answer that no cache gave; those that came together count as one.",
             ["model"],
-            _GAPS,
+            metric_buckets.INTER_TOKEN,
         )
         self.dispatch_seconds = make.histogram(
             "tollgate_dispatch_seconds",
             "From arrival until the request was sent to a backend: guards, queue and failed attempts included.",
             ["model"],
-            _SECONDS,
+            metric_buckets.WAIT,
         )
         self.queue_seconds = make.histogram(
             "tollgate_queue_seconds",
             "Wait in a backend's queue, 0 where there was a free slot; those that gave up waiting included.",
             ["backend", "tier"],
-            _SECONDS,
+            metric_buckets.WAIT,
         )
         self.tokens = make.counter(
             "tollgate_tokens_total",
@@ -191,7 +144,7 @@ class Metrics:
         self.loop_lag = Histogram(
             "tollgate_event_loop_lag_seconds",
             "By how much a timer of a worker's event loop came late.",
-            buckets=_LAGS,
+            buckets=metric_buckets.LAG,
             registry=here,
         )
         self.cache = make.counter(
@@ -203,7 +156,7 @@ class Metrics:
             "tollgate_cache_seconds",
             "To look for an answer, in the exact or the semantic cache.",
             ["cache"],
-            _LOOKS,
+            metric_buckets.LOOK,
         )
         self.guard_scans = make.counter(
             "tollgate_guard_scans_total",
@@ -214,7 +167,7 @@ class Metrics:
             "tollgate_guard_scan_seconds",
             "How long a scan took.",
             ["guard", "check"],
-            _SCANS,
+            metric_buckets.SCAN,
         )
         self.guard_hits = make.counter(
             "tollgate_guard_hits_total",
@@ -245,25 +198,92 @@ class Metrics:
             "tollgate_guard_time_to_cut_seconds",
             "From the arrival of the first unsafe character to the cut.",
             ["guard"],
-            _GAPS,
+            metric_buckets.INTER_TOKEN,
         )
         self.guard_leaked = make.counter(
             "tollgate_guard_leaked_characters_total",
             "Characters that had been sent, from the first unsafe one on, when an answer was cut.",
             ["guard"],
         )
-        self.policy_generation = Gauge(
+        self.policy_generation = make.plain_gauge(
             "tollgate_policy_generation",
             "How many policies this worker has taken up; it grows with each good edit.",
-            registry=here,
-            multiprocess_mode="livemin",
+            mode="livemin",
         )
-        self.policy_errors = Counter(
+        self.policy_errors = make.plain_counter(
             "tollgate_policy_errors_total",
             "Policy edits that were refused; the last good one stays.",
-            registry=here,
         )
-        self._collected = [*make.made, self.loop_lag, self.policy_generation, self.policy_errors]
+        self.policy_rejected = make.plain_gauge(
+            "tollgate_policy_rejected",
+            "1 while the policy folder as it is now is refused, and an older policy is in force.",
+            mode="livemax",
+        )
+        self.breaker_state = make.sampled(
+            "tollgate_breaker_state",
+            "Of a target (model: as the backend names it): 0 closed, 1 open for some keys or tenants, 2 for everybody.",
+            ["backend", "model"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.saturation = make.sampled(
+            "tollgate_backend_saturation",
+            "How full a backend is, 0 to 1: its slots, its tokens in flight, or its own figure, whichever is fullest.",
+            ["backend"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.store_up = make.sampled(
+            "tollgate_store_up",
+            "Whether Redis answers (1), by what is kept there: quotas, receipts (and cached answers), responses.",
+            ["store"],
+            mode="livemin",
+            absent=1.0,
+        )
+        self.sidecar_up = make.sampled(
+            "tollgate_sidecar_up",
+            "Whether the process with the small models answers a worker (1); absent where the policy needs none.",
+            ["worker"],
+            mode="livemin",
+            absent=1.0,
+        )
+        self.budget_used = make.sampled(
+            "tollgate_budget_used_ratio",
+            "Used share of a tenant's budget; of the fullest where tenants are not told apart.",
+            ["tenant", "window"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.over_budget = make.sampled(
+            "tollgate_tenants_over_budget",
+            "Tenants whose budget of a day or a month is used up.",
+            ["window"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.ledger_lost = make.plain_counter(
+            "tollgate_ledger_rows_lost_total", "Rows that could not be written to the ledger."
+        )
+        self.ledger_waiting = make.plain_gauge(
+            "tollgate_ledger_rows_waiting", "Rows that wait to be written to the ledger.", mode="livesum"
+        )
+        self.tenant_requests = make.counter(
+            "tollgate_tenant_requests_total",
+            "Model requests by tenant and outcome; only where tenants are told apart.",
+            ["tenant", "status"],
+        )
+        self.tenant_tokens = make.counter(
+            "tollgate_tenant_tokens_total",
+            "Tokens by tenant; only where tenants are told apart.",
+            ["tenant", "direction"],
+        )
+        self.tenant_first_token = make.histogram(
+            "tollgate_tenant_time_to_first_token_seconds",
+            "As tollgate_time_to_first_token_seconds, by tenant; only where tenants are told apart.",
+            ["tenant"],
+            metric_buckets.FIRST_TOKEN,
+        )
+        self._collected = [*make.made, self.loop_lag]
 
     def observe_lag(self, late: float) -> None:
         """A timer of the event loop was ``late`` by so many seconds. Flushes all metrics."""
@@ -276,8 +296,8 @@ class Metrics:
         self._changed.clear()
 
     def tenant(self, name: str) -> str:
-        """The value of the label ``tenant``: empty, unless the operator enables it."""
-        return name if self._tenants else ""
+        """The value of the label ``tenant``: empty, unless the operator has tenants told apart."""
+        return self.tenants.of(name)
 
     @property
     def folder(self) -> Path | None:

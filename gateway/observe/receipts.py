@@ -25,7 +25,7 @@ class Receipts:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._loop = asyncio.get_running_loop()
         self._writer = BatchWriter("receipts", self._write)
 
@@ -38,7 +38,7 @@ class Receipts:
         for owner, receipt in self._writer.waiting():
             if receipt.request_id == request_id and owner == tenant:
                 return cast("dict[str, Any]", orjson.loads(_body(receipt)))
-        value = await self._store.get(_key(tenant, request_id))
+        value = await self.store.get(_key(tenant, request_id))
         return None if value is None else orjson.loads(value)
 
     async def written(self) -> None:
@@ -50,7 +50,7 @@ class Receipts:
         await asyncio.to_thread(self._writer.close)
         if late := len(self._writer.waiting()):
             log.warning("%d receipts were not stored in time", late)
-        await self._store.aclose()
+        await self.store.aclose()
 
     def _write(self, batch: list[tuple[str, Receipt]]) -> None:
         """Runs in the writer's thread; the store is the event loop's."""
@@ -61,7 +61,7 @@ class Receipts:
             except TypeError:
                 self._writer.lost += 1
                 log.exception("the receipt of %s is lost to a bug", receipt.request_id)
-        storing = asyncio.run_coroutine_threadsafe(self._store.put(bodies, TTL), self._loop)
+        storing = asyncio.run_coroutine_threadsafe(self.store.put(bodies, TTL), self._loop)
         try:
             storing.result(SECONDS_TO_CLOSE)
         except (StoreDown, TimeoutError) as error:

@@ -56,9 +56,11 @@ async def run(
     env: Mapping[str, str],
     callbacks: Callbacks,
     tables: KeyTableReader | None = None,
+    *,
+    operators: Sequence[socket.socket] = (),
 ) -> int:
     """Serve until stopped by a signal; the exit code is 0, or 128 and the signal that cut the draining short.
-    ``tables`` remembers the keys that it read before.
+    ``tables`` remembers the keys that it read before; ``operators`` listen on the operator's own port.
 
     Raises ``PolicyError`` if there is no policy to start with.
     """
@@ -98,7 +100,8 @@ async def run(
                     settings.policies, settings.state_dir, watcher, scratch / "keys", settings.workers, env
                 ),
             ):
-                _start_workers(supervisor, shared, listeners, _shared_metrics(scratch, settings.workers))
+                ports = [listeners, operators] if operators else [listeners]
+                _start_workers(supervisor, shared, ports, _shared_metrics(scratch, settings.workers))
                 ready = asyncio.create_task(_announce(listeners[0], watcher, settings, callbacks))
                 await signals.stop.wait()
                 was_ready = ready.done()
@@ -109,7 +112,7 @@ async def run(
                     (scratch / "draining").touch()
                     await signals.pause(settings.shutdown_delay)
             callbacks.on_stop()
-            for listener in listeners:
+            for listener in (*listeners, *operators):
                 listener.close()
             draining = asyncio.create_task(supervisor.shut_down())
             forced = asyncio.create_task(signals.force.wait())
@@ -142,17 +145,27 @@ def _warn(loaded: Loaded, settings: Settings) -> None:
 
 
 def _start_workers(
-    supervisor: Supervisor, settings: Settings, listeners: Sequence[socket.socket], env: Mapping[str, str]
+    supervisor: Supervisor,
+    settings: Settings,
+    ports: Sequence[Sequence[socket.socket]],
+    env: Mapping[str, str],
 ) -> None:
+    """``ports`` has the listening sockets of each port."""
     for number in range(1, settings.workers + 1):
-        own = (number - 1) % len(listeners)
-        fds = [listener.fileno() for listener in (listeners[own], *listeners[:own], *listeners[own + 1 :])]
+        turned = [_own_first(listeners, number - 1) for listeners in ports]
+        text = ";".join(" ".join(map(str, fds)) for fds in turned)
         supervisor.start_worker(
             "gateway" if settings.workers == 1 else f"gateway {number}",
             (sys.executable, "-m", "gateway.process.worker"),
-            env={**replace(settings, worker=number).to_env(), **env, SOCKET_FDS: " ".join(map(str, fds))},
-            pass_fds=fds,
+            env={**replace(settings, worker=number).to_env(), **env, SOCKET_FDS: text},
+            pass_fds=[fd for fds in turned for fd in fds],
         )
+
+
+def _own_first(listeners: Sequence[socket.socket], worker: int) -> list[int]:
+    """File descriptors: that of the worker's own socket, then the others'."""
+    own = worker % len(listeners)
+    return [listener.fileno() for listener in (listeners[own], *listeners[:own], *listeners[own + 1 :])]
 
 
 async def _announce(

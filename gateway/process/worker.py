@@ -39,7 +39,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = Settings.from_env(os.environ)
-        fds = [int(fd) for fd in os.environ[SOCKET_FDS].split()]
+        ports = [[int(fd) for fd in port.split()] for port in os.environ[SOCKET_FDS].split(";")]
         pulse = os.environ.get(watchdog.PULSE_FD)
     except (SettingsError, KeyError, ValueError) as error:
         print(f"{error}. Workers are started by 'tollgate serve'.", file=sys.stderr)  # noqa: T201
@@ -62,10 +62,10 @@ def main() -> int:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.drain_timeout),
     )
-    own, *siblings = [socket.socket(fileno=fd) for fd in fds]
-    server = WorkerServer(config, siblings)
+    own = [socket.socket(fileno=fds[0]) for fds in ports]
+    server = WorkerServer(config, [socket.socket(fileno=fd) for fds in ports for fd in fds[1:]])
     _tune_garbage_collection()
-    server.run(sockets=[own])
+    server.run(sockets=own)
     return 0 if server.started else 3
 
 

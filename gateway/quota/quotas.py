@@ -147,6 +147,11 @@ class Quotas:
             return None
         return "Redis does not answer, and 'on_store_failure: closed' refuses all that is under limits"
 
+    @property
+    def store_up(self) -> bool | None:
+        """Whether the store answered when it was last asked; None for counters in memory."""
+        return not self._counters.away if isinstance(self._counters, FailoverCounters) else None
+
     def watch(self) -> None:
         """Start to learn what other processes use. Does not wait, nor fail."""
         if isinstance(self._counters, FailoverCounters):

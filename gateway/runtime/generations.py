@@ -34,7 +34,9 @@ class Generations:
         before = self._current
         self._current = await build_runtime(loaded, self._state, before)
         self._live.append(self._current)
-        self._state.metrics.policy_generation.inc()
+        metrics, policy = self._state.metrics, loaded.policy
+        metrics.tenants.update(policy.metrics.tenants, policy.metrics.max_tenants, policy.tenants)
+        metrics.policy_generation.inc()
         for name, reason in loaded.disabled.items():
             log.warning("backend '%s' is disabled: %s", name, reason)
         if before is not None:

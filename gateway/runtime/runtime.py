@@ -21,6 +21,7 @@ from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy import schema
 from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
+from gateway.stores.redis import RedisStore
 from gateway.stores.responses import ResponseStore
 from gateway.types import Backend, Handler
 
@@ -68,6 +69,15 @@ class Runtime:
             *self.caches.resources,
         ]
         return frozenset(resource for resource in owned if resource is not None)
+
+    @property
+    def stores_up(self) -> dict[str, bool]:
+        """Whether Redis answered when it was last asked, by what is kept there."""
+        stores = {"receipts": self.receipts.store}
+        if self.responses is not None:
+            stores["responses"] = self.responses.store
+        found = {name: not store.down for name, store in stores.items() if isinstance(store, RedisStore)}
+        return found if self.quotas.store_up is None else {"quotas": self.quotas.store_up, **found}
 
     def in_use(self) -> Self:
         """``with`` it for the length of a request: nothing that it may need is closed meanwhile."""

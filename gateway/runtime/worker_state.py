@@ -62,6 +62,7 @@ class WorkerState:
         classifier = ComplexityClassifier.load()
         self.scorer = RequestScorer(classifier)
         self.embedded_scorer = RequestScorer(EmbeddingScorer.load(classifier, self.sidecar))
+        self.worker = worker
         self.pools = Pools(workers, worker, folder=slots)
         self.health = HealthRegistry(listener=BackendWatch(metrics))
         self.affinity = Affinity()

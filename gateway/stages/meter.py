@@ -74,12 +74,16 @@ class MeterRecorder:
         if self._first:
             if call.cached is None:
                 metrics.first_token[(model,)].observe(self._first - call.started)
+                if metrics.tenants.enabled and (tenant := metrics.tenant(call.principal.tenant)):
+                    metrics.tenant_first_token[(tenant,)].observe(self._first - call.started)
             facts["first_token"] = round(self._first - call.started, 6)
         # A cached answer is no backend's work.
         target = call.target
         backend = target.backend if target is not None and call.cached is None else ""
         metrics.requests[model, backend, str(status)].inc()
         metrics.seconds[(model,)].observe(time.perf_counter() - call.started)
+        if metrics.tenants.enabled and (tenant := metrics.tenant(call.principal.tenant)):
+            metrics.tenant_requests[tenant, str(status)].inc()
         if usage is not None:
             facts["prompt_tokens"] = usage.prompt
             facts["completion_tokens"] = usage.completion

@@ -19,6 +19,11 @@ class RedisStore:
         self._prefix = prefix
         self._link = RedisLink(url, name, prefix=prefix)
 
+    @property
+    def down(self) -> bool:
+        """Whether it failed when it was last asked."""
+        return self._link.down
+
     async def put(self, values: Mapping[str, bytes], ttl: float) -> None:
         milliseconds = max(1, round(ttl * 1000))
 

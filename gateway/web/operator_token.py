@@ -7,18 +7,22 @@ from hmac import compare_digest
 from starlette.types import Scope
 
 from gateway.errors import Unauthenticated
+from gateway.web.operator_port import arrived_at
 
 _SCHEME = b"bearer "
 
 
 class OperatorToken:
-    """``token`` None: no request has it."""
+    """``token`` None: no request has it. Who can reach ``port``, the operator's own, needs none."""
 
-    def __init__(self, token: str | None) -> None:
+    def __init__(self, token: str | None, port: int | None = None) -> None:
         self._token = token.encode() if token else None
+        self._port = port
 
     def matches(self, scope: Scope) -> bool:
-        """Whether the request has the token (``authorization: Bearer …``)."""
+        """Whether the request has the token (``authorization: Bearer …``), or came by the operator's port."""
+        if arrived_at(scope, self._port):
+            return True
         values = [value for name, value in scope["headers"] if name == b"authorization"]
         return (
             self._token is not None

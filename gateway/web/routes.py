@@ -34,6 +34,8 @@ from gateway.wire.openai import models as openai_models
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.wire.openai.errors import error_body as openai_error
 
+OPERATORS = ("/healthz", "/readyz", "/metrics")
+"""What the operator's port has."""
 PUBLIC = ("/healthz", "/readyz", "/metrics", "/openapi.json")
 
 

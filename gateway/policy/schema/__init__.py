@@ -182,6 +182,15 @@ class LedgerSettings(Frozen):
     """An SQLite file; a relative path begins at the state folder."""
 
 
+class MetricsSettings(Frozen):
+    """What ``/metrics`` tells."""
+
+    tenants: Annotated[bool | None, Field(strict=True)] = None
+    """Whether tenants are told apart; None is as the environment says (``TOLLGATE_METRICS_TENANTS``)."""
+    max_tenants: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 100
+    """Tenants that have labels of their own; the others share one."""
+
+
 class Billing(Frozen):
     """Who pays for what is sent to models on account of a request and is no part of its answer."""
 
@@ -239,6 +248,7 @@ class Policy(Frozen):
     telemetry: Telemetry = Telemetry()
     """Where traces and metrics are sent."""
     ledger: LedgerSettings = LedgerSettings()
+    metrics: MetricsSettings = MetricsSettings()
     billing: Billing = Billing()
     store: Annotated[str, AfterValidator(_store)] = "memory"
     """Where workers and replicas share state: ``memory`` is this process alone."""

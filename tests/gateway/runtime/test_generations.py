@@ -255,7 +255,7 @@ async def test_caches_and_receipts_may_have_a_store_of_their_own(redis_server: R
     caches = {"exact": {}}
     await generations.apply_policy(loaded({"up": openai()}, caches=caches, cache_store=redis_server.url))
     first = generations.current()
-    assert isinstance(first.receipts._store, RedisStore)
+    assert isinstance(first.receipts.store, RedisStore)
     await generations.apply_policy(
         loaded({"up": openai()}, caches=caches, cache_store=redis_server.url, store="redis://127.0.0.1:1/0")
     )

@@ -61,8 +61,10 @@ async def test_a_success() -> None:
     await run(record(meter(metrics))(answers(word(), word(), word(), Chunk(usage=usage)))(call))
     assert figures(metrics) == {
         'requests_total{backend="up",model="m",status="200"}': 1,
+        'tenant_requests_total{status="200",tenant="acme"}': 1,
         'request_seconds_count{model="m"}': 1,
         'time_to_first_token_seconds_count{model="m"}': 1,
+        'tenant_time_to_first_token_seconds_count{tenant="acme"}': 1,
         'inter_token_seconds_count{model="m"}': 2,
     }
     told = call.receipt.notes["meter"]
@@ -94,6 +96,7 @@ async def test_an_error_before_the_first_token() -> None:
         await run(record(meter(metrics))(answers(errors.RateLimited("x"), target=False))(call))
     assert figures(metrics) == {
         'requests_total{backend="",model="m",status="429"}': 1,
+        'tenant_requests_total{status="429",tenant="acme"}': 1,
         'request_seconds_count{model="m"}': 1,
         'refused_requests_total{reason="rate_limit_exceeded",tenant="acme"}': 1,
     }
@@ -115,8 +118,10 @@ async def test_an_error_in_the_middle_keeps_what_was_counted() -> None:
         await run(record(meter(metrics))(steps)(call))
     assert figures(metrics) == {
         'requests_total{backend="up",model="m",status="502"}': 1,
+        'tenant_requests_total{status="502",tenant="acme"}': 1,
         'request_seconds_count{model="m"}': 1,
         'time_to_first_token_seconds_count{model="m"}': 1,
+        'tenant_time_to_first_token_seconds_count{tenant="acme"}': 1,
         'inter_token_seconds_count{model="m"}': 1,
     }
     assert call.receipt.notes["meter"]["error"] == "upstream_cut"
@@ -137,8 +142,10 @@ async def test_a_client_that_leaves_in_the_middle() -> None:
     await chunks.aclose()
     assert figures(metrics) == {
         'requests_total{backend="up",model="m",status="499"}': 1,
+        'tenant_requests_total{status="499",tenant="acme"}': 1,
         'request_seconds_count{model="m"}': 1,
         'time_to_first_token_seconds_count{model="m"}': 1,
+        'tenant_time_to_first_token_seconds_count{tenant="acme"}': 1,
     }
 
 
@@ -152,6 +159,7 @@ async def test_a_client_that_leaves_before_the_first_token() -> None:
         await task
     assert figures(metrics) == {
         'requests_total{backend="up",model="m",status="499"}': 1,
+        'tenant_requests_total{status="499",tenant="acme"}': 1,
         'request_seconds_count{model="m"}': 1,
     }
 

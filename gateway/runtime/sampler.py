@@ -1,0 +1,121 @@
+"""Gauges that nothing counts up and down: what a worker looks at once a second, for its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from gateway.fallback.circuit_breaker import EVERYBODY
+from gateway.observe.ledger import Ledger
+from gateway.policy.schema import DEFAULT_TIER, Policy
+from gateway.runtime.runtime import Runtime
+from gateway.runtime.worker_state import WorkerState
+from gateway.sidecar.api import SidecarError
+from gateway.sidecar.requirements import needs_sidecar
+from gateway.types import Principal
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 1.0
+PATIENCE = 1.0
+"""Seconds for the sidecar, whose status waits for no model."""
+BUDGETS_EVERY = 5.0
+"""Seconds at least. The counters may be in Redis, and of many tenants: looking takes 5 % of the time at most."""
+MOST_BUDGETS = 1_000
+"""Tenants with a budget that are looked at, in the policy's order."""
+
+
+class Watched(Protocol):
+    """The policy folder's watcher."""
+
+    @property
+    def last_error(self) -> str | None: ...
+
+
+class Sampler:
+    def __init__(self, state: WorkerState, current: Callable[[], Runtime], watcher: Watched) -> None:
+        self._state = state
+        self._current = current
+        self._watcher = watcher
+        self._ledgers: dict[Ledger, int] = {}
+        """Those in use, and how many of their lost rows have been counted."""
+        self._budgets_due = 0.0
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            try:
+                await self.sample()
+            except Exception:
+                log.exception("gauges could not be sampled; it is tried again")
+            await asyncio.sleep(INTERVAL)
+
+    async def sample(self) -> None:
+        runtime, metrics = self._current(), self._state.metrics
+        metrics.policy_rejected.set(self._watcher.last_error is not None)
+        metrics.breaker_state.sample(dict(self._breakers(runtime.policy)))
+        metrics.saturation.sample({(pool.name,): pool.saturation for pool in self._state.pools})
+        metrics.store_up.sample({(name,): float(up) for name, up in runtime.stores_up.items()})
+        self._sample_ledger(runtime.ledger)
+        await self._sample_sidecar(runtime.policy)
+        if time.monotonic() >= self._budgets_due:
+            began = time.monotonic()
+            await self._sample_budgets(runtime)
+            ended = time.monotonic()
+            self._budgets_due = ended + max(BUDGETS_EVERY, 20 * (ended - began))
+
+    def _breakers(self, policy: Policy) -> Iterator[tuple[tuple[str, str], float]]:
+        for model in policy.models.values():
+            for target in model.targets:
+                yield (target.backend, target.model), 0.0
+        for backend, name, breaker in self._state.health.breakers():
+            scopes = [scope for scope, _ in breaker.open_scopes()]
+            if backend in policy.backends:
+                yield (backend, name), 2.0 if EVERYBODY in scopes else float(bool(scopes))
+
+    def _sample_ledger(self, ledger: Ledger | None) -> None:
+        metrics = self._state.metrics
+        if ledger is not None:
+            self._ledgers.setdefault(ledger, 0)
+        for one, counted in list(self._ledgers.items()):
+            lost = one.lost
+            metrics.ledger_lost.inc(lost - counted)
+            self._ledgers[one] = lost
+            if one is not ledger and one.closed:
+                del self._ledgers[one]
+        metrics.ledger_waiting.set(sum(one.waiting for one in self._ledgers))
+
+    async def _sample_sidecar(self, policy: Policy) -> None:
+        metrics = self._state.metrics
+        if not needs_sidecar(policy):
+            metrics.sidecar_up.sample({})
+            return
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._state.sidecar.status()
+            up = 1.0
+        except (SidecarError, TimeoutError):
+            up = 0.0
+        metrics.sidecar_up.sample({(str(self._state.worker),): up})
+
+    async def _sample_budgets(self, runtime: Runtime) -> None:
+        """Counters in Redis are the same for all workers, of which the first looks at them."""
+        policy, metrics = runtime.policy, self._state.metrics
+        used: dict[tuple[str, ...], float] = {}
+        over: dict[tuple[str, ...], float] = {("day",): 0.0, ("month",): 0.0}
+        if policy.store != "memory" and self._state.worker != 1:
+            return
+        budgeted = [name for name, tenant in policy.tenants.items() if tenant.budget.model_fields_set]
+        for name in budgeted[:MOST_BUDGETS]:
+            principal = Principal("", name, tier=policy.tenants[name].tier or DEFAULT_TIER)
+            for limit, amount, _ in await runtime.quotas.used(policy, principal):
+                if limit.scope == "tenant" and limit.quantity == "dollars":
+                    share = amount / limit.maximum if limit.maximum else 1.0
+                    labels = (metrics.tenant(name), str(limit.window))
+                    used[labels] = max(used.get(labels, 0.0), share)
+                    over[(limit.window,)] += share >= 1.0
+        metrics.budget_used.sample(used)
+        metrics.over_budget.sample(over)
