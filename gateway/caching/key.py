@@ -177,7 +177,7 @@ class Fingerprints:
             for name, guard in policy.guards.items()
             if guard.looks_after(tenant, key_id=key_id, model=model, route=route)
         }
-        judges = [guard["judge"] for guard in guards.values() if guard.get("judge")]
+        judges = [guard["judge"]["model"] for guard in guards.values() if guard.get("judge")]
         reached = [model, *judges]
         models = {name: _model(policy, name) for name in self._reached(reached)}
         backends = {target.backend for name in models for target in policy.models[name].targets}

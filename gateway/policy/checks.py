@@ -153,6 +153,10 @@ def _references(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         (("guards", name, "judge"), guard.get("judge"))
         for name, guard in mappings_at(content, "guards").items()
     ]
+    found += [
+        (("guards", name, "judge", "model"), mapping_at(guard, "judge").get("model"))
+        for name, guard in mappings_at(content, "guards").items()
+    ]
     yield from ((path, word) for path, word in found if isinstance(word, str))
 
 

@@ -102,7 +102,7 @@ def _remote_judges(policy: Policy) -> Iterator[Diagnostic]:
     for name, guard in policy.guards.items():
         if not isinstance(guard, InjectionGuard | ToxicityGuard) or guard.judge is None:
             continue
-        if _is_local(policy, guard.judge):
+        if _is_local(policy, guard.judge.model):
             continue
         tenants = [
             tenant
@@ -121,7 +121,7 @@ def _remote_judges(policy: Policy) -> Iterator[Diagnostic]:
         if whose:
             yield Diagnostic(
                 ("guards", name, "judge"),
-                f"'{guard.judge}' has no local target, so it cannot judge {whose}: there "
+                f"'{guard.judge.model}' has no local target, so it cannot judge {whose}: there "
                 f"'on_error: {guard.on_error}' decides. Give it a target or fallback with 'local: true'",
             )
 

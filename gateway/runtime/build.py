@@ -21,7 +21,8 @@ from gateway.guards.actions.moderator import Moderator
 from gateway.guards.actions.offload import build_offloads
 from gateway.guards.actions.review import Review
 from gateway.guards.scanners.factory import build_scanners
-from gateway.guards.scanners.judge import LlamaGuard
+from gateway.guards.scanners.harms import HARMS
+from gateway.guards.scanners.judge import ModelJudge
 from gateway.identity.authenticator import Authenticator, key_ring
 from gateway.metering.window_usage import WindowUsage
 from gateway.observe.accounting import Accounting
@@ -51,7 +52,7 @@ from gateway.types import Handler
 
 log = logging.getLogger(__name__)
 
-Judges = dict[str, LlamaGuard]
+Judges = dict[str, ModelJudge]
 
 
 async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | None) -> Runtime:
@@ -224,7 +225,15 @@ async def _telemetry(config: schema.Telemetry, before: Runtime | None) -> Teleme
 
 def _judges(policy: schema.Policy, handler: Handler) -> Judges:
     return {
-        name: LlamaGuard(guard.judge, policy, handler, local_only=guard.action == "local")
+        name: ModelJudge(
+            guard.judge,
+            policy,
+            handler,
+            wanted={"prompt_injection"}
+            if isinstance(guard, schema.InjectionGuard)
+            else HARMS.keys() - {"prompt_injection"},
+            local_only=guard.action == "local",
+        )
         for name, guard in policy.guards.items()
         if isinstance(guard, schema.InjectionGuard | schema.ToxicityGuard) and guard.judge
     }

@@ -82,8 +82,11 @@ class Guard:
 
     @property
     def obeys(self) -> bool:
-        """Whether a server may say what becomes of what it found, finding by finding."""
-        return isinstance(self.config, WebhookGuard) and self.config.has_remedies
+        """Whether a server, or the policy's categories, say what becomes of what was found, finding by finding."""
+        config = self.config
+        if isinstance(config, InjectionGuard | ToxicityGuard):
+            return config.judge is not None and config.judge.has_remedies
+        return isinstance(config, WebhookGuard) and config.has_remedies
 
     @property
     def edits(self) -> bool:

@@ -13,7 +13,7 @@ from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.errors import GuardUnavailable
 from gateway.guards.actions.offload import MAX_SCORED_INLINE
 from gateway.guards.scanners import toxicity
-from gateway.guards.scanners.layered import Fast, Judge, Model
+from gateway.guards.scanners.layered import UNSURE, Fast, Judge, Model, band
 from gateway.guards.scanners.scanner import Unscanned
 from gateway.policy.schema import AnyGuard, ToxicityGuard
 from gateway.sidecar.api import Sidecar, SidecarError
@@ -54,8 +54,6 @@ PIECE, OVERLAP = 1000, 100
 """Characters that are scored at once: about a window of the model, and 2 ms of the fast check."""
 SLICE = 16
 """Pieces in one call to the sidecar."""
-_UNCLEAR = math.log(4)
-"""The judge is asked within these log-odds of a threshold, as by the guard itself."""
 _DEFAULT = ToxicityGuard(kind="toxicity", on_error="allow")
 
 Scores = dict[str, float]
@@ -195,7 +193,8 @@ class Moderator:
         call: Call,
     ) -> None:
         """Put the judge's opinion in the place of those that are not clear."""
-        asked = [i for i, one in enumerate(opinions) if abs(_margin(one.scores, guard)) < _UNCLEAR]
+        low, high = band(guard.judge.unsure if guard.judge is not None else UNSURE)
+        asked = [i for i, one in enumerate(opinions) if low < _margin(one.scores, guard) < high]
         if not asked:
             return
         if any(_looks_after(call.principal, keeper) for keeper in self._keepers):

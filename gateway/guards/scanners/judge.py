@@ -1,54 +1,32 @@
-"""A judge model with Llama Guard's output format, called through the gateway's own backends.
-
-It answers ``safe``, or ``unsafe`` and on the next line hazard codes
-(https://www.llama.com/docs/model-cards-and-prompt-formats/llama-guard-3/). Its chat template holds the
-instructions; only the conversation to judge is sent.
-"""
+"""A judge model, called through the gateway's own backends."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from itertools import count
 
 from gateway.errors import GatewayError
-from gateway.findings import Finding
+from gateway.findings import Finding, Remedy
+from gateway.guards.scanners.harms import HARMS
+from gateway.guards.scanners.judge_formats import FORMATS
 from gateway.guards.scanners.locality import stays
+from gateway.guards.scanners.remembered import Remembered, digest
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.policy.schema import Policy
-from gateway.types import HOUSE, Call, ChatRequest, Handler, Json, Principal, Receipt
-
-HAZARDS: Mapping[str, str] = {
-    "S1": "violent_crimes",
-    "S2": "non_violent_crimes",
-    "S3": "sex_crimes",
-    "S4": "child_sexual_exploitation",
-    "S5": "defamation",
-    "S6": "specialized_advice",
-    "S7": "privacy",
-    "S8": "intellectual_property",
-    "S9": "indiscriminate_weapons",
-    "S10": "hate",
-    "S11": "self_harm",
-    "S12": "sexual",
-    "S13": "elections",
-    "S14": "code_interpreter_abuse",
-}
-"""Llama Guard 3's, by code; others go by their code."""
+from gateway.policy.schema.judges import Judge
+from gateway.types import HOUSE, Call, ChatRequest, Handler, Principal, Receipt
 
 CONCURRENCY = 8
 """Texts that one judge scores concurrently."""
-_PARAMS = {"temperature": 0, "max_tokens": 64}  # enough for all codes
-_MODELS_OWN = frozenset({"assistant", "answer"})
-_ANSWER = re.compile(r"\s*(?:(safe)|unsafe(?:\s+(S\d{1,2})(?:\s*,\s*S\d{1,2})*)?)\s*", re.IGNORECASE)
+_SEVERITY = {"block": 3, None: 2, "flag": 1, "ignore": 0}
+"""Of several categories the one with the strictest action names the finding; None is the guard's own action."""
 
 
-class LlamaGuard:
-    """A ``Judge``. ``handler`` begins behind guards and caches, and bills ``call.payer``; ``model`` is a public model
-    of ``policy``.
+class ModelJudge:
+    """A ``Judge`` of layered scanners. ``handler`` begins behind guards and caches, and bills ``call.payer``.
 
     A text may go wherever its request may. With ``local_only`` it goes to local backends only: that is for a guard
     which has yet to decide whether the request must stay local.
@@ -56,19 +34,29 @@ class LlamaGuard:
 
     def __init__(
         self,
-        model: str,
+        config: Judge,
         policy: Policy,
         handler: Handler,
         *,
+        wanted: Collection[str] = frozenset(HARMS),
         local_only: bool = False,
         concurrency: int = CONCURRENCY,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._model = policy.resolve(model) or model
+        """``config.model`` is a public model of ``policy``; ``wanted`` are the categories that it is told of."""
+        self._config = config
+        self._model = policy.resolve(config.model) or config.model
+        self._format = FORMATS[config.format]
+        self._wanted = [name for name in HARMS if name in wanted and config.action_on(name) != "ignore"]
         self._policy = policy
         self._handler = handler
         self._local_only = local_only
         self._slots = asyncio.Semaphore(concurrency)
         self._numbers = count(1)
+        self._remembered: Remembered[list[str]] = Remembered(config.remember, clock=clock)
+        self._clock = clock
+        self._minute = 0
+        self._asked_in_minute = 0
 
     async def judge(self, texts: Sequence[str], origin: Origin, asker: Call | None = None) -> list[Verdict]:
         """One verdict a text, whose finding spans the whole of it. Raises ``Unscanned``.
@@ -86,15 +74,50 @@ class LlamaGuard:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _verdict(self, text: str, origin: Origin, asker: Call | None) -> Verdict:
-        async with self._slots:
-            reply = await self._ask(text, origin, asker)
-        match = _ANSWER.fullmatch(reply)
-        if match is None:
-            raise Unscanned(f"the judge '{self._model}' answered neither 'safe' nor 'unsafe'")
-        if match[1]:
+        key = digest(asker.principal.tenant if asker is not None else "", origin, text)
+        named, is_new = self._remembered.get(key), False
+        if named is None:
+            async with self._slots:
+                named = self._remembered.get(key)  # by another that asked the same meanwhile
+                if named is None:
+                    named, is_new = await self._named(text, origin, asker), True
+                    self._remembered.put(key, named)
+        if asker is not None:
+            _note(asker.receipt, remembered=0 if is_new else 1, found=named)
+        return self._of(named, len(text))
+
+    async def _named(self, text: str, origin: Origin, asker: Call | None) -> list[str]:
+        """The categories that the model names."""
+        self._count(asker)
+        named = self._format.read(await self._ask(text, origin, asker))
+        if named is None:
+            raise Unscanned(f"the judge '{self._model}' gave no verdict that '{self._config.format}' has")
+        return named
+
+    def _of(self, named: Sequence[str], length: int) -> Verdict:
+        actions = {name: self._config.action_on(name) for name in named}
+        worst = max(named, key=lambda name: _SEVERITY[actions[name]], default=None)
+        if worst is None or (action := actions[worst]) == "ignore":
             return Verdict((), 0.0, "judge")
-        code = (match[2] or "").upper()
-        return Verdict((Finding(HAZARDS.get(code, code or "unsafe"), 0, len(text)),), 1.0, "judge")
+        remedy = Remedy(action) if action is not None else None
+        return Verdict((Finding(worst, 0, length, 1.0, remedy),), 1.0, "judge")
+
+    def _count(self, asker: Call | None) -> None:
+        """Raises ``Unscanned`` where it has been asked as often as it may be."""
+        if asker is not None:
+            asked = asker.receipt.notes.get("judge", {}).get("asked", 0)
+            if asked >= self._config.max_per_request:
+                raise Unscanned(
+                    f"the judge was asked {asked} times about this request, as often as it may be"
+                )
+        minute = int(self._clock() // 60)
+        if minute != self._minute:
+            self._minute, self._asked_in_minute = minute, 0
+        if self._asked_in_minute >= self._config.per_minute:
+            raise Unscanned(f"the judge has been asked {self._config.per_minute} times in this minute")
+        self._asked_in_minute += 1
+        if asker is not None:
+            _note(asker.receipt, model=self._model, paid_by=self._policy.billing.judge, asked=1)
 
     async def _ask(self, text: str, origin: Origin, asker: Call | None) -> str:
         call = self._call(text, origin, asker)
@@ -110,19 +133,8 @@ class LlamaGuard:
             raise Unscanned(f"the judge '{self._model}' failed: {error.code}") from None
         finally:
             if asker is not None:
-                self._tell(asker.receipt, call)
+                _note(asker.receipt, cost_usd=call.receipt.notes.get("quota", {}).get("cost_usd", 0.0))
         return "".join(parts)
-
-    def _tell(self, receipt: Receipt, call: Call) -> None:
-        before = receipt.notes.get("judge", {})
-        cost = call.receipt.notes.get("quota", {}).get("cost_usd", 0.0)
-        receipt.note(
-            "judge",
-            model=self._model,
-            asked=before.get("asked", 0) + 1,
-            cost_usd=before.get("cost_usd", 0.0) + cost,
-            paid_by=self._policy.billing.judge,
-        )
 
     def _call(self, text: str, origin: Origin, asker: Call | None) -> Call:
         request_id = f"judge_{time.time_ns():x}_{next(self._numbers):x}"
@@ -131,20 +143,42 @@ class LlamaGuard:
         payer = Principal("judge", HOUSE, tier=HOUSE)
         if asker is not None and self._policy.billing.judge == "tenant":
             payer = asker.principal
-        messages: tuple[Mapping[str, Json], ...] = ({"role": "user", "content": text},)
-        if origin in _MODELS_OWN:
-            # The conversation's last turn is the one that is judged.
-            messages = ({"role": "user", "content": ""}, {"role": "assistant", "content": text})
+        params = {"temperature": 0, "max_tokens": self._config.max_tokens or self._format.max_tokens}
+        messages = self._format.messages(text, origin, self._wanted)
         return Call(
             request_id=request_id,
             principal=Principal("judge", HOUSE),
             payer=payer,
-            request=ChatRequest(self._model, messages=messages, params=_PARAMS),
+            request=ChatRequest(self._model, messages=messages, params=params),
             policy=self._policy,
             receipt=Receipt(request_id, time.time()),
             started=time.perf_counter(),
             headers={"x-request-id": request_id},
             local_only=self._local_only or (asker is not None and stays(asker)),
             purpose="judge",
-            trace=None if asker is None else asker.trace,
         )
+
+
+def _note(
+    receipt: Receipt,
+    *,
+    model: str | None = None,
+    paid_by: str | None = None,
+    asked: int = 0,
+    remembered: int = 0,
+    cost_usd: float = 0.0,
+    found: Sequence[str] = (),
+) -> None:
+    """Add to what the receipt tells of judges."""
+    before = receipt.notes.get("judge", {})
+    named = dict(before.get("found", {}))
+    for name in found:
+        named[name] = named.get(name, 0) + 1
+    receipt.note(
+        "judge",
+        **({"model": model, "paid_by": paid_by} if model is not None else {}),
+        asked=before.get("asked", 0) + asked,
+        remembered=before.get("remembered", 0) + remembered,
+        cost_usd=before.get("cost_usd", 0.0) + cost_usd,
+        found=named,
+    )

@@ -20,6 +20,8 @@ Model = Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]
 """A model's scores of each text, window by window. Raises ``SidecarError``."""
 
 _SENTENCE = re.compile(r"[^\s.!?\n](?:[^.!?\n]|[.!?](?!\s|$))*[.!?]*")
+UNSURE = (0.2, 0.8)
+"""Probabilities between which a judge is asked, unless the policy has others."""
 _TINY = 1e-9
 _NARROWED = 64
 """Sentences of unsafe windows that are scored again to narrow down the findings."""
@@ -51,7 +53,7 @@ class LayeredScanner:
         clear: tuple[float, float],
         model: Model | None,
         judge: Judge | None = None,
-        unclear: tuple[float, float] = (0.2, 0.8),
+        unclear: tuple[float, float] = UNSURE,
         precedence: Mapping[str, int] = {},
     ) -> None:
         """``precedence``: of the labels that reach their thresholds, the highest names the finding, then the surest; 0
@@ -60,11 +62,13 @@ class LayeredScanner:
         self.longest = 0
         self._thresholds = {label: log_odds(threshold, _TINY) for label, threshold in thresholds.items()}
         self._fast = fast
+        self._unclear = band(unclear)
         self._low, self._high = (log_odds(bound, _TINY) for bound in clear)
+        if judge is not None:  # what it is to be asked must not be decided before
+            self._low, self._high = min(self._low, self._unclear[0]), max(self._high, self._unclear[1])
         self._model = model
         self._judge = judge
         self._precedence = precedence
-        self._unclear = (log_odds(unclear[0], _TINY), log_odds(unclear[1], _TINY))
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
         if self._fast is None:
@@ -174,6 +178,15 @@ class LayeredScanner:
                 if rank > foremost:
                     best, foremost = (label, probability, margin), rank
         return best
+
+
+def band(unsure: tuple[float, float]) -> tuple[float, float]:
+    """Probabilities as log-odds around a threshold; 0 and 1 have nothing beyond them."""
+    low, high = unsure
+    return (
+        -math.inf if low == 0 else log_odds(low, _TINY),
+        math.inf if high == 1 else log_odds(high, _TINY),
+    )
 
 
 def unsafe(classifier: Classifier, scores: Mapping[str, float]) -> float:

@@ -11,6 +11,7 @@ import orjson
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from gateway.policy.schema.cors import HeaderName
+from gateway.policy.schema.judges import NamedJudge
 from gateway.policy.schema.values import Count, Frozen, HttpUrl, Name, Network, Share, Size, Text, Timeout
 
 Direction = Literal["input", "output"]
@@ -207,8 +208,8 @@ class InjectionGuard(AnyGuard):
     threshold: Share = 0.5
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
     classifier: Classifier | None = None
-    judge: Name | None = None
-    """A public model that answers as Llama Guard does; it decides what the others leave open."""
+    judge: NamedJudge | None = None
+    """It decides what the others leave open."""
 
     @model_validator(mode="after")
     def _classifier_is_asked(self) -> InjectionGuard:
@@ -249,7 +250,7 @@ class ToxicityGuard(AnyGuard):
     """Where ``action`` is ``block``. Answers are cut for it only where its own is, too."""
     checks: Annotated[tuple[Check, ...], Field(min_length=1)] = ("fast", "model")
     classifier: Classifier | None = None
-    judge: Name | None = None
+    judge: NamedJudge | None = None
 
     @model_validator(mode="after")
     def _classifier_is_asked(self) -> ToxicityGuard:

@@ -1,4 +1,4 @@
-"""The guard model as judge, over real sockets and the stages that lead to a backend."""
+"""A judge model, over real sockets and the stages that lead to a backend."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.errors import Internal
 from gateway.fallback.health import HealthRegistry
 from gateway.findings import Finding
-from gateway.guards.scanners.judge import LlamaGuard
+from gateway.guards.scanners.judge import ModelJudge
+from gateway.guards.scanners.judge_formats import FORMATS
 from gateway.guards.scanners.scanner import Unscanned, Verdict
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import SideCalls, dispatch
 from gateway.policy.schema import Policy, Tenant
+from gateway.policy.schema.judges import Judge
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.stages.fallback import fallback
@@ -34,7 +36,7 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class Bench:
-    judge: LlamaGuard
+    judge: ModelJudge
     upstream: FakeUpstream
     metrics: Metrics
     policy: Policy
@@ -67,7 +69,7 @@ async def bench(upstream: FakeUpstream) -> AsyncIterator[Bench]:
         handler = stage(handler)
     accounting = Accounting(metrics, None)
     yield Bench(
-        LlamaGuard("watch", rules, SideCalls(Quotas("memory"), accounting).stage(handler)),
+        ModelJudge(Judge(model="watch"), rules, SideCalls(Quotas("memory"), accounting).stage(handler)),
         upstream,
         metrics,
         rules,
@@ -120,7 +122,7 @@ def test_only_the_two_words_are_understood(said: str) -> None:
         yield Chunk(delta={"content": said}, finish_reason="stop")
 
     async def ask() -> Verdict:
-        return (await LlamaGuard("m", policy(), handler).judge(["x"], "user"))[0]
+        return (await ModelJudge(Judge(model="m"), policy(), handler).judge(["x"], "user"))[0]
 
     try:
         verdict = asyncio.run(ask())
@@ -163,7 +165,7 @@ async def test_no_more_than_a_few_at_once(bench: Bench) -> None:
         under_way -= 1
         yield Chunk(delta={"content": "safe"}, finish_reason="stop")
 
-    judge = LlamaGuard("guard", bench.policy, handler, concurrency=3)
+    judge = ModelJudge(Judge(model="guard"), bench.policy, handler, concurrency=3)
     assert len(await judge.judge(["x"] * 20, "user")) == 20
     assert most == 3
 
@@ -195,7 +197,7 @@ async def test_a_bug_is_not_taken_for_a_judgement(bench: Bench) -> None:
         yield
 
     with pytest.raises(Unscanned, match="internal_error"):
-        await LlamaGuard("guard", bench.policy, handler).judge(["x"], "user")
+        await ModelJudge(Judge(model="guard"), bench.policy, handler).judge(["x"], "user")
 
 
 async def test_its_cost_is_on_nobodys_bill_but_told(bench: Bench) -> None:
@@ -225,7 +227,129 @@ async def test_texts_go_where_their_request_may_go(bench: Bench) -> None:
         (False, clinics),
         (True, anyones),
     ):
-        judge = LlamaGuard("guard", rules, handler, local_only=guard_keeps)
+        judge = ModelJudge(Judge(model="guard"), rules, handler, local_only=guard_keeps)
         await judge.judge(["x", "y"], "user", asker)
     assert [call.local_only for call in calls[::2]] == [False, False, True, True, True]
     assert len({call.request_id for call in calls}) == len(calls)
+
+
+YES = '{"harmful": true, "categories": ["violent_crimes"]}'
+NO = '{"harmful": false, "categories": []}'
+
+
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        (YES, "violent_crimes"),
+        (f"```json\n{YES}\n```", "violent_crimes"),
+        (f"<think>Is it {NO}? No.</think>\nHere you are: {YES}", "violent_crimes"),
+        (f"{NO}\n{YES}", "violent_crimes"),
+        ('{"categories": ["Violent Crimes"], "harmful": "yes"}', "violent_crimes"),
+        ('{"harmful": true, "categories": "S9"}', "indiscriminate_weapons"),
+        ('{"harmful": true, "categories": ["made-up", 7, null]}', "unsafe"),
+        ('{"harmful": true}', "unsafe"),
+        (NO, None),
+        ('{"harmful": false, "categories": ["hate"]}', None),
+        ('{"note": {"a": 1}} {"harmful": "No"}', None),
+    ],
+)
+async def test_any_model_can_judge(bench: Bench, said: str, label: str | None) -> None:
+    bench.says(said)
+    judge = ModelJudge(Judge(model="guard", format="json"), bench.policy, bench.judge._handler)
+    (verdict,) = await judge.judge(["some words"], "tool")
+    assert [finding.label for finding in verdict.findings] == ([label] if label else [])
+    system, asked = bench.upstream.requests[0].json()["messages"]
+    assert "- violent_crimes: " in system["content"] and "some words" not in system["content"]
+    assert "\nsome words\n-----" in asked["content"] and "a document" in asked["content"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["", "I cannot help with that.", "harmful", '{"harmful": 1}', '{"harmful": true', "{" * 5000, "[true]"],
+)
+async def test_what_is_no_verdict_acquits_nobody(bench: Bench, said: str) -> None:
+    bench.says(said)
+    judge = ModelJudge(Judge(model="guard", format="json"), bench.policy, bench.judge._handler)
+    with pytest.raises(Unscanned):
+        await judge.judge(["some words"], "user")
+
+
+@given(st.text())
+def test_no_answer_breaks_the_reader(said: str) -> None:
+    FORMATS["json"].read(said + '{"harmful": "' + said)
+
+
+@pytest.mark.parametrize(
+    ("said", "label", "action"),
+    [
+        ("unsafe\nS6", None, None),
+        ("unsafe\nS5", "defamation", "flag"),
+        ("unsafe\nS10", "hate", None),
+        ("unsafe\nS9", "indiscriminate_weapons", "block"),
+        ("unsafe\nS6,S5,S10,S9", "indiscriminate_weapons", "block"),
+        ("unsafe\nS6,S5,S10", "hate", None),
+        ("unsafe\nS6,S5", "defamation", "flag"),
+        ("unsafe\nS77", "S77", None),
+    ],
+)
+async def test_each_category_has_its_action_and_the_strictest_counts(
+    bench: Bench, said: str, label: str | None, action: str | None
+) -> None:
+    bench.says(said)
+    config = Judge(
+        model="guard",
+        categories={"specialized_advice": "ignore", "defamation": "flag", "indiscriminate_weapons": "block"},
+    )
+    (verdict,) = await ModelJudge(config, bench.policy, bench.judge._handler).judge(["x"], "user")
+    found = [(one.label, one.remedy.action if one.remedy else None) for one in verdict.findings]
+    assert found == ([(label, action)] if label else [])
+
+
+async def test_categories_that_are_not_named_have_one_action(bench: Bench) -> None:
+    bench.says("unsafe\nS6", "unsafe\nS9")
+    config = Judge(model="guard", categories={"indiscriminate_weapons": "block"}, otherwise="ignore")
+    judge = ModelJudge(config, bench.policy, bench.judge._handler)
+    assert not (await judge.judge(["x"], "user"))[0].findings
+    assert (await judge.judge(["y"], "user"))[0].findings
+
+
+async def test_a_verdict_is_remembered_for_a_while_for_its_tenant_alone(bench: Bench) -> None:
+    now = 0.0
+    bench.says("unsafe\nS1")
+    config = Judge(model="guard", remember="1m")
+    judge = ModelJudge(config, bench.policy, bench.judge._handler, clock=lambda: now)
+    one, other = (a_call(policy_=bench.policy, principal=Principal("k", of)) for of in ("a", "b"))
+    for asker, count in ((one, 1), (one, 1), (other, 2), (one, 2)):
+        (verdict,) = await judge.judge(["x"], "user", asker)
+        assert verdict.findings[0].label == "violent_crimes"
+        assert len(bench.upstream.requests) == count
+    assert one.receipt.notes["judge"] == {
+        "model": "guard",
+        "paid_by": "house",
+        "asked": 1,
+        "remembered": 2,
+        "cost_usd": pytest.approx(3.7e-05),
+        "found": {"violent_crimes": 3},
+    }
+    now = 60.0
+    await judge.judge(["x"], "user", one)
+    assert len(bench.upstream.requests) == 3
+    await judge.judge(["x"], "tool", one)
+    assert len(bench.upstream.requests) == 4
+
+
+async def test_it_is_asked_no_more_often_than_it_may_be(bench: Bench) -> None:
+    now = 0.0
+    bench.says("safe")
+    config = Judge(model="guard", max_per_request=2, per_minute=3, remember="0s")
+    judge = ModelJudge(config, bench.policy, bench.judge._handler, clock=lambda: now)
+    first, second = a_call(policy_=bench.policy), a_call(policy_=bench.policy)
+    await judge.judge(["a", "b"], "user", first)
+    with pytest.raises(Unscanned, match="this request"):
+        await judge.judge(["c"], "user", first)
+    await judge.judge(["d"], "user", second)
+    with pytest.raises(Unscanned, match="minute"):
+        await judge.judge(["e"], "user", second)
+    now = 60.0
+    await judge.judge(["e"], "user", second)
+    assert len(bench.upstream.requests) == 4
