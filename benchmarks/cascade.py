@@ -1,6 +1,7 @@
 """How much traffic can a small model take before answers suffer? The complexity classifier's cost-quality curve.
 
     python -m benchmarks.cascade [--compare] [--json FILE]   # half a minute on one core, --compare 90 s
+    python -m benchmarks.cascade --graded                    # how demanding requests of all kinds are; seconds
 
 The data and the classifier are those of ``training/complexity.py``. Three ways to keep training and test apart: five
 folds by the hash of the text; ten folds that each leave out whole tasks; and one half against the other. Two
@@ -17,6 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.graded import Graded
+from benchmarks.graded import tables as graded_tables
 from gateway.cascade.complexity import ComplexityClassifier
 from training.complexity import DATA, Array, Curve, Rows, cross_validated, fit, quantiles
 
@@ -99,7 +102,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--compare", action="store_true", help="also with fewer features, and without any")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--graded", action="store_true", help="only the graded requests of all kinds")
     arguments = parser.parse_args()
+    if arguments.graded:
+        print(graded_tables(Graded.read()))
+        return
     torch.set_num_threads(1)  # as in training
     rows = Rows.read(arguments.data)
     curves = evaluate(rows, compare=arguments.compare)
