@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
+from gateway.admin.api import session
 from gateway.admin.endpoint import routes as admin_routes
 from gateway.admin.site import Site
 from gateway.children import watchdog
@@ -19,6 +23,7 @@ from gateway.children.process_pool import ProcessPool
 from gateway.control.control_socket import publish_keys
 from gateway.control.peers import Peers
 from gateway.guards.actions.offload import MAX_WAIT
+from gateway.identity.session import Seal
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.key_store import state_files
@@ -35,6 +40,7 @@ from gateway.web.error_middleware import ErrorMiddleware
 from gateway.web.operator_port import OperatorPort
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import EndpointRouter
+from gateway.web.session_auth import SessionAuth
 
 
 def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
@@ -105,7 +111,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             await scanning.aclose()
             metrics.flush()
 
-    admin_operations = admin.operations(site)
+    sessions = SessionAuth(Seal(settings.session_secret or secrets.token_hex(), "admin session"))
+    admin_operations = [*admin.operations(site), *session.operations(sessions)]
     endpoints = routes.build(
         metrics,
         pool,
@@ -113,12 +120,15 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         background,
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
-        documented=[operation for operation, _ in admin_operations],
+        documented=[*(operation for operation, _ in admin_operations), playground.OPERATION],
         draining=settings.draining,
         metrics_age=settings.metrics_age,
     )
-    router = EndpointRouter([*endpoints, *admin_routes(admin_operations)], lifespan)
-    guarded: ASGIApp = AuthMiddleware(router, public=routes.PUBLIC)
+    chat = next(route.app for route in endpoints if route.path == "/v1/chat/completions")
+    page = [Route(playground.PATH, playground.Playground(chat), methods=["POST"]), *page_files.routes()]
+    router = EndpointRouter([*endpoints, *admin_routes(admin_operations), *page], lifespan)
+    public = (*routes.PUBLIC, session.PATH, *page_files.paths())
+    guarded: ASGIApp = AuthMiddleware(router, public=public, sessions=sessions)
     if settings.metrics_port is not None:
         guarded = OperatorPort(guarded, settings.metrics_port, routes.OPERATORS)
     app = ErrorMiddleware(

@@ -72,6 +72,12 @@ def _flag(text: str) -> bool:
     return bool(_choice("true", "false")(text) == "true")
 
 
+def _secret(text: str) -> str:
+    if len(text) < 32:
+        raise ValueError("must have 32 characters or more: 'openssl rand -hex 32' makes one")
+    return text
+
+
 def _sha256(text: str) -> str:
     if not re.fullmatch("[0-9a-f]{64}", text):
         raise ValueError("must be a SHA-256 in 64 lower-case hex digits")
@@ -124,6 +130,8 @@ class Settings:
     behind the token. 0 takes any free port."""
     metrics_host: Annotated[str | None, _text] = None
     """The address of that port; None is ``host``."""
+    session_secret: Annotated[str | None, _secret] = None
+    """What seals the cookies of the page at ``/admin``; ``tollgate serve`` makes one where none is given."""
     metrics_tenants: Annotated[bool, _flag] = False
     """Whether ``/metrics`` has a label for the tenant, where the policy's ``metrics`` is silent."""
     metrics_age: Annotated[float, _seconds()] = 1.0

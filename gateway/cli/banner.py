@@ -29,12 +29,14 @@ def banner(
         f"  Models    {', '.join(models) or 'none: each has only disabled backends'}",
         *(f"  Disabled  {name}: {reason}" for name, reason in loaded.disabled.items()),
     ]
+    page = _page(url, loaded, development, policies) if loaded.policy.admin.enabled else []
     if development is None:
         key = f"${KEY_VARIABLE}"
         count = len(loaded.policy.keys)
         make_one = f"tollgate keys create --policies {shlex.quote(str(policies))} --id NAME"
         lines += [
             f"  Keys      {count} in the policy. To make another: {make_one}",
+            *page,
             "",
             f"    export {KEY_VARIABLE}=…   # one of your keys",
         ]
@@ -43,8 +45,20 @@ def banner(
         lines += [
             f"  Key       {key}",
             f"            the development key ({development.source}), until the policy has keys of its own",
+            *page,
         ]
     return "\n".join([*lines, "", *curl(url, key, model), "", *python(url, key, model), ""])
+
+
+def _page(url: str, loaded: Loaded, development: DevelopmentKey | None, policies: Path) -> list[str]:
+    """Where the operators' page is, and what opens it."""
+    if development is not None:
+        how = "sign in with the key above"
+    elif any("admin" in key.scopes for key in loaded.policy.keys_in_force):
+        how = "sign in with a key of scope admin"
+    else:
+        how = f"for its key: tollgate keys create --policies {shlex.quote(str(policies))} --id NAME --scopes admin"
+    return [f"  Page      {url}/admin", f"            {how}"]
 
 
 def first_model(loaded: Loaded, ready: Collection[str]) -> str:

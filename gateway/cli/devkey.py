@@ -1,6 +1,7 @@
 """Secrets that ``tollgate serve`` makes where none is given, and that keep from one run to the next.
 
-The development key opens a gateway whose policy has no keys yet, the metrics token the operator's pages.
+The development key opens a gateway whose policy has no keys yet, the metrics token the operator's pages; the session
+secret seals the cookies of those who signed in at ``/admin``.
 """
 
 from __future__ import annotations
@@ -35,8 +36,17 @@ def development_key(state_dir: Path, env: Mapping[str, str]) -> DevelopmentKey:
 
 def metrics_token(state_dir: Path) -> str:
     """What ``<state_dir>/metrics-token`` holds; that file is made if need be, and for this run only if it cannot be."""
+    return _kept_if_possible(state_dir / "metrics-token")
+
+
+def session_secret(state_dir: Path) -> str:
+    """What ``<state_dir>/session-secret`` holds, likewise. Deleting that file, and a restart, end all sessions."""
+    return _kept_if_possible(state_dir / "session-secret")
+
+
+def _kept_if_possible(file: Path) -> str:
     try:
-        return _kept(state_dir / "metrics-token")
+        return _kept(file)
     except OSError:
         return make_key()
 

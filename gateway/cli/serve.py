@@ -17,7 +17,7 @@ from typing import TextIO, get_args
 from gateway.backends.launcher import obstructed, unsound
 from gateway.cli import init
 from gateway.cli.banner import banner
-from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token
+from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token, session_secret
 from gateway.identity.api_keys import hash_key
 from gateway.observe import logs
 from gateway.policy.key_store import state_files
@@ -57,7 +57,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "TOLLGATE_STATE_DIR, TOLLGATE_DEV_KEY, TOLLGATE_MAX_BODY_BYTES, TOLLGATE_HEARTBEAT, TOLLGATE_READ_TIMEOUT, "
         "TOLLGATE_WRITE_TIMEOUT, TOLLGATE_MAX_CONNECTIONS, TOLLGATE_MAX_UNAUTHENTICATED, "
         "TOLLGATE_MAX_UNAUTHENTICATED_PER_ADDRESS, "
-        "TOLLGATE_WATCHDOG, TOLLGATE_METRICS_TOKEN, TOLLGATE_METRICS_HOST, TOLLGATE_METRICS_TENANTS=true.",
+        "TOLLGATE_WATCHDOG, TOLLGATE_METRICS_TOKEN, TOLLGATE_METRICS_HOST, TOLLGATE_METRICS_TENANTS=true, "
+        "TOLLGATE_SESSION_SECRET.",
     )
     parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")
     parser.add_argument(
@@ -149,6 +150,8 @@ def _serve(
     env.pop(VARIABLE, None)  # no child needs the key itself
     if settings.metrics_token is None:
         settings = replace(settings, metrics_token=metrics_token(settings.state_dir))
+    if settings.session_secret is None:
+        settings = replace(settings, session_secret=session_secret(settings.state_dir))
     reporter = _Reporter(settings, reachable(listeners[0]), development)
     running = run_gateway(settings, listeners, env, reporter.callbacks(), tables, operators=operators)
     try:

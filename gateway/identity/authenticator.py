@@ -78,6 +78,15 @@ class Authenticator:
             return self._tokens.known(digest) or await self._tokens.verify(credential, digest)
         raise self._keys.refusal(credential)
 
+    def holder(self, digest: bytes, scope: Scope) -> Principal:
+        """Whose API key has this SHA-256, for who showed the key before. Raises as ``principal`` does."""
+        key = self._keys.lookup(digest, self._clock())
+        if key is None:
+            raise self._keys.refusal("")
+        if key.allow_ips:
+            self._check_address(key, scope)
+        return key.principal
+
     def revoke(self, revoked: RevokedKeys) -> None:
         """Refuse these API keys from now on, and no others, although the policy has them."""
         self._keys.revoke(revoked)

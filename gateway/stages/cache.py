@@ -76,7 +76,10 @@ class _Cached:
         return self._following(call)
 
     async def _answer(self, call: Call, entry: CacheEntry, wanted: CacheControl) -> Chunks:
+        began = time.perf_counter()
         found = None if wanted.no_cache else await self._find(call, entry, wanted)
+        seconds = time.perf_counter() - began
+        call.receipt.note("cache", began=round(began - call.started, 6), seconds=round(seconds, 6))
         if found is not None:
             for chunk in found.chunks(stream=call.request.stream):
                 yield chunk

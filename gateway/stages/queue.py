@@ -87,6 +87,7 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
         call.receipt.note(
             "queue",
             pool=admission.pool.name,
+            began=round(admission.arrived - call.started, 6),
             waited=round(waited, 6),
             position=admission.position,
             saturation=round(admission.saturation, 3),

@@ -12,19 +12,25 @@ from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.sidecar.api import TENANT
 from gateway.types import Principal
 from gateway.web.context import RequestContext
+from gateway.web.session_auth import SessionAuth
 
 
 class AuthMiddleware:
     """Default-deny: a request without a valid key goes no further, whatever its path."""
 
-    def __init__(self, app: ASGIApp, *, public: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, *, public: Collection[str], sessions: SessionAuth | None = None) -> None:
+        """``sessions`` are accepted at ``/admin``."""
         self._app = app
+        self._sessions = sessions
         self._public = frozenset(public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self._public:
             context = RequestContext.of(scope)
-            context.principal = await context.runtime.authenticator.principal(scope)
+            signed_in = None
+            if self._sessions is not None and scope["path"].startswith("/admin/"):
+                signed_in = self._sessions.principal(scope)
+            context.principal = signed_in or await context.runtime.authenticator.principal(scope)
             _check_scope(context.principal, scope["path"])
             connection: ConnectionState | None = scope.get(CONNECTION_STATE)
             if connection is not None and not connection.authenticated:

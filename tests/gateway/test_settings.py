@@ -45,6 +45,7 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         max_unauthenticated_per_address=st.integers(0, 2**20),
         watchdog=st.floats(0, 3600),
         metrics_token=st.sampled_from([None, "t"]),
+        session_secret=st.sampled_from([None, "s" * 32]),
         metrics_tenants=st.booleans(),
         metrics_age=st.floats(0, 3600),
         state_dir=st.just(Path("/var/lib/tollgate")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from itertools import chain
 
@@ -37,6 +38,7 @@ class Screening:
     ) -> None:
         """``replies``: the request may be answered here."""
         self._call = call
+        self._began = time.perf_counter()
         self._replies = replies and not call.request.embeds
         self.support: Support | None = None
         """The answer, if no model is to be asked."""
@@ -53,6 +55,7 @@ class Screening:
 
         Raises ``Blocked``, ``GuardUnavailable``, and ``BadRequest`` for a prompt that cannot be read.
         """
+        self._began = time.perf_counter()
         if self._is_kept:
             self._call.local_only = True  # until the guards have decided
         try:
@@ -232,6 +235,8 @@ class Screening:
                 **self._call.receipt.notes.get("guard_input", {}).get("guards", {}),  # those that only flag
                 **{inspection.guard.name: inspection.facts() for inspection in self._inspections},
             },
+            began=round(self._began - self._call.started, 6),
+            seconds=round(time.perf_counter() - self._began, 6),
             scanned=not any(inspection.unscanned for inspection in self._inspections),
             unread=list(dict.fromkeys(self._texts.unread))[:16],
         )

@@ -79,7 +79,7 @@ from gateway.policy.schema.models import (
 )
 from gateway.policy.schema.responses import ResponseSettings
 from gateway.policy.schema.telemetry import Telemetry
-from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
+from gateway.policy.schema.values import Frozen, Name, Network, Text, Timeout, parse_duration, sha256_digits
 
 __all__ = [
     "BACKEND_SECRETS",
@@ -202,6 +202,8 @@ class Admin(Frozen):
     """The page and the API at ``/admin``, for keys of scope ``admin``."""
 
     enabled: bool = Field(default=False, strict=True)
+    session: Timeout = 43200.0
+    """How long one who signed in at the page stays so."""
 
 
 class Policy(Frozen):

@@ -49,6 +49,30 @@ def test_with_keys_of_its_own_it_shows_none_and_says_how_to_make_one(loaded: Loa
     assert 'api_key=os.environ["TOLLGATE_KEY"]' in text
 
 
+def test_it_says_where_the_page_is_and_what_opens_it(tmp_path: Path) -> None:
+    text = """\
+version: 1
+admin: {enabled: true}
+backends: {a: {kind: fake, script: [{reply: x}]}}
+models: {m: {targets: [{backend: a, model: m}]}}
+"""
+    development = DevelopmentKey("tg-x", "dev-key")
+    for keys, given, how in (
+        ("", development, "the key above"),
+        (
+            f"keys: [{{id: a, sha256: {'0' * 64}}}]\n",
+            None,
+            "keys create --policies p --id NAME --scopes admin",
+        ),
+        (f"keys: [{{id: a, sha256: {'0' * 64}, scopes: [admin]}}]\n", None, "a key of scope admin"),
+    ):
+        (tmp_path / "gateway.yaml").write_text(text + keys)
+        shown = banner(URL, load_policy(tmp_path, {}), ["a"], given, Path("p"))
+        assert f"Page      {URL}/admin\n" in shown and how in shown
+    (tmp_path / "gateway.yaml").write_text(text.replace("true", "false"))
+    assert "/admin" not in banner(URL, load_policy(tmp_path, {}), ["a"], development, Path("p"))
+
+
 def test_a_key_with_odd_characters_is_quoted() -> None:
     assert (
         curl(URL, "it's $x", "m")[1].split(" -H 'content")[0].strip()

@@ -198,7 +198,9 @@ async def test_the_same_again(exact: Fixture) -> None:
     assert len(exact.model.calls) == 1
     assert second.candidate is not None
     assert (second.candidate.model, second.candidate.target) == ("m", TARGET)
-    assert second.receipt.notes["cache"] == {"result": "exact", "age": 0.0}
+    noted = second.receipt.notes["cache"]
+    assert noted.pop("seconds") >= 0 and noted.pop("began") >= 0
+    assert noted == {"result": "exact", "age": 0.0}
     assert exact.ledger.entries == [("a", 10, 7000 + 6000), ("b", 0, 0)]
     assert second.receipt.notes["quota"]["source"] == "cache"
 

@@ -133,7 +133,13 @@ async def test_without_limits_a_call_passes_at_once() -> None:
     call = gate.call("free")
     chunks = await gate.answer(call)
     assert len(chunks) == 11
-    assert call.receipt.notes["queue"] == {"pool": "up", "waited": 0.0, "position": 0, "saturation": 0.0}
+    assert call.receipt.notes["queue"] == {
+        "pool": "up",
+        "began": 0.0,
+        "waited": 0.0,
+        "position": 0,
+        "saturation": 0.0,
+    }
     assert gate.is_empty()
 
 

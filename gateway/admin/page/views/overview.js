@@ -1,0 +1,128 @@
+// What goes on now: rates, waits, the backends with their queues, and the newest requests.
+
+import { get } from "../api.js";
+import { Chart } from "../chart.js";
+import { fill, h } from "../dom.js";
+import { count, percent, rate, seconds } from "../format.js";
+import { failed, total } from "../live_data.js";
+import { badge, bar, figure, panel, panelWith, table } from "../parts.js";
+import { requestTable } from "./requests.js";
+
+const OUT = (model, direction) => direction === "out";
+const SHOWN = 8;
+
+export function overview(place, { live }) {
+  const figures = h("dl.figures", {});
+  const backends = h("div", {});
+  const queue = h("div", {});
+  const latest = h("div", {});
+  const warning = h("div", {});
+  const traffic = new Chart("Requests per second", [{ name: "answered", hue: "--series-1", filled: true }, { name: "failed", hue: "--bad" }], { format: rate });
+  const waits = new Chart("Time to first token", [{ name: "median", hue: "--series-1" }, { name: "95th percentile", hue: "--series-2" }], { format: seconds });
+  const tokens = new Chart("Tokens per second", [{ name: "in", hue: "--series-3" }, { name: "out", hue: "--series-1", filled: true }], { format: rate });
+  const gaps = new Chart("Between tokens", [{ name: "median", hue: "--series-1" }, { name: "95th percentile", hue: "--series-2" }], { format: seconds });
+  const charts = [traffic, waits, tokens, gaps];
+  fill(place, h("h1.unseen", {}, "Live"), warning, figures,
+    h("div.charts", {}, charts.map((one) => h("section.panel", {}, one.element))),
+    panel("Backends", backends), panel("Queue", queue),
+    panelWith("Newest requests", h("a", { href: "#/requests" }, "All requests"), latest));
+
+  const forget = live.listen(() => {
+    const sample = live.latest;
+    if (!sample) return;
+    fill(warning, sample.rejected && h("p.problem", { role: "alert" }, "The policy's files were changed, and are not in force: ", sample.rejected.split("\n")[0], " ", h("a", { href: "#/policy" }, "Policy")));
+    fill(figures, figuresOf(live));
+    fill(backends, backendTable(live));
+    fill(queue, queueTable(sample));
+    draw(live, traffic, waits, tokens, gaps);
+  });
+  let timer = 0;
+  let gone = false;
+  async function refresh() {
+    try {
+      const found = await get(`/requests?limit=${SHOWN}`);
+      if (!gone) fill(latest, requestTable(found.requests, { brief: true }));
+    } catch (error) {
+      if (!gone && !latest.childElementCount) fill(latest, h("p.empty", {}, error.message));
+    }
+    if (!gone) timer = setTimeout(refresh, document.hidden ? 15000 : 3000);
+  }
+  refresh();
+  return () => {
+    gone = true;
+    clearTimeout(timer);
+    forget();
+    charts.forEach((one) => one.destroy());
+  };
+}
+
+function figuresOf(live) {
+  const sample = live.latest;
+  const all = live.rate("requests");
+  const bad = live.rate("requests", failed);
+  const hits = live.rate("cache", (_, result) => result === "hit" || result === "shared", 60);
+  const looks = live.rate("cache", (cache, result) => cache === "exact" && ["hit", "miss", "shared"].includes(result), 60);
+  const waiting = Object.values(sample.backends).reduce((sum, one) => sum + one.waiting, 0);
+  const longest = Math.max(0, ...Object.values(sample.backends).flatMap((one) => one.queue.map((each) => each.waited)));
+  return [
+    figure("Requests", rate(all), "/s"),
+    figure("Failed", all ? percent(bad / all) : "–", "", all && bad / all > 0.05 ? "bad" : ""),
+    figure("First token, median", seconds(live.percentile("first_token", 0.5)), percentileNote(live, "first_token")),
+    figure("Between tokens", seconds(live.percentile("inter_token", 0.5)), percentileNote(live, "inter_token")),
+    figure("Tokens out", rate(live.rate("tokens", OUT)), "/s"),
+    figure("In flight", count(total(sample.counters.in_flight))),
+    figure("Queued", count(waiting), waiting ? `longest ${seconds(longest)}` : "", waiting ? "warn" : ""),
+    figure("From caches", looks ? percent(hits / looks) : "–"),
+  ];
+}
+
+function percentileNote(live, name) {
+  const high = live.percentile(name, 0.95);
+  return high === null ? "" : `p95 ${seconds(high)}`;
+}
+
+function draw(live, traffic, waits, tokens, gaps) {
+  const times = live.samples.map((one) => one.at);
+  const each = (value) => times.map((_, at) => value(at));
+  traffic.set(times,
+    each((at) => live.rate("requests", (...labels) => !failed(...labels), 5, at)),
+    each((at) => live.rate("requests", failed, 5, at)));
+  waits.set(times, each((at) => live.percentile("first_token", 0.5, 15, at)), each((at) => live.percentile("first_token", 0.95, 15, at)));
+  tokens.set(times, each((at) => live.rate("tokens", (_, way) => way === "in", 5, at)), each((at) => live.rate("tokens", OUT, 5, at)));
+  gaps.set(times, each((at) => live.percentile("inter_token", 0.5, 15, at)), each((at) => live.percentile("inter_token", 0.95, 15, at)));
+}
+
+function backendTable(live) {
+  const sample = live.latest;
+  const rows = Object.entries(sample.backends);
+  const open = (name) => sample.breakers.filter((one) => one.backend === name);
+  return table("Backends", [
+    { name: "Backend", head: true, cell: ([name]) => name },
+    { name: "Saturation", cell: ([name, one]) => h("span.with-bar", {}, bar(one.saturation, `${name}: saturation ${percent(one.saturation)}`), h("span.number", {}, percent(one.saturation))) },
+    { name: "In flight", right: true, cell: ([, one]) => (one.slots === null || one.slots === undefined ? count(one.in_flight) : `${count(one.in_flight)} / ${count(one.slots)}`) },
+    { name: "Queued", right: true, cell: ([, one]) => count(one.waiting) },
+    { name: "Tokens", right: true, small: true, cell: ([, one]) => count(one.tokens_in_flight) },
+    { name: "Attempts/s", right: true, small: true, cell: ([name]) => rate(live.rate("attempts", (backend) => backend === name)) },
+    { name: "Errors/s", right: true, cell: ([name]) => rate(live.rate("upstream_errors", (backend) => backend === name)) },
+    { name: "KV cache", right: true, small: true, cell: ([, one]) => (one.engine ? percent(one.engine.kv_usage) : "–") },
+    { name: "Breakers", cell: ([name]) => breakersOf(open(name)) },
+  ], rows, { empty: "The policy has no backends in use." });
+}
+
+function breakersOf(open) {
+  if (!open.length) return badge("closed", "good");
+  return open.map((one) => badge(`open: ${one.model}${one.tenant ? ` for ${one.key || one.tenant}` : ""}, ${seconds(one.seconds)}`, "bad"));
+}
+
+function queueTable(sample) {
+  const rows = Object.entries(sample.backends).flatMap(([backend, one]) => one.queue.map((waiter) => ({ backend, ...waiter })));
+  return table("Requests that wait for a slot", [
+    { name: "Backend", cell: (one) => one.backend },
+    { name: "Tenant", head: true, cell: (one) => one.tenant },
+    { name: "Tier", cell: (one) => one.tier },
+    { name: "Position", right: true, cell: (one) => count(one.position) },
+    { name: "Tokens", right: true, small: true, cell: (one) => count(one.tokens) },
+    { name: "Waited", right: true, cell: (one) => seconds(one.waited) },
+    { name: "Expected wait", right: true, cell: (one) => seconds(one.expected) },
+  ], rows, { empty: "Nobody waits." });
+}

@@ -1,0 +1,62 @@
+// One request: what it was, and when each stage did what.
+
+import { get } from "../api.js";
+import { fill, h } from "../dom.js";
+import { count, dollars, moment, seconds } from "../format.js";
+import { badge, loading, panel, panelWith, problem, status, table } from "../parts.js";
+import { spans } from "../spans.js";
+
+export function request(place, { argument }) {
+  fill(place, h("h1", {}, "Request"), loading());
+  let gone = false;
+  get(`/requests/${encodeURIComponent(argument)}`).then((found) => {
+    if (!gone) fill(place, heading(argument), found.request && facts(found.request), found.receipt ? receiptParts(found.receipt) : h("p.empty", {}, "Its receipt is not kept any more: receipts are there for an hour."));
+  }, (error) => {
+    if (!gone) fill(place, heading(argument), problem(error));
+  });
+  return () => {
+    gone = true;
+  };
+}
+
+function heading(id) {
+  return h("div.heading", {}, h("p", {}, h("a", { href: "#/requests" }, "Requests")), h("h1.id", {}, id));
+}
+
+function facts(one) {
+  const pairs = [
+    ["Status", status(one.status, one.error)],
+    ["Time", moment(one.created)],
+    ["Model", one.model],
+    ["Answered by", one.answered_model ? [one.answered_model, one.backend ? ` at ${one.backend}${one.target_model ? ` (${one.target_model})` : ""}` : ""].join("") : "–"],
+    ["Tenant", `${one.tenant}, tier ${one.tier}`],
+    ["Key", one.key],
+    ["Tokens", `${count(one.prompt_tokens)} in${one.cached_tokens ? ` (${count(one.cached_tokens)} cached)` : ""}, ${count(one.completion_tokens)} out${one.estimated ? ", estimated" : ""}`],
+    ["Cost", dollars(one.usd)],
+    ["Took", seconds(one.seconds)],
+    ["Attempts", count(one.attempts)],
+    ["User agent", one.user_agent || "–"],
+  ];
+  return h("section.panel", { "aria-label": "Facts" }, h("dl.facts", {}, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))));
+}
+
+function receiptParts(receipt) {
+  return [
+    panelWith("Waterfall", `${seconds(receipt.stages.trace?.seconds)} in all`, waterfall(receipt)),
+    h("details.panel.raw", {}, h("summary", {}, "Receipt, as it is kept"), h("pre", { tabindex: 0 }, JSON.stringify(receipt, null, 2))),
+  ];
+}
+
+function waterfall(receipt) {
+  const { all, lines } = spans(receipt);
+  const share = (value) => `${Math.max(0, Math.min(100, (value / all) * 100))}%`;
+  const marks = [0, 0.25, 0.5, 0.75, 1].map((part) => h("span", { vars: { "--at": `${part * 100}%` } }, seconds(part * all)));
+  return h("div.waterfall", {},
+    h("div.axis", { "aria-hidden": "true" }, marks),
+    h("ol", {}, lines.map((line) => h("li", {},
+      h("span.stage", {}, line.name, line.state && badge(line.state, line.kind)),
+      h("span.lane", { role: "img", "aria-label": line.seconds === null ? "no time known" : `from ${seconds(line.at)} for ${seconds(line.seconds)}` },
+        line.seconds !== null && h("span", { class: `span ${line.hue}`, vars: { "--from": share(line.at), "--long": share(line.seconds) } })),
+      h("span.took", {}, line.seconds === null ? "" : seconds(line.seconds)),
+      line.note && h("span.about", {}, line.note)))));
+}

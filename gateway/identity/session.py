@@ -1,0 +1,68 @@
+"""Sessions of people at the admin page: what their cookie holds, sealed, so that no worker has to remember them.
+
+The cookie of who signed in with a key holds the key's SHA-256, not the key: at every request it is looked up again, and
+a key that is revoked ends its sessions at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from hashlib import sha256
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+MAX_COOKIE = 3800
+"""Bytes of a sealed text at most: browsers keep 4,096 of a cookie, its name and attributes included."""
+_NONCE = 12
+
+
+class Session(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    expires: float
+    """Unix time."""
+    csrf: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
+    """What the page sends along with each change, and no other site can know."""
+    digest: str
+    """The SHA-256 of the key that it was begun with."""
+
+
+class Seal:
+    """Encrypts and authenticates texts for cookies (AES-GCM), for one ``purpose`` each.
+
+    ``secret`` is the gateway's; whoever knows it can sign in as anyone. ``clock`` is Unix time.
+    """
+
+    def __init__(self, secret: str, purpose: str, clock: Callable[[], float] = time.time) -> None:
+        key = sha256(b"tollgate " + purpose.encode() + b"\0" + secret.encode()).digest()
+        self._cipher = AESGCM(key)
+        self._clock = clock
+
+    def close(self, session: Session) -> str:
+        nonce = secrets.token_bytes(_NONCE)
+        sealed = nonce + self._cipher.encrypt(nonce, session.model_dump_json().encode(), None)
+        return _written(sealed)
+
+    def open(self, text: str) -> Session | None:
+        """None for one that was not sealed here, or is over."""
+        if len(text) > MAX_COOKIE:
+            return None
+        try:
+            sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            if _written(sealed) != text:
+                return None
+            session = Session.model_validate_json(
+                self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], None)
+            )
+        except (ValueError, InvalidTag, ValidationError):
+            return None
+        return session if self._clock() < session.expires else None
+
+
+def _written(sealed: bytes) -> str:
+    return urlsafe_b64encode(sealed).rstrip(b"=").decode()
