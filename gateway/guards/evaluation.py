@@ -18,6 +18,7 @@ from gateway.guards.scanners.ngrams import Ngrams
 from gateway.guards.scanners.ngrams import features as ngram_features
 from gateway.guards.scanners.ngrams import tokens as ngram_tokens
 from gateway.guards.scanners.normalised import plain
+from gateway.guards.scanners.passages import passages
 from gateway.guards.scanners.pii import Pii, apart
 from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
 from gateway.guards.scanners.secrets import Secrets
@@ -54,6 +55,7 @@ __all__ = [
     "is_foreign",
     "ngram_features",
     "ngram_tokens",
+    "passages",
     "plain",
     "toxicity",
     "toxicity_scorer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.guards.scanners.canary import LONGEST, canaries
@@ -19,6 +19,9 @@ from gateway.types import Call
 
 ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "definition", "answer"})
 """If the policy names none. Not ``system``: the developer may give instructions."""
+_OF_TOOLS: frozenset[Origin] = frozenset({"tool"})
+"""Whose texts are judged by the weights for tools' results. A user's wish is harmless, and the definition of a tool is
+full of what it does; the same words in a result are an attack."""
 LABELS = ("injection", "indirect", "jailbreak")
 CLEAR = (0.02, 0.98)
 """Probabilities below and above which the fast check alone decides."""
@@ -27,11 +30,6 @@ _LEAST = 6
 """Shorter ASCII texts, such as ids and numbers in lists of inputs, are harmless."""
 _NAMED = -4.0
 """Log-odds below which the kind is not computed, as no threshold makes it an attack."""
-_YIELD_AFTER = 2_000
-"""Characters that are scored between two turns of the event loop."""
-
-DOUBT = 2.0
-"""Log-odds that are subtracted from a sentence of a longer text, which may sound odd out of context."""
 
 
 def injection(config: InjectionGuard, sidecar: Sidecar, judge: Judge | None) -> Scanner:
@@ -39,11 +37,17 @@ def injection(config: InjectionGuard, sidecar: Sidecar, judge: Judge | None) -> 
     wording = Wording.load()
     return _ByOrigin(
         {
-            origin: _layered(config, _Detector(wording, sidecar, config.classifier, origin), judge)
+            origin: _layered(
+                config, _Detector(wording[_weights(origin)], sidecar, config.classifier, origin), judge
+            )
             for origin in EVERY_ORIGIN
         },
         canary=config.canary,
     )
+
+
+def _weights(origin: Origin) -> str:
+    return "tool" if origin in _OF_TOOLS else "user"
 
 
 def _layered(config: InjectionGuard, detector: _Detector, judge: Judge | None) -> LayeredScanner:
@@ -55,6 +59,7 @@ def _layered(config: InjectionGuard, detector: _Detector, judge: Judge | None) -
         model=detector.model if "model" in config.checks else None,
         judge=judge,
         unclear=config.judge.unsure if config.judge is not None else UNSURE,
+        narrow=config.classifier is not None,
     )
 
 
@@ -79,14 +84,14 @@ class _ByOrigin:
 
 
 class _Reading(NamedTuple):
-    """A text as it is, what is hidden in it, or a sentence of it."""
+    """What the model reads: a suspect part of a text, or what is hidden in it."""
 
     number: int
     text: str
-    span: tuple[int, int] | None
-    """The span of the given text that it counts for; None: that of each window."""
-    doubt: float = 0.0
-    """Log-odds that are subtracted."""
+    span: tuple[int, int]
+    """The span of the given text that it counts for."""
+    own: float
+    """The fast check's log-odds of the text."""
 
 
 class _Detector:
@@ -99,6 +104,7 @@ class _Detector:
         self._sidecar = sidecar
         self._classifier = classifier
         self._origin = origin
+        self._head = _weights(origin)
 
     def fast(self, text: str) -> Mapping[str, float]:
         if len(text) < _LEAST and text.isascii():
@@ -107,41 +113,51 @@ class _Detector:
         return {self._label(text) if log_odds > _NAMED else "injection": probability(log_odds)}
 
     async def model(self, texts: Sequence[str]) -> list[list[Scored]]:
-        """Scores each text, what is hidden in it (which counts for the whole), and its suspect sentences."""
+        """Scores of each text, the most suspect part of it, and what is hidden in it, which counts for the whole."""
+        if self._classifier is not None:
+            return await self._classified(self._classifier, texts)
         read: list[_Reading] = []
         for index, text in enumerate(texts):
-            same = plain(text)
-            whole = None if len(same) == len(text) else (0, len(text))
-            read.append(_Reading(index, same, whole))
-            read.extend(_Reading(index, hidden, (0, len(text))) for hidden in self._wording.readings(same))
-            for start, end in self._wording.suspects(same):
-                read.append(_Reading(index, same[start:end], whole or (start, end), DOUBT))
+            read.extend(self._readings(index, text))
             await asyncio.sleep(0)
         result: list[list[Scored]] = [[] for _ in texts]
-        scored = 0
-        for one, parts in zip(read, await self._scores([one.text for one in read]), strict=True):
-            for part in parts:
-                result[one.number].append(self._scored(one, part))
-                scored += part.end - part.start
-                if scored > _YIELD_AFTER:
-                    scored = 0
-                    await asyncio.sleep(0)
+        for one, parts in zip(
+            read, await self._sidecar.score("injection", [one.text for one in read]), strict=True
+        ):
+            result[one.number].append(self._scored(one, parts))
+            await asyncio.sleep(0)
         return result
 
-    async def _scores(self, texts: Sequence[str]) -> list[list[Scored]]:
-        if self._classifier is not None:
-            return await self._sidecar.classify(self._classifier.model, texts)
-        return await self._sidecar.score("injection", texts)
+    def _readings(self, index: int, text: str) -> Iterator[_Reading]:
+        same, whole = plain(text), (0, len(text))
+        own = self._wording.log_odds(text)
+        for start, end in self._wording.suspects(same):
+            yield _Reading(index, same[start:end], (start, end) if len(same) == len(text) else whole, own)
+        for hidden in self._wording.readings(same):
+            for start, end in self._wording.suspects(hidden):
+                yield _Reading(index, hidden[start:end], whole, own)
 
-    def _scored(self, one: _Reading, part: Scored) -> Scored:
-        text = one.text[part.start : part.end]
-        if self._classifier is not None:
-            score = unsafe(self._classifier, part.scores)
-        else:
-            log_odds = self._wording.stacked(part.scores.get("injection", 0.0), text)
-            score = probability(log_odds - one.doubt)
-        start, end = one.span or (part.start, part.end)
-        return Scored(start, end, {self._label(text): score})
+    def _scored(self, one: _Reading, parts: Sequence[Scored]) -> Scored:
+        head = max(part.scores.get(self._head, 0.0) for part in parts)
+        score = probability(self._wording.stacked(head, one.own))
+        return Scored(*one.span, {self._label(one.text): score})
+
+    async def _classified(self, classifier: Classifier, texts: Sequence[str]) -> list[list[Scored]]:
+        """What the operator's own model says of all of each text, and of what is hidden in it."""
+        read: list[tuple[int, str, bool]] = []
+        for index, text in enumerate(texts):
+            same = plain(text)
+            read.append((index, same, len(same) == len(text)))
+            read.extend((index, hidden, False) for hidden in self._wording.readings(same))
+        result: list[list[Scored]] = [[] for _ in texts]
+        scored = await self._sidecar.classify(classifier.model, [text for _, text, _ in read])
+        for (index, text, placed), parts in zip(read, scored, strict=True):
+            for part in parts:
+                span = (part.start, part.end) if placed else (0, len(texts[index]))
+                label = self._label(text[part.start : part.end])
+                result[index].append(Scored(*span, {label: unsafe(classifier, part.scores)}))
+            await asyncio.sleep(0)
+        return result
 
     def _label(self, text: str) -> str:
         return "indirect" if self._origin in ("tool", "definition") else self._wording.kind(text)

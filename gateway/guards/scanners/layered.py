@@ -55,9 +55,10 @@ class LayeredScanner:
         judge: Judge | None = None,
         unclear: tuple[float, float] = UNSURE,
         precedence: Mapping[str, int] = {},
+        narrow: bool = True,
     ) -> None:
         """``precedence``: of the labels that reach their thresholds, the highest names the finding, then the surest; 0
-        where it has none."""
+        where it has none. ``narrow`` False: the parts that ``model`` scores are as narrow as findings should be."""
         self.origins = origins
         self.longest = 0
         self._thresholds = {label: log_odds(threshold, _TINY) for label, threshold in thresholds.items()}
@@ -68,6 +69,7 @@ class LayeredScanner:
             self._low, self._high = min(self._low, self._unclear[0]), max(self._high, self._unclear[1])
         self._model = model
         self._judge = judge
+        self._narrow = narrow
         self._precedence = precedence
 
     def quick(self, text: str, origin: Origin) -> Verdict | None:
@@ -125,7 +127,9 @@ class LayeredScanner:
                 if margin >= 0:
                     hits.append((index, label, probability, part))
         findings: list[list[Finding]] = [[] for _ in texts]
-        narrowed = await self._narrowed(model, texts, hits) if hits else []
+        narrowed = [(part.start, part.end) for _, _, _, part in hits]
+        if hits and self._narrow:
+            narrowed = await self._narrowed(model, texts, hits)
         for (index, label, probability, _), (start, end) in zip(hits, narrowed, strict=True):
             findings[index].append(Finding(label, start, end, probability))
         return [Verdict(_apart(found), best, "model") for found, best in zip(findings, score, strict=True)]
