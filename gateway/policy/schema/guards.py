@@ -200,7 +200,7 @@ class InjectionGuard(AnyGuard):
     }
     kind: Literal["injection"]
     action: Action = "flag"
-    """Not ``block``: the shipped detector misses many attacks unlike those it was trained on, see ``docs/guards.md``."""
+    """Not ``block``: the shipped detector is unsure of what is unlike its training data, see ``docs/guards.md``."""
     spotlight: bool = False
     """Whether tools' results are marked as data in what the model reads, whatever the action."""
     canary: bool = False
