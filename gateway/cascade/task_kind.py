@@ -11,12 +11,19 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from gateway.cascade.instruction import instruction_of
+
 _END = 300
-"""Characters at either end of a text in which its task is looked for; what lies between is mostly material."""
+"""Characters at either end of an instruction in which its task is looked for; what lies between mostly tells why."""
 LENGTH = 0.02
-"""Added for each doubling of a text beyond 500 characters."""
-CONSTRAINT = 0.02
-"""Added for each condition that the answer must meet, up to six."""
+"""Added for each doubling of a conversation beyond 500 characters."""
+CONDITIONS, TECHNICAL = 0.06, 0.06
+"""Times ln(1 + n), for what binds the answer and for abbreviations and identifiers: the tenth says less than the first.
+These and what follows are shares of what a kind of task leaves to the highest score."""
+STEP = 0.03
+"""Added for each thing that is to be done, up to four."""
+LONG = 0.5
+"""Times the share of words of nine letters and more."""
 EXPERT = 0.05
 """Added for each different word of an expert's, up to four."""
 UNKNOWN = 0.4
@@ -78,7 +85,7 @@ TASKS = (
         "transformation",
         0.22,
         r"correct (?:the|this|my)|fix (?:the )?(?:grammar|spelling|typo|punctuation)|list (?:all|the|"
-        r"every)|find all|tl;dr|"
+        r"every)|tl;dr|"
         r"翻译|改写|提取|总结|摘要|纠正|分类",
         r"translat\w+|rewrite|rephrase|paraphrase|shorten|capitali[sz]e|convert|reformat|format|sort|"
         r"extract|classify|"
@@ -116,16 +123,27 @@ TASKS = (
         r"program|quer(?:y|ies)|regex|api|endpoint|parser|component|unit test|sql|python|javascript|"
         r"typescript|java|rust|"
         r"golang|bash|funktion|funci[oó]n|fonction|skript|algorithm|c\+\+)|写.{0,20}(?:函数|代码|程序|脚本)",
+        r"python|javascript|typescript|rust|golang|haskell|kotlin|sql|postgres\w*|regex|react|bash|css|dockerfile|"
+        r"kubernetes|terraform|pandas|numpy",
     ),
     _kind(
         "problem",
         0.55,
-        r"how (?:many|much|long|far|old)\b.{20}|find (?:the|all) (?:value|probability|number|area|"
+        r"how (?:many|much|long|far|old)\b.{20}|find all\b.{0,40}(?:integers|numbers|solutions|functions|pairs|values)|"
+        r"expected (?:number|value)|find (?:the|all) (?:value|probability|number|area|"
         r"derivative|integral|root|"
         r"minimum|maximum|sum|x)|求解|计算|概率|积分",
-        r"solve|calculate|compute|probability|integral|derivative|differentiate|integrate|equations?|"
+        r"solve|puzzles?|calculate|compute|probability|integral|derivative|differentiate|integrate|equations?|"
         r"löse|berechne\w*|"
         r"wahrscheinlichkeit|resuelve|calcula\w*|probabilidad|calcule[rz]?|résou\w+|probabilité",
+    ),
+    _kind(
+        "strict form",
+        0.58,
+        r"iambic|without the letter|syllables? each|every (?:word|line|sentence) (?:must|starts?|begins?|ends?|is)|"
+        r"格律|回文",
+        r"sonnets?|sonetts?|villanelles?|sestinas?|palindrom\w*|anagram\w*|lipogram\w*|acrosti\w*|pastiches?|limericks?|"
+        r"alexandrin\w*|hexameters?|ciphers?|cryptograms?",
     ),
     _kind(
         "debugging",
@@ -135,13 +153,13 @@ TASKS = (
         r"optimi[sz]e (?:this|my|the)|root cause|调试|报错|死锁|优化.{0,10}代码|"
         r"\bwhy (?:does|is|do) (?:my|this|the) .{0,60}(?:fail|error|crash|slow|hang|wrong|not work|"
         r"return|leak)",
-        r"debug\w*|traceback|segfault|deadlocks?|refactor\w*|(?:nullpointer|type|value|key|"
+        r"debug\w*|bugs?|hangs|crash\w*|miscompil\w*|flaky|traceback|segfault|deadlocks?|refactor\w*|(?:nullpointer|type|value|key|"
         r"index)(?:exception|error)",
     ),
     _kind(
         "analysis",
         0.66,
-        r"step by step|分析|评估|法律|诊断",
+        r"分析|评估|法律|诊断",
         r"analy[sz]e\w*|analysis|evaluat\w+|critiqu\w+|assess\w*|argue|implications?|contraindicat\w+|"
         r"diagnos\w+|"
         r"differential|liabilit\w+|enforceab\w+|legal(?:ly)?|clauses?|jurisdiction|regulat\w+|gdpr|dsgvo|"
@@ -157,8 +175,10 @@ TASKS = (
         r"pipeline|database|scale|"
         r"experiment|trial|language|compiler|cache|scheduler)|fault.tolerant|exactly.once|lock-?free|"
         r"system design|"
-        r"migration (?:strategy|plan)|high.availability|设计.{0,20}(?:系统|架构|算法)|分布式",
-        r"architect\w*|distributed|consensus|entwirf|entwerfe\w*|dise[ñn]a\w*|conçoi\w*|concev\w+",
+        r"migration (?:strategy|plan)|zero.downtime|high.availability|from scratch|operating system kernel|"
+        r"(?:regex|database|storage|query|physics|rendering) engine|设计.{0,20}(?:系统|架构|算法)|分布式",
+        r"architect\w*|distributed|consensus|compilers?|emulators?|hypervisors?|jit|"
+        r"entwirf|entwerfe\w*|dise[ñn]a\w*|conçoi\w*|concev\w+",
     ),
     _kind(
         "proof",
@@ -171,6 +191,9 @@ TASKS = (
     ),
 )
 """Of these, the most demanding one that a text names."""
+_TRANSFORMATION = next(kind for kind in TASKS if kind.name == "transformation")
+_HEAD = 3
+"""Words within which an instruction has its verb."""
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)?")
 _EXPERT = re.compile(
     r"byzantine|raft|paxos|crdts?|linearizab\w+|serializab\w+|idempoten\w+|quorum|mvcc|backpressure|"
@@ -185,58 +208,59 @@ _EXPERT = re.compile(
     r"arbitrage|hedg\w+|"
     r"zero-knowledge|elliptic|lattice|side-channel|cryptograph\w+|monads?|isolation|concurren\w+"
 )
-_CONSTRAINT = re.compile(
-    r"must|should|without|exactly|ensure|assume|constraints?|don|only|muss|ohne|mindestens|"
-    r"h[öo]chstens|debe|doit|sans"
-)
 _LIST = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+\S", re.MULTILINE)
 
 
 class _Word(NamedTuple):
     kinds: tuple[Kind, ...]
     is_expert: bool
-    is_constraint: bool
 
 
 @lru_cache(maxsize=2**14)
 def _word(word: str) -> _Word:
     """What one word says; cached, as texts share most of their words."""
     kinds = tuple(kind for kind in TASKS if kind.words is not None and kind.words.fullmatch(word))
-    return _Word(kinds, _EXPERT.fullmatch(word) is not None, _CONSTRAINT.fullmatch(word) is not None)
+    return _Word(kinds, _EXPERT.fullmatch(word) is not None)
 
 
 def kind_of(text: str) -> Kind | None:
-    """The most demanding kind of task that ``text`` names at either end; None where none is known."""
-    return _read(text)[0]
+    """The most demanding kind of task that ``text`` names at either end of what it asks; None where none is known."""
+    return _trivial(text) or _task(instruction_of(text).text)[0]
 
 
 def demand(text: str, length: int) -> float:
     """0 to 1. ``length`` is that of the whole conversation, in characters."""
-    kind, experts, constraints = _read(text)
-    if kind is None:
-        level = REMARK if len(text) < 60 else UNKNOWN
-    else:
-        level = kind.level
-        if kind in TRIVIAL:
-            return level
-    level += CONSTRAINT * min(constraints, 6) + EXPERT * min(experts, 4)
-    return min(level + LENGTH * math.log2(max(length, 500) / 500), 1.0)
+    if (trivial := _trivial(text)) is not None:
+        return trivial.level
+    asked = instruction_of(text)
+    kind, experts = _task(asked.text)
+    unknown = REMARK if len(text) < 60 else UNKNOWN
+    level = unknown if kind is None else kind.level
+    more = CONDITIONS * math.log1p(asked.conditions + len(_LIST.findall(asked.text)))
+    more += TECHNICAL * math.log1p(asked.technical) + LONG * asked.long
+    more += STEP * min(asked.steps, 4) + EXPERT * min(experts, 4)
+    more += LENGTH * math.log2(max(length, 500) / 500)
+    return level + (1 - level) * min(more, 1.0)
 
 
-def _read(text: str) -> tuple[Kind | None, int, int]:
-    """The kind of task, and how many experts' words and conditions there are."""
+def _trivial(text: str) -> Kind | None:
     text = text.strip().lower()
-    if len(text) < 100 and "\n" not in text:
-        for kind in TRIVIAL:
-            if kind.phrases is not None and kind.phrases.search(text):
-                return kind, 0, 0
-    if len(text) > 2 * _END:
-        text = f"{text[:_END]}\n{text[-_END:]}"
-    words = [_word(word) for word in set(_WORD.findall(text))]
-    kinds = [kind for word in words for kind in word.kinds]
-    kinds += [kind for kind in TASKS if kind.phrases is not None and kind.phrases.search(text)]
-    return (
-        max(kinds, key=lambda kind: kind.level, default=None),
-        sum(word.is_expert for word in words),
-        sum(word.is_constraint for word in words) + len(_LIST.findall(text)),
-    )
+    if len(text) >= 100 or "\n" in text:
+        return None
+    return next((kind for kind in TRIVIAL if kind.phrases is not None and kind.phrases.search(text)), None)
+
+
+def _task(asked: str) -> tuple[Kind | None, int]:
+    """The kind of task that an instruction names, and how many experts' words it has."""
+    asked = asked.lower()
+    if len(asked) > 2 * _END:
+        asked = f"{asked[:_END]}\n{asked[-_END:]}"
+    words = _WORD.findall(asked)
+    read = [_word(word) for word in set(words)]
+    experts = sum(word.is_expert for word in read)
+    # The verb at its head is the task: a lease to be rewritten is no question of law.
+    if any(_TRANSFORMATION in _word(word).kinds for word in words[:_HEAD]):
+        return _TRANSFORMATION, experts
+    kinds = [kind for word in read for kind in word.kinds]
+    kinds += [kind for kind in TASKS if kind.phrases is not None and kind.phrases.search(asked)]
+    return max(kinds, key=lambda kind: kind.level, default=None), experts

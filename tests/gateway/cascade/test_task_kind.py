@@ -42,7 +42,7 @@ def test_material_in_between_does_not_tell_the_task() -> None:
 
 def test_length_conditions_and_terms_count() -> None:
     plain = "Write a function that merges two lists."
-    assert demand(plain, 64_000) == pytest.approx(demand(plain, len(plain)) + 0.02 * 7)
+    assert demand(plain, 64_000) > demand(plain, 1000) > demand(plain, 500) == demand(plain, len(plain))
     assert demand(plain + "\n- no imports\n- must be stable", 100) > demand(plain, 100)
     assert demand(plain + " Make it idempotent and serializable.", 100) > demand(plain, 100)
 
