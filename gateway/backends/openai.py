@@ -22,9 +22,10 @@ from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.errors import ENGINE_SOON, BadRequest, Rejected
 from gateway.policy.schema import Target
-from gateway.types import Call, ChatRequest, Chunks
+from gateway.types import Call, ChatRequest, Chunks, Json
 from gateway.wire.dialect import Dialect
-from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
+from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS, OpenAIDialect
+from gateway.wire.openai.presets.preset import Preset
 
 MOST_REFITTED = 4
 """Times that a request is sent again without what its server refused."""
@@ -38,7 +39,7 @@ class OpenAIBackend:
     by fields that it may not know; without ``streams`` not for a stream that the caller does not want. ``endpoints``
     is for a server with a path for each model: from a dialect's path and the model. ``key_header`` holds the bare
     ``api_key`` in place of ``authorization``. ``strict`` refuses parameters that the API is not known to take.
-    ``transport`` replaces the gateway's own connections.
+    ``preset`` is the provider's own form of the API. ``transport`` replaces the gateway's own connections.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class OpenAIBackend:
         endpoints: Callable[[str, str], Endpoint] | None = None,
         key_header: str | None = None,
         cap: str | None = None,
+        preset: Preset | None = None,
         credentials: Credentials | None = None,
         strict: bool = False,
     ) -> None:
@@ -71,7 +73,8 @@ class OpenAIBackend:
         self._exchange = Exchange(
             name, transport, api_key=api_key, base_url=base_url, outage=outage, credentials=credentials
         )
-        self._cap = cap or cap_name(base_url)
+        self._cap = cap or (preset.cap if preset is not None else cap_name(base_url))
+        self._preset = preset
         self._hints = hints
         self._strict = strict
         self._continues = continues
@@ -118,7 +121,7 @@ class OpenAIBackend:
                 self._endpoint(dialect.path, target.model),
                 headers,
                 UpstreamTimeouts(call.timeouts, at_once=not request.stream, deadline=call.deadline),
-                orjson.dumps(dialect.write_request(request, target.model)),
+                orjson.dumps(self._body(call, dialect.write_request(request, target.model))),
                 at_once=not request.stream,
                 decoder_of=decoder_of,
                 owner=call.principal.tenant,
@@ -135,13 +138,27 @@ class OpenAIBackend:
                 if dialect is EMBEDDINGS
                 else OpenAIBodyDecoder
             )
-            return kind(self.name, dialect, call)
+            return kind(self.name, answers, call)
 
+        answers = dialect
+        if self._preset is not None and isinstance(dialect, OpenAIDialect):
+            answers = self._preset.dialect(dialect)
         on_headers = partial(fitting.report_changes, call) if self._hints else None
         may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.optional_params)
         if self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, send)
         return send(asked)
+
+    def _body(self, call: Call, body: dict[str, Json]) -> dict[str, Json]:
+        """As the provider takes it. Raises ``BadRequest`` for what it does not."""
+        if self._preset is None:
+            return body
+        sent, ignored = self._preset.body(body, call.optional_params)
+        if ignored:
+            if self._strict:
+                raise known_fields.refused(self.name, ignored[0])
+            fitting.report_ignored(call, ignored)
+        return sent
 
     async def probe(self) -> None:
         await self._exchange.prove(self._health, self._headers)

@@ -236,13 +236,34 @@ def _shape(error: Json) -> dict[str, str]:
     if isinstance(error, str):
         return {"message": error}
     if not isinstance(error, dict):
-        return {"message": orjson.dumps(error).decode()} if error else {}
+        return {"message": _faults(error) or orjson.dumps(error).decode()} if error else {}
     fields = {
         name: str(error[name])
         for name in ("message", "type", "param", "code")
         if error.get(name) is not None and not isinstance(error[name], dict | list)
     }
+    if "message" not in fields and (faults := _faults(error.get("message"))):
+        fields["message"] = faults
     inner = error.get("innererror")
     if isinstance(inner, dict) and isinstance(inner.get("code"), str):
         fields["reason"] = inner["code"]  # Azure's
     return fields
+
+
+def _faults(message: Json) -> str:
+    """The faults that a server's validation found, as pydantic lists them: Mistral's are below ``message``."""
+    found = message.get("detail") if isinstance(message, dict) else message
+    if not isinstance(found, list):
+        return found if isinstance(found, str) else ""
+    told = [fault for fault in found[:_MOST_FAULTS] if isinstance(fault, dict)]
+    return "; ".join(
+        f"{_place(fault.get('loc'))}{fault['msg']}" for fault in told if isinstance(fault.get("msg"), str)
+    )
+
+
+_MOST_FAULTS = 4
+
+
+def _place(loc: Json) -> str:
+    where = ".".join(str(part) for part in loc if part != "body") if isinstance(loc, list) else ""
+    return f"{where}: " if where else ""

@@ -82,6 +82,7 @@ BESIDE_POLICY = frozenset(
             "cors",
             "admin",
             "drained",
+            "metrics",
             "cache_epochs",
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),

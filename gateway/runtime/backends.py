@@ -26,6 +26,7 @@ from gateway.policy.loader import Loaded
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.types import Backend
+from gateway.wire.openai.presets.table import PRESETS
 
 
 def build_backends(loaded: Loaded, state: WorkerState, before: Runtime | None) -> dict[str, Backend]:
@@ -90,6 +91,7 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
                 probe_url=root + "/models",
                 transport=transport,
                 api_key=_secret(config.api_key),
+                preset=PRESETS[config.preset] if config.preset is not None else None,
                 continues=config.continues,
                 streams=config.streams,
                 strict=config.unsupported_fields == "refuse",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -117,12 +118,34 @@ class Provider(Server):
     translated; or refuse the request."""
 
 
+PresetName = Literal["cohere", "deepseek", "groq", "mistral", "openrouter", "together", "xai"]
+PRESET_URLS: Mapping[PresetName, str] = {
+    "cohere": "https://api.cohere.ai/compatibility/v1",
+    "deepseek": "https://api.deepseek.com",
+    "groq": "https://api.groq.com/openai/v1",
+    "mistral": "https://api.mistral.ai/v1",
+    "openrouter": "https://openrouter.ai/api/v1",
+    "together": "https://api.together.xyz/v1",
+    "xai": "https://api.x.ai/v1",
+}
+
+
 class OpenAIBackend(Provider):
     """Any server that speaks OpenAI's API. ``base_url`` ends where ``/chat/completions`` would follow."""
 
     kind: Literal["openai"]
+    preset: PresetName | None = None
+    """The provider whose form of that API it is: its address, and what it takes and leaves out."""
     base_url: Annotated[HttpUrl, AfterValidator(_openai_base)]
+    """The preset's, where none is named."""
     api_key: SecretStr | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _presets_address(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and (url := PRESET_URLS.get(given.get("preset"))):  # type: ignore[arg-type]
+            return {"base_url": url, **given}
+        return given
 
 
 class EntraAuth(Frozen):

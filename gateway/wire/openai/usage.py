@@ -30,13 +30,21 @@ def read_usage(raw: Json) -> Usage | None:
         more=_beside(raw),
         prompt=prompt,
         completion=completion,
-        cached=count(read, "cached_tokens") if read else 0,
+        cached=_cached(raw, read),
         cache_write=count(read, "cache_write_tokens") if read else 0,
         reasoning=reasoning,
     )
     return usage if usage.believable else None
 
 
+def _cached(raw: Mapping[str, Json], details: Json) -> int:
+    """DeepSeek and others (Together, Moonshot) tell it beside the details."""
+    if details:
+        return count(details, "cached_tokens")
+    return next((count(raw, name) for name in _CACHED if name in raw), 0)
+
+
+_CACHED = ("prompt_cache_hit_tokens", "cached_tokens")
 _COUNTED = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
 _DETAILS: Mapping[str, frozenset[str]] = {
     "prompt_tokens_details": frozenset({"cached_tokens", "cache_write_tokens"}),

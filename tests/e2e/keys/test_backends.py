@@ -688,6 +688,20 @@ ROWS += [
     ),
 ]
 
+# A provider's own form of OpenAI's API
+
+ROWS += [
+    Row(
+        "backends.<name>.preset (openai)",
+        up_as("openai", preset="groq"),
+        code(model="up", logit_bias={"1": 1}),
+        "unsupported_parameter",
+        200,
+        up_as("openai"),
+        up=(FINE,),
+    )
+]
+
 # Parameters that no API is known to take
 
 ROWS += [

@@ -646,7 +646,7 @@ async def test_the_upstreams_complaint_is_passed_on(
     [
         ({"error": "too hot"}, "too hot"),
         ({"detail": "too hot"}, "too hot"),
-        ({"detail": [{"loc": ["body"], "msg": "too hot"}]}, '[{"loc":["body"],"msg":"too hot"}]'),
+        ({"detail": [{"loc": ["body", "stop", 0], "msg": "too hot"}]}, "stop.0: too hot"),
         ({"message": "too hot", "object": "error", "code": 400}, "too hot"),
         ({"error": {"message": "too hot", "code": {"a": 1}}}, "too hot"),
     ],

@@ -320,6 +320,7 @@ OTHER: dict[str, Any] = {
     "backend": "big",
     "base_url": "http://127.0.0.1:2",
     "breaker": {"failures": 9},
+    "preset": "groq",
     "budget": {"usd_per_day": 1.0},
     "cascade": [{"model": "n"}],
     "context": 5,
