@@ -158,6 +158,17 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         help="seconds that a client may read next to nothing of its answer before it is disconnected; 0: for ever "
         "(default: 30)",
     )
+    add(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="where to send a trace of each request by OTLP, such as http://localhost:4318/v1/traces (default: none, "
+        "or as OTEL_EXPORTER_OTLP_TRACES_ENDPOINT says)",
+    )
+    add(
+        "--otlp-traces-protocol",
+        choices=["http", "grpc"],
+        help="(default: http, or as OTEL_EXPORTER_OTLP_TRACES_PROTOCOL says)",
+    )
     add("--log-level", choices=["debug", "info", "warning", "error"], help="(default: info)")
     add("--check", action="store_true", help="only check whether these options are valid, and exit")
 

@@ -143,6 +143,10 @@ class ServerConfig:
     max_string_length: int | None = None
     """Characters of a string in a forced call whose schema does not bound it; ``None``: half as many as the context
     has tokens; 0: no bound."""
+    otlp_traces_endpoint: str | None = None
+    """The URL to which traces are sent by OTLP; ``None``: none are."""
+    otlp_traces_protocol: str = "http"
+    """``http`` (protobuf over HTTP) or ``grpc``."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -155,6 +159,11 @@ class ServerConfig:
             raise StartupError(f"--max-string-length must be 0 or more, not {self.max_string_length}.")
         if not 0 <= self.write_timeout < float("inf"):
             raise StartupError(f"--write-timeout must be 0 or more, not {self.write_timeout}.")
+        endpoint = self.otlp_traces_endpoint
+        if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+            raise StartupError(
+                f"--otlp-traces-endpoint must be a URL such as http://localhost:4318/v1/traces, not {endpoint}."
+            )
         if not self.step_timeout >= 0:
             raise StartupError(f"--step-timeout must be 0 or more, not {self.step_timeout}.")
 

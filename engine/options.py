@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -34,9 +35,12 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
             "write_timeout",
             "over_context",
             "max_string_length",
+            "otlp_traces_endpoint",
+            "otlp_traces_protocol",
         )
         if key in rest
     }
+    server = {**traces_by_environment(os.environ), **server}
     if "adapters" in rest:
         rest["adapters"] = tuple(cast(list[tuple[str, Path]], rest["adapters"]))
     if "context_caps" in rest:
@@ -46,3 +50,18 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
         rest["draft_model"] = find(DEMO_DRAFT if draft == DEMO else draft)
         rest.setdefault("speculation", "draft")
     return ServerConfig(engine=EngineConfig(model=find(model), **rest), served_model_name=name, **server)  # type: ignore[arg-type]
+
+
+def traces_by_environment(env: Mapping[str, str]) -> dict[str, object]:
+    """Where traces go by OpenTelemetry's own variables
+    (https://opentelemetry.io/docs/specs/otel/protocol/exporter/). What is not set is not in it.
+    """
+    named = "OTEL_EXPORTER_OTLP_TRACES_"
+    protocol = env.get(f"{named}PROTOCOL") or env.get("OTEL_EXPORTER_OTLP_PROTOCOL") or ""
+    found: dict[str, object] = {"otlp_traces_protocol": "grpc"} if protocol == "grpc" else {}
+    if endpoint := env.get(f"{named}ENDPOINT"):
+        found["otlp_traces_endpoint"] = endpoint
+    elif endpoint := env.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        path = "" if protocol == "grpc" else "/v1/traces"
+        found["otlp_traces_endpoint"] = endpoint.rstrip("/") + path
+    return found

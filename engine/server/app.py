@@ -38,6 +38,7 @@ from engine.server.renderer import Renderer
 from engine.server.responses import DONE, ChoiceDelta, event
 from engine.server.state import EngineState
 from engine.server.tokenizer import Tokenizer
+from engine.server.tracing import TracedRequest, Tracer
 from engine.server.vllm_metrics import VllmMetrics
 
 log = logging.getLogger("engine.server")
@@ -54,10 +55,11 @@ def create_app(
     adapters: Sequence[tuple[str, Path]] = (),
     refuse_over_context: bool = False,
     max_string_length: int | None = None,
+    tracer: Tracer | None = None,
 ) -> Starlette:
     """``adapters``: (name, folder) of those that the engine has loaded. With ``refuse_over_context`` a ``max_tokens``
     beyond what the prompt leaves of the context is an error, not clipped. ``max_string_length``: as in
-    ``ServerConfig``. Raises ``StartupError``.
+    ``ServerConfig``. ``tracer`` is told of each request that asks for tokens. Raises ``StartupError``.
     """
     metrics, throughput, health = EngineMetrics(), Throughput(), Health(client)
     metrics.set_ready(ready)
@@ -81,7 +83,9 @@ def create_app(
     about = About(name, models, ready, client, health, metrics, state)
 
     def text(path: str, prepare: Callable[[bytes, ContextBudget, bool], Awaitable[PreparedRequest]]) -> Route:
-        endpoint = TextEndpoint(path, prepare, ready, generator, metrics, max_body_bytes, refuse_over_context)
+        endpoint = TextEndpoint(
+            path, prepare, ready, generator, metrics, max_body_bytes, refuse_over_context, tracer
+        )
         return Route(path, endpoint, methods=["POST"])
 
     def change(path: str, work: Callable[[bytes], Awaitable[str | bytes]], kind: str | None = None) -> Route:
@@ -140,32 +144,39 @@ class TextEndpoint:
     metrics: EngineMetrics
     max_body_bytes: int
     refuse_over_context: bool
+    tracer: Tracer | None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reply = _Reply(send)
+        headers = dict(scope["headers"])
+        traced = None if self.tracer is None else TracedRequest(self.path, headers)
         try:
-            headers = dict(scope["headers"])
             hints = read_hints(headers, time.monotonic())
             body = await read_body(receive, headers, self.max_body_bytes)
-            await until_disconnect(receive, self._answer(body, hints, reply))
-            status = str(reply.status)
+            await until_disconnect(receive, self._answer(body, hints, reply, traced))
+            status, code = str(reply.status), None
         except ClientDisconnected:
-            status = "hung_up"
+            status = code = "hung_up"
         except EngineError as error:
-            status = str(error.status)
+            status, code = str(error.status), error.code
             await reply.fail(error)
         except Exception:
             log.exception("a request failed on %s", self.path)
-            status = "500"
+            status, code = "500", InternalError.code
             await reply.fail(InternalError("The engine made a mistake; its log has the details."))
         self.metrics.requests.labels(self.path, status).inc()
+        if self.tracer is not None and traced is not None:
+            traced.status, traced.error = reply.status, code
+            self.tracer.record(traced)
 
-    async def _answer(self, body: bytes, hints: Hints, reply: _Reply) -> None:
+    async def _answer(self, body: bytes, hints: Hints, reply: _Reply, traced: TracedRequest | None) -> None:
         arrived = time.monotonic()
         limit = context_limit(self.ready.longest, self.ready.context_caps, hints.priority)
         refuse = self.refuse_over_context or hints.refuse_over_context
         prepared = await self.prepare(body, ContextBudget(limit, refuse), hints.sharing == "system")
         reply.headers = prepared.headers
+        if traced is not None:
+            traced.prepared = prepared
         self.metrics.prompt_tokens.inc(prepared.usage.prompt_tokens)
         salt = hints.salt(prepared.cache_salt)
         pieces = self.generator.run(
@@ -177,6 +188,7 @@ class TextEndpoint:
             prepared.adapter,
             salt,
             prepared.shared,
+            None if traced is None else traced.timelines,
         )
         try:
             if prepared.stream:

@@ -57,8 +57,11 @@ class Generator:
         adapter: str | None = None,
         salt: bytes = b"",
         shared: int = 0,
+        timelines: list[RequestTimeline] | None = None,
     ) -> AsyncGenerator[list[ChoiceDelta], None]:
         """Yields what has come, as it comes, and counts it in ``usage``. ``salt`` and ``shared``: as in ``submit``.
+
+        The sequences' timelines are added to ``timelines``.
 
         Ending the iteration early aborts the sequences. Raises ``EngineError``.
         """
@@ -83,6 +86,8 @@ class Generator:
             )
             for s in sequences
         ]
+        if timelines is not None:
+            timelines.extend(choice.timeline for choice in choices)
         aborted = True
         prompts: dict[int, list[DecodedLogprobs]] = {}
         """Prompt logprobs by the prompt's identity: choices of one prompt share them."""

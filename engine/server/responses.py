@@ -75,6 +75,7 @@ class ResponseWriter:
 
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self.id = f"{self.prefix}-{secrets.token_hex(12)}"
+        self.model = model
         self._common = {"id": self.id, "created": int(time.time()), "model": model}
         self._no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
 

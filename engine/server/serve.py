@@ -23,6 +23,7 @@ from engine.server.protocol import Protocol
 from engine.server.renderer import Renderer
 from engine.server.template_files import read_templates
 from engine.server.tokenizer import Tokenizer
+from engine.server.tracing import Tracer
 
 log = logging.getLogger("engine.server")
 
@@ -66,6 +67,7 @@ async def _run(
     client = await EngineClient.start(config.engine)
     watching: asyncio.Task[None] | None = None
     template: Renderer | None = None
+    tracer: Tracer | None = None
     try:
         # The tokenizer loads while the engine process imports torch.
         tokenizer = await asyncio.to_thread(Tokenizer, config.engine.model)
@@ -75,6 +77,7 @@ async def _run(
         if stop.is_set():
             return 0
         ready = await client.ready()
+        tracer = await asyncio.to_thread(_tracer, config)
         app = create_app(
             client,
             ready,
@@ -85,6 +88,7 @@ async def _run(
             adapters=config.engine.adapters,
             refuse_over_context=config.over_context == "refuse",
             max_string_length=config.max_string_length,
+            tracer=tracer,
         )
         server = _Server(
             uvicorn.Config(
@@ -128,6 +132,23 @@ async def _run(
         if template is not None:
             await template.close()
         await client.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
+
+
+def _tracer(config: ServerConfig) -> Tracer | None:
+    """Imports OpenTelemetry where traces are asked for, and only there."""
+    if config.otlp_traces_endpoint is None:
+        return None
+    try:
+        from engine.server.otlp import OtlpTracer
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        log.error("no traces are sent: their packages come with: pip install 'tollgate[otel]'")
+        return None
+    log.info("traces go to %s", config.otlp_traces_endpoint)
+    return OtlpTracer(config.otlp_traces_endpoint, config.otlp_traces_protocol)
 
 
 async def _give_up_on_stuck(client: EngineClient, timeout: float) -> None:

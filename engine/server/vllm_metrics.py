@@ -54,6 +54,8 @@ class RequestTimeline:
     last_token: float = 0.0
     tokens: int = 0
     """Generated, those after a stop string included."""
+    finish: Finish | None = None
+    """Why it ended; ``None``: not by itself, or not yet."""
 
 
 class VllmMetrics:
@@ -136,6 +138,7 @@ class VllmMetrics:
 
     def finish(self, timeline: RequestTimeline, reason: Finish, prompt_tokens: int) -> None:
         """A sequence has ended by itself."""
+        timeline.finish = reason
         self._success["length" if reason == "length" else "stop"].inc()
         scheduled = timeline.submitted + timeline.queued
         decode = timeline.last_token - timeline.first_token

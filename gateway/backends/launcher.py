@@ -7,12 +7,12 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlsplit
 
 from gateway.policy.engine_options import start_error
 from gateway.policy.loader import DRAINED, Loaded
-from gateway.policy.schema import EngineBackend
+from gateway.policy.schema import EngineBackend, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Launch:
     """Host and port where it is going to listen."""
     env: tuple[str, ...] = ()
     """Variables of the gateway's environment that it gets beside the common ones."""
+    variables: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Further variables, which a change of the policy does not restart it for."""
 
     def obstacle(self) -> str | None:
         """Why it cannot be started now: what it is to listen on is another program's."""
@@ -42,7 +44,7 @@ class Launch:
 def launches(loaded: Loaded) -> Mapping[str, Launch]:
     """What is to be running for a policy, by backend name."""
     return {
-        name: launch(name, backend)
+        name: launch(name, backend, loaded.policy.telemetry)
         for name, backend in loaded.policy.backends.items()
         if isinstance(backend, EngineBackend)
         and backend.launch
@@ -70,7 +72,7 @@ def obstructed(loaded: Loaded, *, patience: float) -> str | None:
     return None
 
 
-def launch(name: str, backend: EngineBackend) -> Launch:
+def launch(name: str, backend: EngineBackend, telemetry: Telemetry | None = None) -> Launch:
     url = urlsplit(backend.base_url)
     address = url.hostname or "127.0.0.1", url.port or 80
     argv = (
@@ -83,7 +85,34 @@ def launch(name: str, backend: EngineBackend) -> Launch:
         *("--port", str(address[1])),
         *backend.args,
     )
-    return Launch(argv, name, address, backend.env)
+    return Launch(argv, name, address, backend.env, tracing(telemetry) if telemetry is not None else {})
+
+
+def tracing(telemetry: Telemetry) -> dict[str, str]:
+    """``telemetry`` as OpenTelemetry's variables, by which the engine sends its spans of the gateway's traces
+    (https://opentelemetry.io/docs/specs/otel/protocol/exporter/). Keys in them are in no process list.
+    """
+    if not (telemetry.endpoint and telemetry.traces):
+        return {}
+    over_http = telemetry.protocol == "http"
+    named = {
+        "ENDPOINT": telemetry.endpoint + ("/v1/traces" if over_http else ""),
+        "PROTOCOL": "http/protobuf" if over_http else "grpc",
+        "HEADERS": ",".join(
+            f"{name}={quote(value.get_secret_value())}" for name, value in telemetry.headers.items()
+        ),
+        "TIMEOUT": f"{telemetry.timeout:g}",
+        "COMPRESSION": telemetry.compression,
+    }
+    return {
+        **{f"OTEL_EXPORTER_OTLP_TRACES_{name}": value for name, value in named.items() if value},
+        "OTEL_SERVICE_NAME": f"{telemetry.service}-engine",
+        "OTEL_RESOURCE_ATTRIBUTES": ",".join(
+            f"{name}={quote(value)}" for name, value in telemetry.resource.items()
+        ),
+        # What the gateway does not trace is not traced, and its probes are no traces of their own.
+        "OTEL_TRACES_SAMPLER": "parentbased_always_off",
+    }
 
 
 def _in_use(host: str, port: int) -> bool:

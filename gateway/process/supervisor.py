@@ -82,7 +82,11 @@ class Supervisor:
                     engine = Child(
                         f"engine {name}" if several else "engine",
                         launch.argv,
-                        env={**inherited(self._env, launch.env), "PYTHONUNBUFFERED": "1"},
+                        env={
+                            **inherited(self._env, launch.env),
+                            **launch.variables,
+                            "PYTHONUNBUFFERED": "1",
+                        },
                         on_line=self._on_line,
                         obstacle=launch.obstacle,
                     )

@@ -13,7 +13,10 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.backends.launcher import tracing
 from gateway.policy.reload import PolicyWatcher
+from gateway.policy.schema import Telemetry
+from tests.engine.live import EngineServer
 from tests.fakes import DONE, FakeUpstream, completion, delta, reply, sse, stream, usage_event
 from tests.otlp_receiver import ReceivedSpan, Receiver, grpc_receiver, http_receiver
 from tests.serving import KEY, OTHER_KEY, Gateway, chat, key, serving
@@ -395,3 +398,33 @@ async def test_the_official_client_reads_traced_answers(receiver: Receiver, tmp_
     assert span.attributes["gen_ai.usage.output_tokens"] == 7
     [request] = [span for span in receiver.spans if span.kind == "server"]
     assert request.parent_id == ""
+
+
+async def test_the_engine_continues_the_trace(receiver: Receiver, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in tracing(Telemetry(endpoint=receiver.url)).items():
+            patch.setenv(name, value)
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
+        engine = await asyncio.to_thread(EngineServer, "demo", log=tmp_path / "engine.log")
+    async with FakeUpstream() as up:
+        policy = a_policy(receiver, up)
+        policy["backends"]["bundled"] = {"kind": "engine", "base_url": engine.url}
+        policy["models"]["demo"] = {"targets": [{"backend": "bundled", "model": "demo"}]}
+        with engine:
+            [answer] = await traced(tmp_path, policy, chat("demo", stream=True, max_tokens=8))
+            async with asyncio.timeout(300):
+                while not receiver.of(TRACE, "client") or len(receiver.of(TRACE, "server")) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+    assert answer.status_code == 200
+    request, inside = receiver.of(TRACE, "server")
+    [attempt] = receiver.of(TRACE, "client")
+    assert request.parent_id == PARENT
+    assert attempt.parent_id == request.span_id
+    assert inside.parent_id == attempt.span_id
+    assert inside.resource["service.name"] == "tollgate-engine"
+    assert attempt.start <= inside.start <= attempt.end
+    assert inside.trace_state == "vendor=opaque"
+    for name in ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "gen_ai.response.id"):
+        assert inside.attributes[name] == attempt.attributes[name]
+    phases = [span.name for span in receiver.of(TRACE) if span.parent_id == inside.span_id]
+    assert phases == ["queue", "prefill", "decode"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,16 @@ def test_a_setting_that_makes_no_sense_names_its_flag(fields: dict[str, int], fl
 
 
 @pytest.mark.parametrize(
-    "fields", [{"port": 70000}, {"max_body_bytes": 0}, {"drain_timeout": -1.0}, {"step_timeout": -1.0}]
+    "fields",
+    [
+        {"port": 70000},
+        {"max_body_bytes": 0},
+        {"drain_timeout": -1.0},
+        {"step_timeout": -1.0},
+        {"otlp_traces_endpoint": "localhost:4317"},
+    ],
 )
-def test_the_servers_settings_are_checked_too(fields: dict[str, float]) -> None:
+def test_the_servers_settings_are_checked_too(fields: dict[str, Any]) -> None:
     with pytest.raises(StartupError, match="--"):
         ServerConfig(EngineConfig(model=Path()), "m", **fields)
 

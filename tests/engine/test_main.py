@@ -60,6 +60,8 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "max_model_len": 64,
         "kernels": "reference",
         "log_level": "error",
+        "otlp_traces_endpoint": "https://collector/v1/traces",
+        "otlp_traces_protocol": "grpc",
     }
     flags = [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     config = read_options(options("--model", str(tiny_model), *flags))

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from gateway.policy.schema import AnthropicBackend, AnyBackend, EngineBackend, OpenAIBackend
+from gateway.policy.schema import (
+    AnthropicBackend,
+    AnyBackend,
+    AzureBackend,
+    BedrockBackend,
+    EngineBackend,
+    GeminiBackend,
+    OpenAIBackend,
+)
 from gateway.policy.schema.telemetry import OLDEST
 from gateway.spans import Attributes, Value
 from gateway.types import ChatRequest, Usage
@@ -64,11 +72,19 @@ def operation(request: ChatRequest) -> str:
 
 def provider(backend: AnyBackend) -> str:
     """``gen_ai.provider.name``: a well-known value, or ``tollgate`` for what is part of it."""
-    if isinstance(backend, AnthropicBackend):
-        return "anthropic"
-    if not isinstance(backend, OpenAIBackend):
-        return "tollgate"
-    host = urlsplit(backend.base_url).hostname or ""
+    match backend:
+        case AnthropicBackend():
+            return "anthropic"
+        case AzureBackend():
+            return "azure.ai.openai"
+        case BedrockBackend():
+            return "aws.bedrock"
+        case GeminiBackend():
+            return "gcp.gemini" if backend.vertex is None else "gcp.vertex_ai"
+        case OpenAIBackend():
+            host = urlsplit(backend.base_url).hostname or ""
+        case _:
+            return "tollgate"
     return next(
         (name for end, name in PROVIDERS.items() if host == end or host.endswith(f".{end}")), "openai"
     )
@@ -76,9 +92,14 @@ def provider(backend: AnyBackend) -> str:
 
 def server(backend: AnyBackend) -> Attributes:
     """Where a backend is; nothing for one inside the gateway."""
-    if not isinstance(backend, OpenAIBackend | AnthropicBackend | EngineBackend):
-        return {}
-    parts = urlsplit(backend.base_url)
+    match backend:
+        case GeminiBackend() | BedrockBackend():
+            url = backend.url
+        case OpenAIBackend() | AzureBackend() | AnthropicBackend() | EngineBackend():
+            url = backend.base_url
+        case _:
+            return {}
+    parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return {"server.address": parts.hostname or "", "server.port": port}
 

@@ -104,7 +104,7 @@ async def test_neither_engine_nor_sidecar_finds_a_key(tmp_path: Path) -> None:
     sleeping = (sys.executable, "-c", "import time; time.sleep(600)")
     settings = Settings(dev_key_sha256="0" * 64)
     try:
-        await supervisor.run_engines({"e": Launch(sleeping, env=("MY_*",))})
+        await supervisor.run_engines({"e": Launch(sleeping, env=("MY_*",), variables={"OTEL_X": "set"})})
         wanted = SidecarConfig(socket=str(tmp_path / "s"), embedder=None)
         await supervisor.run_sidecar(wanted, settings.log_env())
         assert supervisor.sidecar is not None
@@ -115,6 +115,7 @@ async def test_neither_engine_nor_sidecar_finds_a_key(tmp_path: Path) -> None:
             assert not env.keys() & {*secrets, "TOLLGATE_DEV_KEY_SHA256"}
             assert env["CUDA_VISIBLE_DEVICES"] == "0" and env["PATH"] == os.environ["PATH"]
             assert env.get("MY_MIRROR") == ("there" if child is supervisor.engines["e"] else None)
+            assert env.get("OTEL_X") == ("set" if child is supervisor.engines["e"] else None)
     finally:
         supervisor.kill()
         await supervisor.shut_down()
