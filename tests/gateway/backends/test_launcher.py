@@ -64,7 +64,7 @@ def test_telemetry_restarts_no_engine() -> None:
     models = {"m": {"targets": [{"backend": "e", "model": "demo"}]}}
     policy = {"version": 1, "backends": {"e": {"kind": "engine", "launch": True}}, "models": models}
     traced = {**policy, "telemetry": {"endpoint": "http://collector:4318"}}
-    before, after = (launches(Loaded(Policy.model_validate(one), {})) for one in (policy, traced))
+    before, after = (launches(Loaded(Policy.model_validate(one), {}, "", ())) for one in (policy, traced))
     assert before == after
     assert not before["e"].variables
     assert after["e"].variables
