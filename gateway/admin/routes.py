@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.admin.api import audit, backends, caches, keys, live, policies, receipts, tenants, usage
+from gateway.admin.api import (
+    audit,
+    backends,
+    caches,
+    keys,
+    live,
+    models,
+    policies,
+    receipts,
+    tenants,
+    usage,
+)
 from gateway.admin.endpoint import Handle
 from gateway.admin.site import Site
 from gateway.admin.snapshot import snapshot
@@ -16,7 +27,7 @@ from gateway.web.operation import Operation
 
 def operations(site: Site) -> list[tuple[Operation, Handle]]:
     """Every operation of the API, with what answers it."""
-    parts = (keys, usage, receipts, policies, backends, tenants, caches, audit, live)
+    parts = (keys, usage, receipts, policies, models, backends, tenants, caches, audit, live)
     return [pair for part in parts for pair in part.operations(site)]
 
 

@@ -152,6 +152,16 @@ class Metrics:
             "What each cache (exact, semantic) did for a request: hit, miss, bypass, shared …; kept, or why not.",
             ["cache", "result"],
         )
+        self.cache_saved_tokens = make.counter(
+            "tollgate_cache_saved_tokens_total",
+            "Tokens of answers that a cache gave, which no backend had to read or write.",
+            ["cache", "model"],
+        )
+        self.cache_saved_dollars = make.counter(
+            "tollgate_cache_saved_dollars_total",
+            "US dollars that these tokens would have cost, by the price table.",
+            ["cache", "model"],
+        )
         self.cache_seconds = make.histogram(
             "tollgate_cache_seconds",
             "To look for an answer, in the exact or the semantic cache.",

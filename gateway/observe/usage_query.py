@@ -32,6 +32,8 @@ _SUMS = (
     *("requests", "errors", "refused"),
     *("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens"),
 )
+SUMS = (*_SUMS, "cost_nanodollars")
+"""The columns that rows have beside their groups."""
 _HALF = 32
 """Bits. Sums of nano-dollars are kept in halves, which do not exceed SQLite's integers."""
 _HOURS = (

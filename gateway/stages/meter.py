@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 
+from gateway.metering.price import NANO, cost
 from gateway.observe.metric_buffers import BufferedCounter
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import is_refusal, outcome_of, reason_of
@@ -84,6 +85,8 @@ class MeterRecorder:
         metrics.seconds[(model,)].observe(time.perf_counter() - call.started)
         if metrics.tenants.enabled and (tenant := metrics.tenant(call.principal.tenant)):
             metrics.tenant_requests[tenant, str(status)].inc()
+        if usage is not None and call.cached is not None:
+            self._save(call, call.cached, usage)
         if usage is not None:
             facts["prompt_tokens"] = usage.prompt
             facts["completion_tokens"] = usage.completion
@@ -93,6 +96,13 @@ class MeterRecorder:
             facts["reasoning_tokens"] = usage.reasoning
         facts["chunks_after_first"] = self._gaps
         call.receipt.note("meter", **facts)
+
+    def _save(self, call: Call, cache: str, usage: Usage) -> None:
+        """What the answer took when it was made, which it did not take again."""
+        self._metrics.cache_saved_tokens[cache, self._model].inc(usage.prompt + usage.completion)
+        nanodollars = cost(call.policy, call.target, usage) if call.target is not None else 0
+        if nanodollars:
+            self._metrics.cache_saved_dollars[cache, self._model].inc(nanodollars / NANO)
 
 
 def meter(metrics: Metrics) -> partial[MeterRecorder]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -189,7 +190,7 @@ def _diff(before: Generation | None, after: Generation) -> list[str]:
 def _history(site: Site) -> list[HistoryEntry]:
     found = []
     generations = list(site.history.generations())
-    for after, before in zip(generations, [*generations[1:], None], strict=True):
+    for after, before in zip_longest(generations, generations[1:]):
         lines = _diff(before, after)
         found.append(
             HistoryEntry(

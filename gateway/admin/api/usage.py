@@ -16,10 +16,11 @@ from gateway.admin.endpoint import Handle, Reply, Request, Strict, Told
 from gateway.admin.ledger import ledger_path, unreadable
 from gateway.admin.site import Site
 from gateway.metering.price import NANO
-from gateway.observe.usage_query import GROUPS, HOUR, Group, Interval, UsageFilter, read_usage
+from gateway.observe.usage_query import GROUPS, HOUR, SUMS, Group, Interval, UsageFilter, read_usage
 from gateway.web.operation import Operation
 
 CSV = "text/csv"
+OTHERS = "(others)"
 MONTH = 30 * 86_400.0
 
 Moment = Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]
@@ -40,6 +41,9 @@ class UsageQuery(Strict):
     user_agent: str | None = None
     purpose: str | None = None
     reason: str | None = None
+    top: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Of the first ``by``, only so many: those that cost, or ask, most in the whole time. The others are one,
+    ``(others)``."""
     format: Literal["json", "csv"] = "json"
 
 
@@ -82,6 +86,8 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             found = await asyncio.to_thread(read_usage, path, where, query.by, query.interval)
         except sqlite3.Error as error:
             raise unreadable(path, error) from None
+        if query.top is not None and query.by:
+            found = top_of(found, query.by, query.top)
         rows = [UsageRow(**row, usd=row["cost_nanodollars"] / NANO) for row in found]
         if query.format == "csv":
             return _csv(query, rows)
@@ -98,6 +104,26 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             show,
         )
     ]
+
+
+def top_of(rows: list[dict[str, Any]], by: tuple[Group, ...], top: int) -> list[dict[str, Any]]:
+    """``rows`` with all but the ``top`` values of the first group added up under the name ``OTHERS``."""
+    sums: dict[str, list[int]] = {}
+    for row in rows:
+        entry = sums.setdefault(row[by[0]], [0, 0])
+        entry[0] += row["cost_nanodollars"]
+        entry[1] += row["requests"]
+    if len(sums) <= top:
+        return rows
+    kept = set(sorted(sums, key=lambda name: sums[name], reverse=True)[:top])
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        name = row[by[0]] if row[by[0]] in kept else OTHERS
+        key = (row.get("start"), name, *(row[group] for group in by[1:]))
+        into = found.setdefault(key, {**row, by[0]: name, **dict.fromkeys(SUMS, 0)})
+        for one in SUMS:
+            into[one] += row[one]
+    return list(found.values())
 
 
 def _filter(query: UsageQuery, now: float) -> UsageFilter:

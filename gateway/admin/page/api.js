@@ -12,8 +12,8 @@ export class ApiError extends Error {
   }
 }
 
-export async function call(method, path, body, { signal, raw = false } = {}) {
-  const headers = {};
+export async function call(method, path, body, { signal, raw = false, headers: more = {} } = {}) {
+  const headers = { ...more };
   if (method !== "GET") headers["x-csrf-token"] = csrf;
   if (body !== undefined) headers["content-type"] = "application/json";
   let response;

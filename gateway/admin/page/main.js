@@ -6,12 +6,24 @@ import { LiveData } from "./live_data.js";
 import { problem } from "./parts.js";
 import { signInView } from "./sign_in.js";
 import { overview } from "./views/overview.js";
-import { requests } from "./views/requests.js";
+import { models } from "./views/models.js";
+import { playground } from "./views/playground.js";
+import { policy } from "./views/policy.js";
+import { protection } from "./views/protection.js";
 import { request } from "./views/request.js";
+import { requests } from "./views/requests.js";
+import { spend } from "./views/spend.js";
+import { tenants } from "./views/tenants.js";
 
 const VIEWS = [
   ["overview", "Live", overview],
   ["requests", "Requests", requests],
+  ["models", "Models", models],
+  ["tenants", "Tenants", tenants],
+  ["spend", "Spend", spend],
+  ["protection", "Guards and caches", protection],
+  ["policy", "Policy", policy],
+  ["playground", "Playground", playground],
 ];
 const app = document.getElementById("app");
 const live = new LiveData();
@@ -76,8 +88,10 @@ function show() {
   const [name = "", ...rest] = location.hash.replace(/^#\/?/, "").split("/");
   const [id, title, view] = VIEWS.find(([one]) => one === name) || VIEWS[0];
   for (const link of app.querySelectorAll("nav a")) {
-    if (link.id === `nav-${id}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.id === `nav-${id}`) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "center" });
+    } else link.removeAttribute("aria-current");
   }
   document.title = `${title} · Tollgate`;
   const place = h("div.view", {});

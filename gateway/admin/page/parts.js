@@ -35,15 +35,15 @@ export function figure(name, value, note = "", kind = "") {
 }
 
 /** A share as a bar, and in words for who does not see it. */
-export function bar(share, label) {
+export function bar(share, label, { limited = true } = {}) {
   const part = Math.max(0, Math.min(1, share || 0));
-  const kind = share >= 1 ? "full" : share >= 0.8 ? "near" : "";
+  const kind = !limited ? "plain" : share >= 1 ? "full" : share >= 0.8 ? "near" : "";
   return h("span.bar", { class: `bar ${kind}`, role: "img", "aria-label": label || percent(share) },
     h("span", { vars: { "--share": `${part * 100}%` } }));
 }
 
 export function badge(text, kind = "") {
-  return h("span", { class: `badge ${kind}` }, text);
+  return h("span", { class: `badge ${kind}`, title: text.length > 40 ? text : null }, text);
 }
 
 export function status(code, error) {

@@ -13,7 +13,9 @@ import httpx
 import orjson
 import pytest
 
+from gateway.admin.api.usage import top_of
 from gateway.control.audit_log import FILE, AuditLog
+from gateway.observe.usage_query import SUMS
 from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, chat, key, serving
 
 pytestmark = pytest.mark.anyio
@@ -153,6 +155,47 @@ async def test_usage_by_whom_and_over_time_as_json_and_csv(gateway: Gateway) -> 
     [row] = list(csv.DictReader(io.StringIO(response.text)))
     assert (row["user_agent"], row["model"], row["requests"]) == ("'=cmd/1", "fake", "3"), "no formula"
     assert response.headers["content-type"].startswith("text/csv")
+
+
+def test_only_the_dearest_are_told_apart() -> None:
+    nothing = dict.fromkeys(SUMS, 0)
+    rows = [
+        {"start": hour, "tenant": name, **nothing, "cost_nanodollars": cost, "requests": 1}
+        for hour in (0, 3600)
+        for name, cost in (("a", 1), ("b", 5), ("c", 3), ("d", 0))
+    ]
+    found = top_of(rows, ("tenant",), 2)
+    assert [(row["start"], row["tenant"], row["cost_nanodollars"], row["requests"]) for row in found] == [
+        *((0, "(others)", 1, 2), (0, "b", 5, 1), (0, "c", 3, 1)),
+        *((3600, "(others)", 1, 2), (3600, "b", 5, 1), (3600, "c", 3, 1)),
+    ]
+    assert top_of(rows, ("tenant",), 4) == rows
+
+
+async def test_models_and_who_answers_them(gateway: Gateway) -> None:
+    await told(gateway, "POST", "/backends/slow/drain")
+    await gateway.generation(2)
+    found = {one["name"]: one for one in (await told(gateway, "GET", "/models"))["models"]}
+    [fake], [slow] = found["fake"]["targets"], found["slow"]["targets"]
+    assert fake["price"] == {"input": 1.0, "output": 2.0} and fake["enabled"]
+    assert slow["drained"] and not slow["enabled"]
+
+
+async def test_what_caches_save_is_counted(gateway: Gateway) -> None:
+    for _ in range(2):
+        assert await status_of(gateway, KEY) == 200
+    for _ in range(2):
+        await gateway.http.post("/v1/chat/completions", json=chat())
+    [first, *_] = [one for one in await recorded(gateway, 4) if one["usd"]]
+    counters = (await told(gateway, "GET", "/snapshot"))["counters"]
+    hits = counters["cache"]["exact\thit"]
+    tokens = first["prompt_tokens"] + first["completion_tokens"]
+    assert hits and counters["cache_saved_tokens"]["exact\tfake"] == hits * tokens
+    assert counters["cache_saved_dollars"]["exact\tfake"] == pytest.approx(hits * first["usd"])
+
+
+async def test_a_history_may_be_empty(gateway: Gateway) -> None:
+    assert await told(gateway, "GET", "/policy/history") == {"generations": []}
 
 
 async def test_requests_are_found_a_page_at_a_time_with_their_receipts(gateway: Gateway) -> None:

@@ -9,7 +9,7 @@ import { spans } from "../spans.js";
 export function request(place, { argument }) {
   fill(place, h("h1", {}, "Request"), loading());
   let gone = false;
-  get(`/requests/${encodeURIComponent(argument)}`).then((found) => {
+  written(`/requests/${encodeURIComponent(argument)}`, () => gone).then((found) => {
     if (!gone) fill(place, heading(argument), found.request && facts(found.request), found.receipt ? receiptParts(found.receipt) : h("p.empty", {}, "Its receipt is not kept any more: receipts are there for an hour."));
   }, (error) => {
     if (!gone) fill(place, heading(argument), problem(error));
@@ -17,6 +17,18 @@ export function request(place, { argument }) {
   return () => {
     gone = true;
   };
+}
+
+/** What was asked a moment ago may not be written yet. */
+async function written(path, isGone, tries = 6) {
+  for (let left = tries; ; left -= 1) {
+    try {
+      return await get(path);
+    } catch (error) {
+      if (error.status !== 404 || left <= 1 || isGone()) throw error;
+      await new Promise((resume) => setTimeout(resume, 700));
+    }
+  }
 }
 
 function heading(id) {

@@ -1,0 +1,88 @@
+// The public models, who answers them, and how that goes now.
+
+import { get, post } from "../api.js";
+import { announce, fill, h } from "../dom.js";
+import { count, dollars, percent, rate, seconds } from "../format.js";
+import { failed } from "../live_data.js";
+import { badge, loading, panel, problem, table } from "../parts.js";
+
+export function models(place, { live }) {
+  const list = h("div", {}, loading());
+  const backends = h("div", {}, loading());
+  const trouble = h("div", {});
+  fill(place, h("h1", {}, "Models"), trouble, panel("Models and targets", list), panel("Backends", backends));
+  let found = null;
+  let known = null;
+  const show = () => {
+    if (found) fill(list, modelTable(found.models, live));
+    if (known) fill(backends, backendTable(known.backends, live, drain));
+  };
+  async function read() {
+    try {
+      [found, known] = await Promise.all([get("/models"), get("/backends")]);
+      show();
+    } catch (error) {
+      fill(list, problem(error));
+    }
+  }
+  async function drain(name, drained) {
+    fill(trouble);
+    try {
+      await post(`/backends/${encodeURIComponent(name)}/${drained ? "undrain" : "drain"}`);
+      announce(`${name} is ${drained ? "in use again" : "drained"}`);
+    } catch (error) {
+      fill(trouble, problem(error));
+    }
+    read();
+  }
+  read();
+  const again = setInterval(read, 10000);
+  const forget = live.listen(show);
+  return () => {
+    forget();
+    clearInterval(again);
+  };
+}
+
+function modelTable(found, live) {
+  const rows = found.flatMap((model) => (model.targets.length
+    ? model.targets.map((target, at) => ({ model, target, first: at === 0 }))
+    : [{ model, target: null, first: true }]));
+  const of = (name) => (model) => model === name;
+  return table("Models and targets", [
+    { name: "Model", head: true, cell: ({ model, first }) => first && h("span", {}, model.name, model.aliases.length > 0 && h("span.note", {}, ` also ${model.aliases.join(", ")}`)) },
+    { name: "Target", cell: ({ model, target }) => (target ? `${target.backend} / ${target.model}` : `cascade: ${model.cascade.join(" → ")}`) },
+    { name: "State", cell: ({ target }) => target && state(target, live) },
+    { name: "Weight", right: true, small: true, cell: ({ target }) => target && count(target.weight) },
+    { name: "$ per M in", right: true, small: true, cell: ({ target }) => (target?.price ? dollars(target.price.input) : "–") },
+    { name: "$ per M out", right: true, small: true, cell: ({ target }) => (target?.price ? dollars(target.price.output) : "–") },
+    { name: "Fallbacks", small: true, cell: ({ model, first }) => first && (model.fallbacks.join(", ") || "–") },
+    { name: "Requests/s", right: true, cell: ({ model, target }) => rate(live.rate("requests", (name, backend) => name === model.name && (!target || backend === target.backend), 60)) },
+    { name: "Failed", right: true, cell: ({ model, first }) => first && share(live.rate("requests", (name, backend, code) => name === model.name && failed(name, backend, code), 60), live.rate("requests", of(model.name), 60)) },
+    { name: "Tokens/s", right: true, small: true, cell: ({ model, first }) => first && rate(live.rate("tokens", (name, way) => name === model.name && way === "out", 60)) },
+  ], rows);
+}
+
+function share(part, all) {
+  return all ? percent(part / all) : "–";
+}
+
+function state(target, live) {
+  const open = (live.latest?.breakers || []).filter((one) => one.backend === target.backend && one.model === target.model);
+  if (target.drained) return badge("drained", "warn");
+  if (!target.enabled) return badge(target.trouble || "disabled", "warn");
+  if (open.some((one) => !one.tenant)) return badge(`breaker open, ${seconds(Math.max(...open.map((one) => one.seconds)))}`, "bad");
+  if (open.length) return badge(`breaker open for ${open.map((one) => one.key || one.tenant).join(", ")}`, "warn");
+  return target.trouble ? badge(target.trouble, "warn") : badge("in use", "good");
+}
+
+function backendTable(rows, live, drain) {
+  return table("Backends", [
+    { name: "Backend", head: true, cell: (one) => one.name },
+    { name: "Kind", cell: (one) => one.kind },
+    { name: "State", wide: true, cell: (one) => (one.drained ? badge("drained", "warn") : one.enabled ? badge(one.trouble || "in use", one.trouble ? "warn" : "good") : badge("disabled", "")) },
+    { name: "Region", small: true, cell: (one) => one.region || "–" },
+    { name: "In flight", right: true, cell: (one) => count(live.latest?.backends[one.name]?.in_flight) },
+    { name: "", right: true, cell: (one) => h("button.quiet", { id: `drain-${one.name}`, type: "button", onclick: () => drain(one.name, one.drained) }, one.drained ? "Use again" : "Drain", h("span.unseen", {}, ` ${one.name}`)) },
+  ], rows);
+}

@@ -1,0 +1,113 @@
+// The policy in force, what its last edit changed, what was in force before, and who changed what.
+
+import { get, post } from "../api.js";
+import { announce, fill, h } from "../dom.js";
+import { count } from "../format.js";
+import { badge, loading, panel, panelWith, problem, table } from "../parts.js";
+
+export function policy(place, { live }) {
+  const current = h("div.stack", {}, loading());
+  const history = h("div", {}, loading());
+  const audit = h("div", {}, loading());
+  const trouble = h("div", {});
+  fill(place, h("h1", {}, "Policy"), trouble, current, panel("Generations", history), panel("Changes by API and command", audit));
+  let shown = 0;
+  let sure = 0;
+
+  async function read(number = 0) {
+    shown = number;
+    try {
+      const [now, past, log] = await Promise.all([get("/policy"), get("/policy/history"), get("/audit?limit=30")]);
+      const generation = number ? await get(`/policy/history/${number}`) : now.policy;
+      if (shown !== number) return;
+      fill(current, status(now), generation && diffPanel(generation, now.policy));
+      fill(history, historyTable(past.generations, now.policy?.generation, generation?.generation));
+      fill(audit, auditTable(log));
+    } catch (error) {
+      fill(current, problem(error));
+    }
+  }
+
+  function historyTable(generations, inForce, chosen) {
+    return table("Generations", [
+      { name: "Generation", head: true, cell: (one) => h("button.link", { id: `generation-${one.generation}`, type: "button", onclick: () => read(one.generation === inForce ? 0 : one.generation), "aria-pressed": String(one.generation === chosen) }, String(one.generation)) },
+      { name: "In force since", cell: (one) => time(one.since) },
+      { name: "Changed", cell: (one) => h("span", {}, h("span.plus", {}, `+${one.added}`), " ", h("span.minus", {}, `−${one.removed}`)) },
+      { name: "Files", small: true, wide: true, cell: (one) => one.files.join(", ") },
+      { name: "", right: true, cell: (one) => (one.generation === inForce ? badge("in force", "good") : h("button.quiet", { id: `back-${one.generation}`, type: "button", onclick: () => rollBack(one.generation) }, sure === one.generation ? "Yes, write it back" : "Roll back", h("span.unseen", {}, ` to generation ${one.generation}`))) },
+    ], generations, { empty: "The history begins when 'tollgate serve' runs." });
+  }
+
+  async function rollBack(number) {
+    if (sure !== number) {
+      sure = number;
+      announce(`Press again to write generation ${number} back into the policy folder`);
+      setTimeout(() => {
+        if (sure === number) sure = 0;
+      }, 8000);
+      await read(number);
+      document.getElementById(`back-${number}`)?.focus();
+      return;
+    }
+    sure = 0;
+    fill(trouble);
+    try {
+      const done = await post("/policy/rollback", { generation: number });
+      announce(done.in_force ? `Generation ${number} is back in force` : `Generation ${number} was written back`);
+    } catch (error) {
+      fill(trouble, problem(error));
+    }
+    read();
+  }
+
+  read();
+  let seen = live.latest?.generation;
+  return live.listen(() => {
+    const now = live.latest?.generation;
+    if (seen !== undefined && now !== seen) read(shown);
+    seen = now;
+  });
+}
+
+function status(now) {
+  return [
+    now.rejected && h("section.panel.alarm", { role: "alert", "aria-label": "Rejected" },
+      h("h2", {}, "The files as they are now are not in force"), h("pre", { tabindex: 0 }, now.rejected)),
+    now.drained.length > 0 && h("p.problem", {}, `Drained: ${now.drained.join(", ")}`),
+  ];
+}
+
+function diffPanel(generation, inForce) {
+  const name = generation.generation === inForce?.generation ? `Generation ${generation.generation}, in force` : `Generation ${generation.generation}`;
+  const lines = generation.diff.split("\n").filter(Boolean);
+  return [
+    panelWith(name, `since ${time(generation.since)}`, lines.length
+      ? h("pre.diff", { tabindex: 0, "aria-label": `What generation ${generation.generation} changed` }, lines.map((line) => h("span", { class: kind(line) }, `${line}\n`)))
+      : h("p.empty", {}, "Nothing was changed from the generation before, or there is none.")),
+    Object.entries(generation.files).map(([file, text]) => h("details.panel.raw", {}, h("summary", {}, file), h("pre", { tabindex: 0 }, text))),
+  ];
+}
+
+function kind(line) {
+  if (line.startsWith("+++") || line.startsWith("---")) return "file";
+  return line.startsWith("@@") ? "hunk" : line.startsWith("+") ? "plus" : line.startsWith("-") ? "minus" : "same";
+}
+
+function auditTable(log) {
+  return [
+    log.problems.map((text) => h("p.problem", { role: "alert" }, text)),
+    table("Changes by API and command", [
+      { name: "When", head: true, cell: (one) => (one.at ? time(one.at) : "–") },
+      { name: "Who", wide: true, cell: (one) => Object.values(one.by || {}).join(" ") },
+      { name: "What", cell: (one) => one.action || "–" },
+      { name: "Of", wide: true, cell: (one) => one.target ?? "–" },
+      { name: "Result", wide: true, cell: (one) => (one.ok ? badge("done", "good") : badge(one.error || "refused", "bad")) },
+      { name: "No.", right: true, small: true, cell: (one) => count(one.number) },
+    ], log.entries, { empty: "Nothing was changed by API or command. Edits of files are in the generations above." }),
+  ];
+}
+
+function time(text) {
+  const at = new Date(text);
+  return Number.isNaN(at.getTime()) ? text : at.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+}
