@@ -60,10 +60,12 @@ serve: setup
 		$(if $(PORT),--port "$(PORT)") $(if $(WORKERS),--workers "$(WORKERS)")
 
 test: setup
-	@if ! command -v redis-server >/dev/null 2>&1; then \
-		echo "redis-server is not on PATH: the tests that need it are skipped. (Debian, Ubuntu: apt-get install redis-server)" >&2; \
-		if [ -n "$$CI" ]; then echo "CI is set, and CI must run them all." >&2; exit 1; fi; \
-	fi
+	@for program in redis-server prometheus; do \
+		if ! command -v $$program >/dev/null 2>&1; then \
+			echo "$$program is not on PATH: the tests that need it are skipped. (Debian, Ubuntu: apt-get install $$program)" >&2; \
+			if [ -n "$$CI" ]; then echo "CI is set, and CI must run them all." >&2; exit 1; fi; \
+		fi; \
+	done
 	@exec .venv/bin/python -m pytest $(PYTEST_ARGS)
 
 # After `make test`: what is marked slow, with six random stories of what limits promise, and all examples of property

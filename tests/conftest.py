@@ -86,15 +86,30 @@ async def upstream() -> AsyncIterator[FakeUpstream]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def redis_program() -> str:
-    program = shutil.which("redis-server")
-    if program is None:
-        message = "redis-server is not installed (Debian: apt-get install redis-server)"
+def installed(program: str, package: str) -> str:
+    """Its path. Without it a test is skipped, or fails where all have to run."""
+    path = shutil.which(program)
+    if path is None:
+        message = f"{program} is not installed (Debian: apt-get install {package})"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
-    return program
+    return path
+
+
+@pytest.fixture(scope="session")
+def redis_program() -> str:
+    return installed("redis-server", "redis-server")
+
+
+@pytest.fixture(scope="session")
+def prometheus_program() -> str:
+    return installed("prometheus", "prometheus")
+
+
+@pytest.fixture(scope="session")
+def promtool_program() -> str:
+    return installed("promtool", "prometheus")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,1 @@
+"""Grafana's dashboards, as ``deploy/grafana`` has them."""

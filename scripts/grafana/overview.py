@@ -1,0 +1,325 @@
+"""Traffic, latency, backends, and the gateway itself."""
+
+from __future__ import annotations
+
+from scripts.grafana.panels import RED, YELLOW, Dashboard, Row, bars, graph, heatmap, stat
+from scripts.grafana.queries import (
+    HERE,
+    INSTANCE,
+    JOB,
+    MODEL,
+    OF_MODEL,
+    RATE,
+    SHARES,
+    UP,
+    quantile,
+    quantiles,
+    rate,
+    ratio,
+)
+
+ERRORS = ratio(
+    rate("tollgate_requests_total", f'{OF_MODEL}, status=~"5.."'), rate("tollgate_requests_total", OF_MODEL)
+)
+OVERVIEW = Dashboard(
+    "tollgate-overview",
+    "Tollgate / Overview",
+    "Traffic, latency, backends and the state of the gateway. Start here.",
+    (JOB, INSTANCE, MODEL),
+    (
+        Row(
+            "Now",
+            (
+                stat(
+                    "Requests",
+                    "Model requests a second, whatever became of them.",
+                    "reqps",
+                    rate("tollgate_requests_total", OF_MODEL),
+                ),
+                stat(
+                    "Errors",
+                    "Share of model requests that ended with a status from 500 on.",
+                    "percentunit",
+                    ERRORS,
+                    levels=((0.005, YELLOW), (0.02, RED)),
+                    decimals=2,
+                ),
+                stat(
+                    "Time to first token, p95",
+                    "From arrival to the first chunk; answers from a cache left out.",
+                    "s",
+                    quantile(0.95, "tollgate_time_to_first_token_seconds", OF_MODEL),
+                    levels=((1, YELLOW), (2.5, RED)),
+                ),
+                stat(
+                    "Tokens out",
+                    "Generated tokens a second.",
+                    "short",
+                    rate("tollgate_tokens_total", f'{OF_MODEL}, direction="out"'),
+                    decimals=1,
+                ),
+                stat(
+                    "Spending",
+                    "US dollars an hour by the price table.",
+                    "currencyUSD",
+                    f"3600 * ({rate('tollgate_cost_dollars_total', OF_MODEL)} or vector(0))",
+                    decimals=2,
+                ),
+                stat(
+                    "In flight",
+                    "Requests that wait for their first chunk, or run.",
+                    "short",
+                    f"sum(tollgate_requests_in_flight{{{OF_MODEL}}})",
+                ),
+            ),
+        ),
+        Row(
+            "Objectives",
+            (
+                graph(
+                    "Error budget burn",
+                    "How many times faster than the objective allows requests fail: 1 uses the budget up in 30 days exactly. Recorded by rules.yml.",
+                    "short",
+                    ("max(tollgate:error_burn:rate5m)", "5 m"),
+                    ("max(tollgate:error_burn:rate1h)", "1 h"),
+                    ("max(tollgate:error_burn:rate6h)", "6 h"),
+                    levels=((1, YELLOW), (14.4, RED)),
+                    width=12,
+                ),
+                graph(
+                    "First-token budget burn",
+                    "As error budget burn, for first tokens that came later than the objective. Recorded by rules.yml.",
+                    "short",
+                    ("max(tollgate:first_token_burn:rate5m)", "5 m"),
+                    ("max(tollgate:first_token_burn:rate1h)", "1 h"),
+                    ("max(tollgate:first_token_burn:rate6h)", "6 h"),
+                    levels=((1, YELLOW), (14.4, RED)),
+                    width=12,
+                ),
+            ),
+        ),
+        Row(
+            "Traffic",
+            (
+                graph(
+                    "Requests by status",
+                    "499 is a client that left.",
+                    "reqps",
+                    (rate("tollgate_requests_total", OF_MODEL, "status"), "{{status}}"),
+                    stacked=True,
+                ),
+                graph(
+                    "Requests by model",
+                    "By the name that callers use.",
+                    "reqps",
+                    (rate("tollgate_requests_total", OF_MODEL, "model"), "{{model}}"),
+                    stacked=True,
+                ),
+                graph(
+                    "Refused requests",
+                    "Refused before a model was asked, by reason: a limit, a guard, a full queue, a mistake.",
+                    "reqps",
+                    (f"topk(10, {rate('tollgate_refused_requests_total', HERE, 'reason')})", "{{reason}}"),
+                    stacked=True,
+                ),
+                graph(
+                    "In flight",
+                    "Waiting for the first chunk, or running since.",
+                    "short",
+                    (f"sum by (state) (tollgate_requests_in_flight{{{OF_MODEL}}})", "{{state}}"),
+                    stacked=True,
+                ),
+                graph(
+                    "Tokens",
+                    "A second, by direction.",
+                    "short",
+                    (rate("tollgate_tokens_total", OF_MODEL, "direction"), "{{direction}}"),
+                ),
+                graph(
+                    "Who answers",
+                    "Model requests by backend; without a name those of a cache, or refused.",
+                    "reqps",
+                    (rate("tollgate_requests_total", OF_MODEL, "backend"), "{{backend}}"),
+                    stacked=True,
+                ),
+            ),
+        ),
+        Row(
+            "Latency",
+            (
+                graph(
+                    "Time to first token",
+                    "From arrival to the first chunk; answers from a cache left out.",
+                    "s",
+                    *quantiles("tollgate_time_to_first_token_seconds", OF_MODEL),
+                ),
+                graph(
+                    "Between tokens",
+                    "Between the chunks of one answer.",
+                    "s",
+                    *quantiles("tollgate_inter_token_seconds", OF_MODEL),
+                ),
+                graph(
+                    "Whole request",
+                    "From arrival to the end of the answer.",
+                    "s",
+                    *quantiles("tollgate_request_seconds", OF_MODEL),
+                ),
+                graph(
+                    "Time to first token by model, p95",
+                    "The models that callers wait for.",
+                    "s",
+                    (quantile(0.95, "tollgate_time_to_first_token_seconds", OF_MODEL, "model"), "{{model}}"),
+                ),
+                graph(
+                    "Until a backend was asked, p95",
+                    "Guards, queue and failed attempts.",
+                    "s",
+                    (quantile(0.95, "tollgate_dispatch_seconds", OF_MODEL, "model"), "{{model}}"),
+                ),
+                heatmap(
+                    "Time to first token",
+                    "How many first tokens came after how long.",
+                    "short",
+                    f"sum by (le) (increase(tollgate_time_to_first_token_seconds_bucket{{{OF_MODEL}}}[{RATE}]))",
+                ),
+            ),
+        ),
+        Row(
+            "Backends and queues",
+            (
+                graph(
+                    "Saturation",
+                    "How full a backend is: its slots, its tokens in flight, or its own figure.",
+                    "percentunit",
+                    (f"max by (backend) (tollgate_backend_saturation{{{HERE}}})", "{{backend}}"),
+                    levels=SHARES,
+                    maximum=1.0,
+                ),
+                graph(
+                    "Waiting",
+                    "Requests in a backend's queue.",
+                    "short",
+                    (f"sum by (backend) (tollgate_backend_requests_waiting{{{HERE}}})", "{{backend}}"),
+                    stacked=True,
+                ),
+                graph(
+                    "Wait in the queue, p95",
+                    "By tier; those that gave up included.",
+                    "s",
+                    (quantile(0.95, "tollgate_queue_seconds", HERE, "tier"), "{{tier}}"),
+                ),
+                graph(
+                    "Not admitted",
+                    "By the caller's tier and the reason.",
+                    "reqps",
+                    (rate("tollgate_shed_total", HERE, "tier", "reason"), "{{tier}}: {{reason}}"),
+                    stacked=True,
+                ),
+                graph(
+                    "Failures of backends",
+                    "Tries that failed, by class; retries and fallbacks may have saved the request.",
+                    "reqps",
+                    (
+                        rate("tollgate_upstream_errors_total", HERE, "backend", "class"),
+                        "{{backend}}: {{class}}",
+                    ),
+                    stacked=True,
+                ),
+                bars(
+                    "Circuit breakers",
+                    "Of each target: 0 closed, 1 open for some keys or tenants, 2 for everybody.",
+                    "none",
+                    f"max by (backend, model) (tollgate_breaker_state{{{HERE}}})",
+                    "{{backend}}: {{model}}",
+                    levels=((1, YELLOW), (2, RED)),
+                    maximum=2.0,
+                    texts=(("0", "closed", "green"), ("1", "open for some", YELLOW), ("2", "open", RED)),
+                ),
+                graph(
+                    "Tries",
+                    "Of backends, by how they ended.",
+                    "reqps",
+                    (rate("tollgate_attempts_total", HERE, "backend", "outcome"), "{{backend}}: {{outcome}}"),
+                    stacked=True,
+                    width=12,
+                ),
+                graph(
+                    "At the backends",
+                    "Requests in flight.",
+                    "short",
+                    (f"sum by (backend) (tollgate_backend_requests_in_flight{{{HERE}}})", "{{backend}}"),
+                    stacked=True,
+                    width=12,
+                ),
+            ),
+        ),
+        Row(
+            "The gateway itself",
+            (
+                stat(
+                    "Gateways",
+                    "That Prometheus reaches.",
+                    "short",
+                    'sum(up{job=~"$job", instance=~"$instance"})',
+                ),
+                stat(
+                    "Policy",
+                    "Whether the policy folder as it is now is in force.",
+                    "none",
+                    f"max(tollgate_policy_rejected{{{HERE}}})",
+                    texts=(("0", "in force", "green"), ("1", "rejected", RED)),
+                ),
+                stat(
+                    "Redis",
+                    "Whether it answers, for all that is kept there; 1 without any.",
+                    "none",
+                    f"min(tollgate_store_up{{{HERE}}}) or vector(1)",
+                    **UP,
+                ),
+                stat(
+                    "Sidecar",
+                    "The process with the small models; 1 where the policy needs none.",
+                    "none",
+                    f"min(tollgate_sidecar_up{{{HERE}}}) or vector(1)",
+                    **UP,
+                ),
+                stat(
+                    "Rows lost",
+                    "That could not be written to the ledger, in a day.",
+                    "short",
+                    f"sum(increase(tollgate_ledger_rows_lost_total{{{HERE}}}[1d]))",
+                    levels=((1, RED),),
+                    decimals=0,
+                ),
+                stat(
+                    "Keys refused",
+                    "Backends that refuse the gateway's credentials, or want to be paid.",
+                    "short",
+                    f"count(max by (backend) (tollgate_credentials_refused{{{HERE}}}) > 0) or vector(0)",
+                    levels=((1, RED),),
+                ),
+                graph(
+                    "Event loop lag",
+                    "By how much timers came late: while one request computes, all others of its worker wait.",
+                    "s",
+                    *quantiles("tollgate_event_loop_lag_seconds", HERE),
+                    levels=((0.25, RED),),
+                ),
+                graph(
+                    "HTTP requests",
+                    "By route, those for models and all others.",
+                    "reqps",
+                    (rate("tollgate_http_requests_total", HERE, "route"), "{{route}}"),
+                    stacked=True,
+                ),
+                graph(
+                    "Ledger",
+                    "Rows that wait to be written.",
+                    "short",
+                    (f"sum by (instance) (tollgate_ledger_rows_waiting{{{HERE}}})", "{{instance}}"),
+                ),
+            ),
+        ),
+    ),
+)
