@@ -20,6 +20,7 @@ from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall, store_down
 from gateway.web.endpoints.generate import make_call, write_stream, write_whole
 from gateway.web.responses import send_body
+from gateway.wire.obfuscation import ObfuscatedEvents
 from gateway.wire.responses.body_to_request import ResponseRequest, read_request
 from gateway.wire.responses.chunks_to_events import ResponseEventWriter
 from gateway.wire.responses.chunks_to_response import ResponseBodyWriter
@@ -66,7 +67,7 @@ class CreateResponse:
                 ):
                     if asked.stream:
                         await write_stream(
-                            answer.events,
+                            ObfuscatedEvents(answer.events) if asked.obfuscates else answer.events,
                             *(call, chunks, scope, send, answer.settle),
                             heartbeat=self._heartbeat,
                         )

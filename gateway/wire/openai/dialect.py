@@ -9,6 +9,7 @@ from gateway.errors import Internal
 from gateway.policy.schema.limits import RequestLimits
 from gateway.types import Call, ChatRequest, Chunk, Json
 from gateway.wire.dialect import BodyWriter, ChunkReader, EventWriter
+from gateway.wire.obfuscation import ObfuscatedEvents, is_wanted
 from gateway.wire.openai import chat, completions, embeddings
 from gateway.wire.openai.chunks_to_body import OpenAIBodyWriter
 from gateway.wire.openai.chunks_to_events import OpenAIEventWriter
@@ -30,7 +31,8 @@ class OpenAIDialect:
     read_event: Read
 
     def event_writer(self, call: Call) -> EventWriter:
-        return OpenAIEventWriter(self.format, call)
+        events = OpenAIEventWriter(self.format, call)
+        return ObfuscatedEvents(events) if is_wanted(call.request.params) else events
 
     def body_writer(self, call: Call) -> BodyWriter:
         return OpenAIBodyWriter(self.format, call)

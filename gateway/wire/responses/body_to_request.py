@@ -9,6 +9,7 @@ from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import ChatRequest, Json
 from gateway.wire import json_body
+from gateway.wire.obfuscation import is_wanted
 from gateway.wire.responses import ids
 from gateway.wire.responses.body import CountBody, CreateBody, InputBody, read_raw
 from gateway.wire.responses.items import Item, read_items
@@ -58,6 +59,8 @@ class ResponseRequest:
     callable: frozenset[str] | None = None
     """The functions that alone may be called; None where all may."""
     max_tool_calls: int | None = None
+    obfuscates: bool = False
+    """The events of its stream are to be padded."""
 
     def chat(self, before: Sequence[Item] = ()) -> ChatRequest:
         """The request that is sent through the stages; ``before`` is the conversation that it continues.
@@ -141,6 +144,7 @@ def _read(known: CountBody, raw: Mapping[str, Json]) -> ResponseRequest:
         truncates=known.truncation == "auto",
         callable=tools.callable,
         max_tool_calls=body.max_tool_calls if body is not None else None,
+        obfuscates=is_wanted(raw),
     )
 
 

@@ -8,6 +8,7 @@ import zlib
 
 import orjson
 import pytest
+from backports import zstd
 
 from gateway.errors import BadRequest, UnsupportedCoding
 from gateway.web.content_coding import MEMBERS, STEP, Inflater, coding_of
@@ -21,12 +22,20 @@ def raw_deflate(data: bytes) -> bytes:
     return stream.compress(data) + stream.flush()
 
 
+def wide(data: bytes) -> bytes:
+    """A frame whose decoder would have to hold 16 MiB."""
+    stream = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 24})
+    return stream.compress(data) + stream.flush()
+
+
 FORMS = {
     "gzip": ("gzip", gzip.compress(TEXT)),
     "two files of gzip": ("gzip", gzip.compress(TEXT[:100]) + gzip.compress(TEXT[100:])),
     "x-gzip": ("X-GZip", gzip.compress(TEXT)),
     "zlib": ("deflate", zlib.compress(TEXT)),
     "bare deflate": ("deflate", raw_deflate(TEXT)),
+    "zstd": ("zstd", zstd.compress(TEXT)),
+    "two frames of zstd": ("zstd", zstd.compress(TEXT[:100]) + zstd.compress(TEXT[100:])),
     "with identity": ("identity, gzip", gzip.compress(TEXT)),
 }
 
@@ -57,11 +66,11 @@ def test_what_needs_no_taking_apart() -> None:
     assert coding_of([(b"content-encoding", b"")]) is None
 
 
-@pytest.mark.parametrize("name", ["br", "zstd", "compress", "gzip, gzip", "gzip, br", "nonsense"])
+@pytest.mark.parametrize("name", ["br", "compress", "gzip, gzip", "gzip, zstd", "gzip, br", "nonsense"])
 def test_what_is_not_understood_is_refused_by_name(name: str) -> None:
-    with pytest.raises(UnsupportedCoding, match=f"'{name}'.*content-encoding: gzip") as caught:
+    with pytest.raises(UnsupportedCoding, match=f"'{name}'.*content-encoding") as caught:
         coding_of([(b"content-encoding", name.encode())])
-    assert caught.value.headers == {"accept-encoding": "gzip, deflate"}
+    assert caught.value.headers == {"accept-encoding": "gzip, deflate, zstd"}
 
 
 @pytest.mark.parametrize(
@@ -76,6 +85,12 @@ def test_what_is_not_understood_is_refused_by_name(name: str) -> None:
         ("deflate", zlib.compress(TEXT) + b"more"),
         ("deflate", zlib.compress(TEXT)[:-1]),
         ("gzip", b"\x1f"),
+        ("zstd", TEXT),
+        ("zstd", zstd.compress(TEXT)[:-1]),
+        ("zstd", zstd.compress(TEXT) + b"more"),
+        ("zstd", zstd.compress(b"") * (MEMBERS + 1)),
+        ("zstd", b"("),
+        ("zstd", wide(TEXT)),
     ],
     # Names of their own: the data holds the time at which it was compressed, and workers must agree on names.
     ids=[
@@ -88,6 +103,12 @@ def test_what_is_not_understood_is_refused_by_name(name: str) -> None:
         "deflate-more",
         "deflate-cut",
         "gzip-one-byte",
+        "zstd-plain",
+        "zstd-cut",
+        "zstd-more",
+        "zstd-frames",
+        "zstd-one-byte",
+        "zstd-window",
     ],
 )
 def test_what_is_not_what_it_says(coding: str, data: bytes) -> None:
@@ -99,10 +120,13 @@ def test_what_is_not_what_it_says(coding: str, data: bytes) -> None:
     assert caught.value.code == "invalid_encoding"
 
 
-def test_a_bomb_goes_off_in_small_steps() -> None:
-    bomb = gzip.compress(bytes(100 * 2**20), compresslevel=1)
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+def test_a_bomb_goes_off_in_small_steps(coding: str) -> None:
+    plain = bytes(100 * 2**20)
+    bomb = gzip.compress(plain, compresslevel=1) if coding == "gzip" else zstd.compress(plain)
+    del plain
     tracemalloc.start()
-    inflater = Inflater("gzip")
+    inflater = Inflater(coding)
     assert all(len(piece) <= STEP for piece, _ in zip(inflater.feed(bomb), range(100), strict=False))
     assert tracemalloc.get_traced_memory()[1] < 4 * STEP + 2 * len(bomb)
     tracemalloc.stop()
@@ -124,9 +148,9 @@ async def test_an_endpoint_takes_it(gateway: Gateway, form: str) -> None:
 @pytest.mark.anyio
 async def test_another_coding_is_refused_and_the_connection_stays(gateway: Gateway) -> None:
     async with RawConnection(gateway.port) as wire:
-        wire.post(b"(/\xb5/\xfd", content_encoding="zstd")
+        wire.post(b"(/\xb5/\xfd", content_encoding="br")
         answer = await wire.answer()
-        assert (answer.status, answer.headers["accept-encoding"]) == (415, "gzip, deflate")
+        assert (answer.status, answer.headers["accept-encoding"]) == (415, "gzip, deflate, zstd")
         assert answer.json()["error"]["code"] == "unsupported_content_encoding"
         wire.post(chat())
         assert (await wire.answer()).status == 200
