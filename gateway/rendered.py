@@ -144,7 +144,9 @@ class RenderedCache:
                 return None
         meter = MeterRecorder(self._metrics, call)
         self._recorder.count("exact", "hit")
-        self._recorder.served(call, "exact", rendered.candidate, age=round(age, 1))
+        looked = round(time.perf_counter() - started, 6)
+        facts = {"began": looked, "seconds": 0.0}  # it lay at hand
+        self._recorder.served(call, "exact", rendered.candidate, age=round(age, 1), **facts)
         meter.rendered(rendered.gaps, rendered.usage)
         for recorder in (quota, meter, self._trace(call)):
             recorder.end(None)

@@ -224,7 +224,7 @@ class World:
 
 
 def _timeless(stages: Mapping[str, Any]) -> Any:
-    times = ("seconds", "first_token", "waited", "retry_after", "attempts", "first_token_after")
+    times = ("began", "seconds", "first_token", "waited", "retry_after", "attempts", "first_token_after")
     told = {
         stage: {name: value for name, value in notes.items() if name not in times}
         for stage, notes in stages.items()
