@@ -78,12 +78,16 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     )
     peers.handlers = admin.handlers(site, state)
 
+    def rejected(error: Exception) -> None:
+        metrics.policy_errors.inc()
+        state.callbacks.policy_rejected(error)
+
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         watcher = PolicyWatcher(
             settings.policies,
             generations.apply_policy,
-            on_error=metrics.policy_errors.inc,
+            on_error=rejected,
             on_revoked=generations.withdraw,
             on_keys=partial(publish_keys, settings.worker_keys, settings.worker)
             if settings.worker_keys

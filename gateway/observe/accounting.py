@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.metering.bill import Bill, Charge
 from gateway.metering.price import NANO
@@ -12,9 +12,13 @@ from gateway.types import Call, Principal
 
 
 class Accounting:
-    def __init__(self, metrics: Metrics, ledger: Ledger | None) -> None:
+    def __init__(
+        self, metrics: Metrics, ledger: Ledger | None, blocked: Callable[[Call], object] | None = None
+    ) -> None:
+        """``blocked`` is told of requests that a guard refused, and of answers that one cut."""
         self._metrics = metrics
         self._ledger = ledger
+        self._blocked = blocked
 
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
         """A request that has ended; ``error`` is why it failed."""
@@ -22,6 +26,10 @@ class Accounting:
             self._count(call.principal, charge)
         if self._ledger is not None:
             self._ledger.record(call, bill, status, error)
+        if self._blocked is not None and (
+            error == "content_policy_violation" or "cut" in call.receipt.notes.get("guard_output", ())
+        ):
+            self._blocked(call)
 
     def record_charges(self, call: Call, charges: Sequence[Charge]) -> None:
         """What was sent in addition to a request, on account of ``call.principal``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from gateway.observe.callbacks import Callbacks
 from gateway.observe.events import log_event
 from gateway.observe.metrics import Metrics
 
@@ -13,8 +14,9 @@ log = logging.getLogger("gateway.backends")
 class BackendWatch:
     """Called by ``gateway.fallback.health``. Each worker has its own view of backends, and a watch of its own."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, callbacks: Callbacks | None = None) -> None:
         self._metrics = metrics
+        self._callbacks = callbacks
 
     def breaker_opened(
         self,
@@ -32,11 +34,17 @@ class BackendWatch:
         )
         facts = (backend, model, tenant, key_id, failures, cooldown)
         log_event(log, logging.WARNING, "breaker_opened", message, *facts)
+        if self._callbacks is not None:
+            self._callbacks.breaker_changed(
+                True, backend, model, tenant, key_id, failures=failures, cooldown=cooldown
+            )
 
     def breaker_closed(self, backend: str, model: str, tenant: str | None, key_id: str | None) -> None:
         self._metrics.breaker_open.labels(backend).dec()
         message = f"backend '{backend}' is asked for '{model}' again by {_who(tenant, key_id)}"
         log_event(log, logging.INFO, "breaker_closed", message, backend, model, tenant, key_id)
+        if self._callbacks is not None:
+            self._callbacks.breaker_changed(False, backend, model, tenant, key_id)
 
     def credentials_refused(self, backend: str, model: str, error: str) -> None:
         self._metrics.credentials_refused.labels(backend).inc()

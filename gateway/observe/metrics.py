@@ -215,6 +215,11 @@ class Metrics:
             "Characters that had been sent, from the first unsafe one on, when an answer was cut.",
             ["guard"],
         )
+        self.callbacks = make.counter(
+            "tollgate_callbacks_total",
+            "Messages to the policy's callbacks: delivered, retried (each further attempt), failed, limited, lost.",
+            ["event", "outcome"],
+        )
         self.policy_generation = make.plain_gauge(
             "tollgate_policy_generation",
             "How many policies this worker has taken up; it grows with each good edit.",

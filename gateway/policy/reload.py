@@ -44,7 +44,7 @@ class PolicyWatcher:
         directory: Path,
         on_change: Callable[[Loaded], Awaitable[None]],
         *,
-        on_error: Callable[[], object] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
         on_revoked: Callable[[RevokedKeys], object] | None = None,
         on_keys: Callable[[str], object] | None = None,
         also: Sequence[Path] = (),
@@ -55,8 +55,9 @@ class PolicyWatcher:
     ) -> None:
         """``also`` are files elsewhere that belong to the policy while they are there.
 
-        ``on_keys`` gets the ``keys_digest`` each time that it changes. ``fallback`` is a folder that is read instead
-        of an invalid one at the start, and only then. ``tables`` remembers the keys that it read before.
+        ``on_error`` gets why a policy is not in force, once. ``on_keys`` gets the ``keys_digest`` each time that it
+        changes. ``fallback`` is a folder that is read instead of an invalid one at the start, and only then. ``tables``
+        remembers the keys that it read before.
         """
         self.generation = 0
         """How many policies have been applied."""
@@ -247,5 +248,5 @@ class PolicyWatcher:
         if message != self.last_error:
             log.error("the policy is rejected; %s:\n%s", consequence, message)
             if self._on_error is not None:
-                self._on_error()
+                self._on_error(error)
         self.last_error = message

@@ -30,6 +30,8 @@ class Reservation:
     held: Amounts
     since: float
     """``time.monotonic()``."""
+    watched: int | None = None
+    """Nano-dollars that a ``BudgetWatch`` was told to be held; None: it was told nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from gateway.metering.window_usage import WindowUsage
 from gateway.policy.schema import Policy
 from gateway.policy.warnings import has_limits
 from gateway.quota.allowance import Allowance, AllowanceContext, Reservation
+from gateway.quota.budget_watch import BudgetWatch
 from gateway.quota.counters import Counters, Elastic, QuotaDecision
 from gateway.quota.limits import Amounts, Limit, Limits, LimitsCache, counted
 from gateway.quota.memory import MemoryCounters
@@ -47,6 +48,8 @@ class Quotas:
         )
         self._limits = LimitsCache()
         self._context = AllowanceContext(self._counters, self.estimator, TargetBoundsCache(), self._refuse)
+        self.budgets: BudgetWatch | None = None
+        """Is told what is spent."""
         self._duration = FIRST_DURATION
         """Seconds, the mean duration of limited requests."""
 
@@ -106,6 +109,9 @@ class Quotas:
             raise self._refuse(call, limits, decision, wanted.elastic)
         held = amounts if decision.granted is None else decision.granted
         reservation = Reservation(call.request_id, limits, held, time.monotonic())
+        if self.budgets is not None and limits.dollars is not None:
+            self.budgets.admitted(limits, decision, held.nanodollars)
+            reservation.watched = held.nanodollars
         if limits.tokens is not None or limits.dollars is not None:
             reserved = held.tokens - wanted.prompt if limits.tokens is not None else estimate.reserved
             expected = min(estimate.expected, max(1, reserved))
@@ -139,6 +145,10 @@ class Quotas:
         held = reservation.held
         used = Amounts(held.requests, tokens, nanodollars, held.answers)
         self._counters.settle(reservation.request_id, reservation.limits, used)
+        if reservation.watched is not None:
+            watched, reservation.watched = reservation.watched, None
+            if self.budgets is not None:
+                self.budgets.settled(reservation.limits, watched, nanodollars)
 
     def closed(self, policy: Policy) -> str | None:
         """Why every limited request is refused now, or None."""
@@ -167,6 +177,8 @@ class Quotas:
 
     async def aclose(self) -> None:
         """Pending settlements have 3 s to be sent."""
+        if self.budgets is not None:
+            await self.budgets.aclose()
         await self._counters.aclose()
 
     def _check_priced(self, call: Call, budget: Limit) -> None:
@@ -228,6 +240,8 @@ class Quotas:
         elif limit.window == "minute":
             wait = min(wait, LONGEST_WAIT)
         spent = limit.quantity == "dollars" and decision.wait is not None
+        if spent and self.budgets is not None:
+            self.budgets.refused(limit)
         call.receipt.note("quota", refused=str(limit), retry_after=round(wait, 3))
         held = " by it and by requests in flight" if decision.wait is None and limit.window != "now" else ""
         message = (

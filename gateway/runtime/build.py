@@ -65,7 +65,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     findings = _findings(policy.review, state, before)
     receipts = _receipts(policy, before)
     quotas = await _quotas(policy, state, before, ledger)
-    accounting = Accounting(metrics, ledger)
+    accounting = Accounting(metrics, ledger, state.callbacks.guard_blocked)
     telemetry = await _telemetry(policy.telemetry, before)
     side_calls = SideCalls(quotas, accounting)
     backends = build_backends(loaded, state, before)

@@ -7,6 +7,7 @@ import logging
 
 from gateway.policy.loader import Loaded
 from gateway.policy.revoked_keys import RevokedKeys
+from gateway.runtime.budgets import watch_budgets
 from gateway.runtime.build import build_runtime
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
@@ -34,6 +35,8 @@ class Generations:
         before = self._current
         self._current = await build_runtime(loaded, self._state, before)
         self._live.append(self._current)
+        self._state.callbacks.update(loaded.policy)
+        await watch_budgets(self._current.quotas, self._state.callbacks)
         metrics, policy = self._state.metrics, loaded.policy
         metrics.tenants.update(policy.metrics.tenants, policy.metrics.max_tenants, policy.tenants)
         metrics.policy_generation.inc()

@@ -16,6 +16,7 @@ from gateway.children.process_pool import ProcessPool
 from gateway.fallback.health import HealthRegistry
 from gateway.metering.estimate import Estimator
 from gateway.observe.backend_watch import BackendWatch
+from gateway.observe.callbacks import Callbacks
 from gateway.observe.metrics import Metrics
 from gateway.routing.affinity import Affinity
 from gateway.routing.shadow import Shadows
@@ -64,10 +65,12 @@ class WorkerState:
         self.embedded_scorer = RequestScorer(EmbeddingScorer.load(classifier, self.sidecar))
         self.worker = worker
         self.pools = Pools(workers, worker, folder=slots)
-        self.health = HealthRegistry(listener=BackendWatch(metrics))
+        self.callbacks = Callbacks(metrics, self.outgoing, worker=worker)
+        self.health = HealthRegistry(listener=BackendWatch(metrics, self.callbacks))
         self.affinity = Affinity()
         self.shadows = Shadows()
 
     async def aclose(self) -> None:
+        await self.callbacks.aclose()
         await self.outgoing.aclose()
         await self.sidecar.aclose()

@@ -46,6 +46,7 @@ from gateway.policy.schema.backends import (
     Vertex,
 )
 from gateway.policy.schema.caches import CacheSettings, ExactCache, SemanticCache
+from gateway.policy.schema.callbacks import Callback
 from gateway.policy.schema.cors import Cors
 from gateway.policy.schema.guards import (
     AnyGuard,
@@ -97,6 +98,7 @@ __all__ = [
     "BreakerSettings",
     "Budget",
     "CacheSettings",
+    "Callback",
     "Classifier",
     "Complexity",
     "Cors",
@@ -247,6 +249,8 @@ class Policy(Frozen):
     limits: RequestLimits = RequestLimits()
     """How much structure a request may have."""
     sidecar: SidecarSettings = SidecarSettings()
+    callbacks: tuple[Callback, ...] = ()
+    """Who is told of budgets, breakers, refused policies and blocked contents."""
     telemetry: Telemetry = Telemetry()
     """Where traces and metrics are sent."""
     ledger: LedgerSettings = LedgerSettings()

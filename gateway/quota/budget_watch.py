@@ -1,0 +1,185 @@
+"""Which shares of a budget have been spent: each mark is told once in a period, by whoever passes it.
+
+What counts is what settled requests cost, not what those in flight hold: that is far more than they will need. All
+workers and replicas add to the same sums, and the one whose addition passes a mark tells it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from gateway.quota.counters import QuotaDecision
+from gateway.quota.limits import Limit, Limits
+from gateway.stores.store import StoreDown
+from gateway.stores.tally import Tally
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.2
+"""Seconds in which what was spent comes together before it is added."""
+TTL = 40 * 86_400.0
+"""Longer than any period."""
+_MOST_HELD = 10_000
+"""Sums that wait for a store that is away."""
+
+
+class BudgetReached(NamedTuple):
+    """``share`` of ``limit``, a budget, has been spent in ``period``."""
+
+    limit: Limit
+    period: str
+    """``2026-11-23``, or ``2026-11`` for a month's, in UTC."""
+    share: float
+    nanodollars: int
+    """Spent in the period."""
+    is_refusing: bool
+    """A request was refused, as the rest of the budget is too small for it."""
+
+
+class BudgetWatch:
+    """``tell`` is called on the event loop. ``tally`` stays the caller's to close."""
+
+    def __init__(
+        self,
+        shares: Iterable[float],
+        tally: Tally,
+        tell: Callable[[BudgetReached], object],
+        *,
+        clock: Callable[[], float] = time.time,
+        pause: float = PAUSE,
+    ) -> None:
+        self.shares = tuple(sorted(set(shares)))
+        self.tally = tally
+        self._tell = tell
+        self._clock = clock
+        self._pause = pause
+        self._since = clock()
+        self._waiting: dict[tuple[Limit, str], int] = {}
+        self._held: dict[str, int] = {}
+        """By a limit's key: what this process's requests in flight hold."""
+        self._before: dict[tuple[Limit, str], int] = {}
+        """What had been spent in a period before it was first looked at."""
+        self._refused: dict[tuple[Limit, str], bool] = {}
+        """Budgets that refuse, and whether that is still to be told."""
+        self._today = self._month = ""
+        self._until = float("-inf")
+        """When these have other names."""
+        self._began: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def admitted(self, limits: Limits, decision: QuotaDecision, held: int) -> None:
+        """A request holds ``held`` nano-dollars of each budget."""
+        for limit, used in zip(limits.each, decision.used, strict=False):
+            if limit.quantity == "dollars":
+                mine = self._held.get(limit.key, 0)
+                period, began = self._period(limit)
+                if began < self._since and (limit, period) not in self._before:
+                    self._before[limit, period] = max(0, used - held - mine)
+                self._held[limit.key] = mine + held
+
+    def settled(self, limits: Limits, held: int, spent: int) -> None:
+        """That request has ended, and cost ``spent``."""
+        for limit in limits.each:
+            if limit.quantity == "dollars":
+                left = self._held.get(limit.key, 0) - held
+                if left > 0:
+                    self._held[limit.key] = left
+                else:
+                    self._held.pop(limit.key, None)
+                if spent:
+                    self._add(limit, spent)
+
+    def refused(self, limit: Limit) -> None:
+        """A budget has no room for a request, and will have none in this period."""
+        period, _ = self._period(limit)
+        if (limit, period) not in self._refused:
+            if len(self._refused) >= _MOST_HELD:
+                self._refused.clear()
+            self._refused[limit, period] = True
+            self._add(limit, 0)
+
+    async def aclose(self) -> None:
+        """What waits is added."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+            await self._flush()
+
+    def _add(self, limit: Limit, spent: int) -> None:
+        period, _ = self._period(limit)
+        if len(self._waiting) < _MOST_HELD or (limit, period) in self._waiting:
+            self._waiting[limit, period] = self._waiting.get((limit, period), 0) + spent
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._soon(), name="budgets")
+
+    async def _soon(self) -> None:
+        await asyncio.sleep(self._pause)
+        try:
+            await self._flush()
+        except Exception:
+            log.exception("budgets that were reached could not be told")
+        self._task = None
+        if self._waiting:  # what came meanwhile, or what a store that is away did not take
+            self._task = asyncio.get_running_loop().create_task(self._soon(), name="budgets")
+
+    async def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        names = {_name(*one): one for one in waiting}
+        try:
+            sums = await self.tally.add({name: waiting[one] for name, one in names.items()}, TTL)
+            late = {
+                name: self._before[one]
+                for name, one in names.items()
+                if sums.get(name) == waiting[one] and self._before.get(one)
+            }
+            if late:  # nobody has counted before: what was spent until then is added once
+                sums |= await self.tally.add(late, TTL)
+        except StoreDown:
+            for one, spent in waiting.items():
+                self._waiting[one] = self._waiting.get(one, 0) + spent
+            self._pause = max(self._pause, 1.0)
+            return
+        for name, one in names.items():
+            if name in sums:
+                self._passed(*one, sums[name] - waiting[one] - late.get(name, 0), sums[name])
+        self._forget()
+
+    def _passed(self, limit: Limit, period: str, before: int, now: int) -> None:
+        is_refusing = (limit, period) in self._refused
+        is_news = self._refused.get((limit, period), False)
+        if is_news:
+            self._refused[limit, period] = False
+        for share in self.shares:
+            mark = share * limit.maximum
+            if before < mark <= now or (is_news and share == 1.0 and now < mark):
+                self._tell(BudgetReached(limit, period, share, now, is_refusing))
+
+    def _forget(self) -> None:
+        """What is of no period that goes on."""
+        current = (self._today, self._month)
+        for known in (self._before, self._refused):
+            for one in [one for one in known if one[1] not in current]:
+                del known[one]
+
+    def _period(self, limit: Limit) -> tuple[str, float]:
+        """Its name and when it began."""
+        now = self._clock()
+        if now >= self._until:
+            moment = datetime.fromtimestamp(now, UTC)
+            day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+            self._today, self._month = day.strftime("%Y-%m-%d"), day.strftime("%Y-%m")
+            self._began = {"day": day.timestamp(), "month": day.replace(day=1).timestamp()}
+            self._until = day.timestamp() + 86_400
+        if limit.window == "month":
+            return self._month, self._began["month"]
+        return self._today, self._began["day"]
+
+
+def _name(limit: Limit, period: str) -> str:
+    return f"spent:{limit.key}:{period}"

@@ -1,0 +1,73 @@
+"""Sums that workers and replicas keep together: each addition is told the sum after it, so that one of them sees each
+mark passed, and one is the first."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from redis.asyncio.client import Pipeline
+
+from gateway.stores.redis_link import RedisLink
+
+TIMEOUT = 1.0
+"""Seconds after which the server counts as down."""
+MAX_ENTRIES = 100_000
+
+
+class Tally(Protocol):
+    async def add(self, amounts: Mapping[str, int], ttl: float) -> dict[str, int]:
+        """The sums after ``amounts`` were added; each is forgotten ``ttl`` seconds after the last addition to it.
+
+        Raises ``StoreDown``; some may have been added then.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class MemoryTally:
+    """This process's own. The least recently changed make way."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sums: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._clock = clock
+
+    async def add(self, amounts: Mapping[str, int], ttl: float) -> dict[str, int]:
+        now = self._clock()
+        sums = {}
+        for key, amount in amounts.items():
+            before, until = self._sums.get(key, (0, 0.0))
+            sums[key] = amount + (before if until > now else 0)
+            self._sums[key] = (sums[key], now + ttl)
+            self._sums.move_to_end(key)
+        while len(self._sums) > MAX_ENTRIES:
+            self._sums.popitem(last=False)
+        return sums
+
+    async def aclose(self) -> None:
+        self._sums.clear()
+
+
+class RedisTally:
+    """``url`` as for ``RedisLink``."""
+
+    def __init__(self, url: str, *, prefix: str = "tollgate:tally:") -> None:
+        self._prefix = prefix
+        self._link = RedisLink(url, "callbacks", prefix=prefix)
+
+    async def add(self, amounts: Mapping[str, int], ttl: float) -> dict[str, int]:
+        def fill(pipeline: Pipeline) -> None:
+            for key, amount in amounts.items():
+                pipeline.incrby(self._prefix + key, amount)
+                pipeline.pexpire(self._prefix + key, max(1, round(ttl * 1000)))
+
+        answers = await self._link.pipeline(fill, TIMEOUT) if amounts else []
+        return {
+            key: answer for key, answer in zip(amounts, answers[::2], strict=True) if isinstance(answer, int)
+        }
+
+    async def aclose(self) -> None:
+        await self._link.aclose()

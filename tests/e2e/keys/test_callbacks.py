@@ -1,0 +1,135 @@
+"""What the keys of ``callbacks`` do: ``other`` is the receiver."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.observe.signing import signed_headers
+from tests.e2e.keys.harness import OTHER, Look, Row, Site, a_site, shows
+from tests.fakes import Action, completion, reply
+from tests.serving import KEY, OPERATOR, key
+
+pytestmark = pytest.mark.anyio
+
+ONE, TWO = (f"whsec_{base64.b64encode(bytes([number]) * 32).decode()}" for number in (1, 2))
+GUARD = {"guards": {"it": {"kind": "topics", "words": ["cat"], "action": "block"}}}
+TAKEN = (reply("", status=204),)
+BUDGET = {
+    "keys": [key(KEY, "one", tenant="acme", budget={"usd_per_day": 100.0})],
+    "prices": {"u": {"input": 0, "output": 1_000_000}},
+}
+"""A dollar for each of an answer's three tokens."""
+
+
+def callback(**more: Any) -> dict[str, Any]:
+    return {**GUARD, "callbacks": [{"url": OTHER, "secret": ONE, **more}]}
+
+
+async def outcome(site: Site) -> str:
+    """What became of a message, once that is known; empty where none is sent."""
+    await site.ask("cat")
+    for _ in range(20 if not site.other.requests else 3000):
+        page = (await site.gateway.http.get("/metrics", headers=OPERATOR)).text
+        lines = [line for line in page.splitlines() if line.startswith("tollgate_callbacks_total{")]
+        if lines:
+            return lines[0].split('outcome="')[1].split('"')[0]
+        await asyncio.sleep(0.01)
+    return ""
+
+
+def told(read: Any, times: int = 1) -> Look:
+    async def look(site: Site) -> Any:
+        for _ in range(times):
+            await site.ask("cat")
+        return read(await site.other.arrived())
+
+    return look
+
+
+def verified_by(secret: str) -> Any:
+    def read(request: Any) -> bool:
+        headers = request.headers
+        signed = signed_headers(
+            [base64.b64decode(secret.removeprefix("whsec_"))],
+            headers["webhook-id"],
+            int(headers["webhook-timestamp"]),
+            request.body,
+        )
+        return signed["webhook-signature"] in headers["webhook-signature"].split(" ")
+
+    return read
+
+
+ROWS = [
+    Row("callbacks", callback(), outcome, "delivered", "", GUARD, other=TAKEN),
+    Row(
+        "callbacks[].url",
+        callback(url=f"{OTHER}/hook"),
+        told(lambda request: request.path),
+        "/v1/hook",
+        "/v1",
+        callback(),
+        other=TAKEN,
+    ),
+    Row(
+        "callbacks[].secret",
+        callback(secret=TWO),
+        told(verified_by(TWO)),
+        True,
+        False,
+        callback(),
+        other=TAKEN,
+    ),
+    Row(
+        "callbacks[].previous_secret",
+        callback(previous_secret=TWO),
+        told(verified_by(TWO)),
+        True,
+        False,
+        callback(),
+        other=TAKEN,
+    ),
+    Row("callbacks[].events", callback(events=["budget"]), outcome, "", "delivered", callback(), other=TAKEN),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=repr)
+async def test_it_does_what_it_says(row: Row, tmp_path: Path) -> None:
+    await row.run(tmp_path)
+
+
+@shows("callbacks[].budget_at")
+@pytest.mark.parametrize("share", [0.01, 0.03])
+async def test_the_share_of_a_budget(tmp_path: Path, share: float) -> None:
+    policy = BUDGET | {
+        "callbacks": [{"url": OTHER, "secret": ONE, "events": ["budget"], "budget_at": [share]}]
+    }
+    async with a_site(tmp_path, policy, (reply(completion()),), TAKEN) as site:
+        await site.ask(model="up", max_tokens=3)
+        assert (await site.other.arrived()).json()["data"]["share"] == share
+
+
+@shows("callbacks[].per_minute")
+@pytest.mark.parametrize(("more", "limited"), [({"per_minute": 1}, True), ({}, False)])
+async def test_messages_in_a_minute(tmp_path: Path, more: dict[str, Any], limited: bool) -> None:
+    async with a_site(tmp_path, callback(**more), other=TAKEN) as site:
+        for _ in range(4):  # of which a minute that begins in between lets two pass
+            await site.ask("cat")
+        page = (await site.gateway.http.get("/metrics", headers=OPERATOR)).text
+    assert ('outcome="limited"' in page) == limited
+
+
+@shows("callbacks[].timeout")
+async def test_an_attempt_has_its_time(tmp_path: Path) -> None:
+    async with a_site(tmp_path, callback(timeout="50ms"), other=((Action.HANG,), *TAKEN)) as site:
+        await site.ask("cat")
+        await site.other.arrived(2)
+    async with a_site(tmp_path / "2", callback(), other=((Action.HANG,), *TAKEN)) as site:
+        await site.ask("cat")
+        await site.other.arrived(1)
+        assert not site.other.requests[0].left.is_set()
