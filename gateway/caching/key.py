@@ -86,7 +86,7 @@ BESIDE_POLICY = frozenset(
             "cache_epochs",
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
-        *("billing", "responses", "review", "shared_prompts", "telemetry", "callbacks"),
+        *("billing", "responses", "review", "shared_prompts", "telemetry", "callbacks", "metrics"),
     }
 )
 """Parts of a policy that do not affect answers: access, limits, prices, storage."""

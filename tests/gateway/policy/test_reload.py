@@ -111,7 +111,7 @@ async def test_a_broken_folder_keeps_the_last_good_policy(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     taker, errors = Taker(), []
-    async with PolicyWatcher(folder, taker, on_error=lambda: errors.append(1), interval=POLL) as watcher:
+    async with PolicyWatcher(folder, taker, on_error=lambda _: errors.append(1), interval=POLL) as watcher:
         (folder / "gateway.yaml").write_text("version: [")
         await until(lambda: watcher.last_error is not None)
         await several_polls()
