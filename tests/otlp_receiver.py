@@ -75,8 +75,9 @@ class Receiver:
         for group in request.resource_metrics:
             for scope in group.scope_metrics:
                 for metric in scope.metrics:
+                    found = metric.histogram if metric.HasField("histogram") else metric.sum
                     self.points[metric.name] = [
-                        (_attributes(point.attributes), point) for point in metric.histogram.data_points
+                        (_attributes(point.attributes), point) for point in found.data_points
                     ]
 
 

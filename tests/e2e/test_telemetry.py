@@ -343,8 +343,44 @@ async def test_older_conventions_have_their_own_names(receiver: Receiver, tmp_pa
     assert span.attributes["gen_ai.usage.input_tokens"] == 11
     assert "gen_ai.provider.name" not in span.attributes
     assert "gen_ai.usage.cache_read.input_tokens" not in span.attributes
+    assert set(receiver.points) == {"gen_ai.client.operation.duration", "gen_ai.client.token.usage"}
     [(told, _)] = receiver.points["gen_ai.client.operation.duration"]
     assert told["gen_ai.system"] == "openai"
+
+
+async def test_the_conventions_own_repository_has_other_names(receiver: Receiver, tmp_path: Path) -> None:
+    embedding = {"data": [{"index": 0, "embedding": [0.5]}], "usage": {"prompt_tokens": 3}}
+    async with FakeUpstream(HELLO, reply(embedding)) as up:
+        policy = a_policy(receiver, up, conventions="genai-v0.1")
+        async with serving(tmp_path / "policies", policy) as gateway:
+            asked = chat("up", stream=True, top_k=3)
+            await gateway.http.post("/v1/chat/completions", json=asked, headers=CALLER)
+            await gateway.http.post("/v1/embeddings", json={"model": "up", "input": "x"}, headers=CALLER)
+    told = one(receiver.of(TRACE), "chat u-1").attributes
+    assert told["gen_ai.provider.name"] == "openai"
+    assert told["gen_ai.request.top_k"] == 3
+    assert isinstance(told["gen_ai.request.top_k"], int)
+    values = {
+        name.removeprefix("gen_ai.client."): [
+            getattr(point, "as_int", None) or point.sum for _, point in points
+        ]
+        for name, points in receiver.points.items()
+    }
+    assert {
+        name: value for name, value in values.items() if "time" not in name and "duration" not in name
+    } == {
+        "inference.operation.input_tokens": [11],
+        "inference.operation.output_tokens": [7],
+        "embeddings.operation.input_tokens": [3],
+        "inference.usage.input_tokens": [11],
+        "inference.usage.output_tokens": [7],
+        "inference.usage.cache_read.input_tokens": [4],
+        "inference.usage.reasoning.output_tokens": [2],
+    }
+    assert {"inference.duration", "inference.time_to_first_chunk", "embeddings.duration"} <= set(values)
+    [(labels, _)] = receiver.points["gen_ai.client.inference.usage.input_tokens"]
+    assert labels["gen_ai.token.modality"] == "unknown"
+    assert "gen_ai.token.type" not in labels
 
 
 async def test_a_receiver_that_fails_costs_no_request(receiver: Receiver, tmp_path: Path) -> None:

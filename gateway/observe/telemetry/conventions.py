@@ -1,7 +1,8 @@
 """What a request and its attempts are called in OpenTelemetry's conventions for generative AI.
 
-Names are those of https://github.com/open-telemetry/semantic-conventions-genai; ``renamed`` gives those of version 1.36
-of https://github.com/open-telemetry/semantic-conventions instead, which older receivers know.
+Names are those of version 1.41 of https://github.com/open-telemetry/semantic-conventions; ``renamed`` gives those of
+version 1.36, which older receivers know, or of the first release of
+https://github.com/open-telemetry/semantic-conventions-genai, where they moved.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gateway.policy.schema import (
     GeminiBackend,
     OpenAIBackend,
 )
-from gateway.policy.schema.telemetry import OLDEST
+from gateway.policy.schema.telemetry import Conventions
 from gateway.spans import Attributes, Value
 from gateway.types import ChatRequest, Usage
 
@@ -46,6 +47,15 @@ _OLDEST_NAMES: Mapping[str, str | None] = {
     "gen_ai.usage.cache_creation.input_tokens": None,
     "gen_ai.usage.reasoning.output_tokens": None,
 }
+_NEWEST_NAMES: Mapping[str, str | None] = {
+    "gen_ai.usage.cache_creation.input_tokens": "gen_ai.usage.cache_write.input_tokens",
+}
+_NAMES: Mapping[Conventions, Mapping[str, str | None]] = {
+    "v1.36": _OLDEST_NAMES,
+    "v1.41": {},
+    "genai-v0.1": _NEWEST_NAMES,
+}
+"""What has another name, or none, than in version 1.41."""
 _OLDEST_SYSTEMS: Mapping[Value, str] = {
     "azure.ai.openai": "az.ai.openai",
     "azure.ai.inference": "az.ai.inference",
@@ -145,13 +155,18 @@ def usage_attributes(usage: Usage) -> Attributes:
     return found
 
 
-def renamed(attributes: Attributes, conventions: str) -> Attributes:
+def renamed(attributes: Attributes, conventions: Conventions) -> Attributes:
     """As ``conventions`` name them, without those that they do not know."""
-    if conventions != OLDEST:
+    names = _NAMES[conventions]
+    if not names:
         return attributes
     found: Attributes = {}
     for name, value in attributes.items():
-        older = _OLDEST_NAMES.get(name, name)
-        if older is not None:
-            found[older] = _OLDEST_SYSTEMS.get(value, value) if older == "gen_ai.system" else value
+        other = names.get(name, name)
+        if other == "gen_ai.system":
+            value = _OLDEST_SYSTEMS.get(value, value)
+        elif name == "gen_ai.request.top_k" and conventions == "genai-v0.1" and isinstance(value, float):
+            value = int(value)
+        if other is not None:
+            found[other] = value
     return found

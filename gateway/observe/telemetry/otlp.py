@@ -17,7 +17,8 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 from opentelemetry.trace.status import Status, StatusCode
 
 from gateway.observe.telemetry.conventions import renamed
-from gateway.observe.telemetry.histograms import Histogram, Series
+from gateway.observe.telemetry.measured import Counter, Histogram, Series
+from gateway.observe.telemetry.metric_names import Metrics
 from gateway.policy import schema
 from gateway.spans import Attributes, Kind, Span
 from gateway.version import version
@@ -69,8 +70,8 @@ class OtlpExporter:
     def export_spans(self, spans: list[Span]) -> bool:
         return self._spans.export([self._readable(span) for span in spans]) is SpanExportResult.SUCCESS
 
-    def export_metrics(self, histograms: list[Histogram], since: int) -> bool:
-        found = [self._metric(histogram, since) for histogram in histograms]
+    def export_metrics(self, measured: Metrics, since: int) -> bool:
+        found = [self._metric(one, since) for one in measured]
         scope = metrics.ScopeMetrics(self._scope, found, "")
         data = metrics.MetricsData([metrics.ResourceMetrics(self._resource, [scope], "")])
         return self._metrics.export(data) is MetricExportResult.SUCCESS
@@ -99,14 +100,22 @@ class OtlpExporter:
             end_time=max(span.start, span.end),
         )
 
-    def _metric(self, histogram: Histogram, since: int) -> metrics.Metric:
+    def _metric(self, measured: Histogram | Counter, since: int) -> metrics.Metric:
         now = time.time_ns()
-        points = [
-            _point(histogram, renamed(dict(labels), self._conventions), series, since, now)
-            for labels, series in histogram.series.items()
-        ]
-        data = metrics.Histogram(points, metrics.AggregationTemporality.CUMULATIVE)
-        return metrics.Metric(histogram.name, histogram.about, histogram.unit, data)
+        data: metrics.Histogram | metrics.Sum
+        if isinstance(measured, Histogram):
+            points = [
+                _point(measured, renamed(dict(labels), self._conventions), series, since, now)
+                for labels, series in measured.series.items()
+            ]
+            data = metrics.Histogram(points, metrics.AggregationTemporality.CUMULATIVE)
+        else:
+            counts = [
+                metrics.NumberDataPoint(renamed(dict(labels), self._conventions), since, now, value)
+                for labels, value in measured.values.items()
+            ]
+            data = metrics.Sum(counts, metrics.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+        return metrics.Metric(measured.name, measured.about, measured.unit, data)
 
 
 def _point(

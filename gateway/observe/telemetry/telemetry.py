@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from gateway.observe.batch_writer import BatchWriter
 from gateway.observe.telemetry.conventions import operation, provider, server
-from gateway.observe.telemetry.histograms import AttemptMetrics, ClientMetrics, Histogram, Labels
+from gateway.observe.telemetry.measured import AttemptMetrics, ClientMetrics, Labels
+from gateway.observe.telemetry.metric_names import Metrics, metrics
 from gateway.observe.telemetry.request_spans import refused_span
 from gateway.observe.tracing import TRACEPARENT, trace_context
 from gateway.policy import schema
@@ -33,7 +34,7 @@ class Exporter(Protocol):
 
     def export_spans(self, spans: list[Span]) -> bool: ...
 
-    def export_metrics(self, histograms: list[Histogram], since: int) -> bool:
+    def export_metrics(self, metrics: Metrics, since: int) -> bool:
         """Cumulative since ``since`` (Unix time, in nanoseconds)."""
         ...
 
@@ -142,9 +143,10 @@ class Telemetry:
             self._export_metrics()
 
     def _export_metrics(self) -> None:
-        if self._metrics is None or not (histograms := self._metrics.snapshot()):
+        if self._metrics is None:
             return
-        if not self._exporter.export_metrics(histograms, self._since):
+        found = metrics(self._metrics.snapshot(), self.config.conventions)
+        if found and not self._exporter.export_metrics(found, self._since):
             self._warn("metrics")
 
     def _warn(self, what: str) -> None:

@@ -11,8 +11,9 @@ from gateway.policy.schema.values import Frozen, Share, Text, Timeout, http_url
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
-OLDEST = "v1.36"
-"""The last conventions for generative AI before their names changed."""
+Conventions = Literal["v1.36", "v1.41", "genai-v0.1"]
+"""Versions of OpenTelemetry's conventions for generative AI: the last one before their names changed, the last one
+among the common conventions, and the first one of a repository of their own."""
 
 
 def _receiver(text: str) -> str:
@@ -52,8 +53,8 @@ class Telemetry(Frozen):
     """Whether a request is traced where its caller's ``traceparent`` says so, and else not."""
     content: bool = Field(default=False, strict=True)
     """Whether traces hold prompts and answers: as guards have masked them, and never what must stay local."""
-    conventions: Literal["latest", "v1.36"] = "latest"
-    """Whose names attributes have."""
+    conventions: Conventions = "v1.41"
+    """Whose names attributes and metrics have."""
     service: Text = "tollgate"
     """``service.name``."""
     resource: dict[Text, Text] = Field(default={})
@@ -61,8 +62,8 @@ class Telemetry(Frozen):
 
     @model_validator(mode="after")
     def _expressible(self) -> Telemetry:
-        if self.content and self.conventions == OLDEST:
+        if self.content and self.conventions == "v1.36":
             raise ValueError(
-                f"conventions {OLDEST} have no attributes for content: take 'conventions: latest', or leave content out"
+                "conventions v1.36 have no attributes for content: take 'conventions: v1.41', or leave content out"
             )
         return self
