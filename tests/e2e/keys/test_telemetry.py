@@ -65,7 +65,7 @@ async def test_an_export_has_its_time(tmp_path: Path) -> None:
         await seen(tmp_path / "1", receiver, protocol="grpc", timeout="1h")
         assert receiver.patience > 600
         await seen(tmp_path / "2", receiver, protocol="grpc")
-        assert receiver.patience <= 10
+        assert receiver.patience < 60  # gRPC rounds up
 
 
 @shows("telemetry.traces", "telemetry.metrics")
