@@ -128,25 +128,25 @@ class Callbacks:
         owner: str,
         window: str,
         period: str,
-        share: float,
+        share: float | None,
         *,
         nanodollars: int,
         budget: int,
-        is_refusing: bool,
     ) -> None:
-        """``nanodollars`` of ``budget`` have been spent in ``period``."""
+        """``nanodollars`` of ``budget`` have been spent in ``period``, which is ``share`` of it, or too much (None) for
+        a request that was refused."""
         data = {
             "scope": scope,
             scope: owner,
             "window": window,
             "period": period,
-            "share": share,
+            **({"share": share} if share is not None else {}),
             "spent_usd": nanodollars / NANO,
             "budget_usd": budget / NANO,
-            "refusing": is_refusing,
         }
         identity = (scope, owner, window, period, share, budget)
-        self._emit(_Event("budget", "budget.reached", identity, data, share=share))
+        event = "budget.refused" if share is None else "budget.reached"
+        self._emit(_Event("budget", event, identity, data, share=share))
 
     def breaker_changed(
         self, is_open: bool, backend: str, model: str, tenant: str | None, key_id: str | None, **facts: Json
@@ -165,15 +165,17 @@ class Callbacks:
 
     def policy_rejected(self, error: Exception) -> None:
         """A policy that cannot be taken up; the one before stays."""
-        problems: list[dict[str, Json]] = []
         if isinstance(error, PolicyError):
             problems = [
                 {"file": str(one.file), "line": one.line, "message": self._told(one.message)}
                 for one in error.problems[:_MOST_PROBLEMS]
             ]
-        message = str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
-        data = {"message": self._told(message), "problems": problems, "worker": self._worker}
-        identity = (message, int(self._clock() // _POLICY_WINDOW))
+        else:
+            problems = [
+                {"file": None, "line": None, "message": self._told(f"{type(error).__name__}: {error}")}
+            ]
+        data = {"problems": problems, "worker": self._worker}
+        identity = (str(error), int(self._clock() // _POLICY_WINDOW))
         self._emit(_Event("policy", "policy.rejected", identity, data))
 
     def guard_blocked(self, call: Call) -> None:

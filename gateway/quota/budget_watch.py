@@ -29,16 +29,15 @@ _MOST_HELD = 10_000
 
 
 class BudgetReached(NamedTuple):
-    """``share`` of ``limit``, a budget, has been spent in ``period``."""
+    """``share`` of ``limit``, a budget, has been spent in ``period``, or it has begun to refuse."""
 
     limit: Limit
     period: str
     """``2026-11-23``, or ``2026-11`` for a month's, in UTC."""
-    share: float
+    share: float | None
+    """None: a request was refused, as what is left is too small for it."""
     nanodollars: int
     """Spent in the period."""
-    is_refusing: bool
-    """A request was refused, as the rest of the budget is too small for it."""
 
 
 class BudgetWatch:
@@ -95,7 +94,7 @@ class BudgetWatch:
                     self._add(limit, spent)
 
     def refused(self, limit: Limit) -> None:
-        """A budget has no room for a request, and will have none in this period."""
+        """A budget has no room for a request, and will have none for it in this period."""
         period, _ = self._period(limit)
         if (limit, period) not in self._refused:
             if len(self._refused) >= _MOST_HELD:
@@ -151,14 +150,12 @@ class BudgetWatch:
         self._forget()
 
     def _passed(self, limit: Limit, period: str, before: int, now: int) -> None:
-        is_refusing = (limit, period) in self._refused
-        is_news = self._refused.get((limit, period), False)
-        if is_news:
-            self._refused[limit, period] = False
         for share in self.shares:
-            mark = share * limit.maximum
-            if before < mark <= now or (is_news and share == 1.0 and now < mark):
-                self._tell(BudgetReached(limit, period, share, now, is_refusing))
+            if before < share * limit.maximum <= now:
+                self._tell(BudgetReached(limit, period, share, now))
+        if self._refused.get((limit, period)):
+            self._refused[limit, period] = False
+            self._tell(BudgetReached(limit, period, None, now))
 
     def _forget(self) -> None:
         """What is of no period that goes on."""

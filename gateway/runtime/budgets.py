@@ -23,7 +23,6 @@ async def watch_budgets(quotas: Quotas, callbacks: Callbacks) -> None:
             reached.share,
             nanodollars=reached.nanodollars,
             budget=limit.maximum,
-            is_refusing=reached.is_refusing,
         )
 
     quotas.budgets = BudgetWatch(shares, callbacks.tally, tell) if shares else None
