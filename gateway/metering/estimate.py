@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import orjson
 
+from gateway.metering.image_tokens import KINDS, tokens_of
 from gateway.types import Call, ChatRequest, Json, TokenEstimate, Usage
 
 Name = TypeVar("Name")
@@ -21,8 +22,6 @@ Figure = TypeVar("Figure")
 CHARACTERS_PER_TOKEN = 4.0
 """Of English, with most tokenizers; the learned factor says how far a model is from that."""
 MESSAGE_OVERHEAD = 4
-IMAGE = 1105
-"""Tokens of an image of four tiles (https://platform.openai.com/docs/guides/images-vision)."""
 MEDIA_CHARACTERS_PER_TOKEN = 1000.0
 """Of audio in base64: well above ten tokens a second at 16 kB/s."""
 
@@ -136,7 +135,7 @@ class Estimator:
     def estimate(self, call: Call) -> LearnedEstimate:
         request = call.request
         prompts = request.prompt_count
-        text, exact = measure(request)
+        text, exact = measure(request, _models_name(call))
         name = (call.principal.key_id, call.model)
         learned = self._prompts.get(name) or self._prompts.get(("", call.model)) or _UNKNOWN
         prompt = exact + (learned.tokens(text) if text else 0)
@@ -236,6 +235,12 @@ def _context_left(call: Call, prompt: int) -> float:
     return max(1, largest - prompt) if largest else math.inf
 
 
+def _models_name(call: Call) -> str:
+    """What the provider calls the first model that may be asked."""
+    found = call.policy.models.get(call.policy.resolve(call.model) or call.model)
+    return found.targets[0].model if found is not None and found.targets else call.model
+
+
 def declared_cap(params: Mapping[str, Json]) -> int | None:
     """The largest of the caps on one answer that the caller declared."""
     largest = 0
@@ -246,12 +251,15 @@ def declared_cap(params: Mapping[str, Json]) -> int | None:
     return largest or None
 
 
-def measure(request: ChatRequest) -> tuple[float, int]:
-    """The tokens of the prompts' text at ``CHARACTERS_PER_TOKEN``, and those given as token ids."""
+def measure(request: ChatRequest, model: str = "") -> tuple[float, int]:
+    """The tokens of the prompts' text at ``CHARACTERS_PER_TOKEN``, and those given as token ids.
+
+    Pictures count by the rule of ``model``, as its provider calls it.
+    """
     if request.messages is not None:
         text = 3.0
         for message in request.messages:
-            text += _message(message)
+            text += _message(message, model)
         for name in ("tools", "functions", "response_format"):
             if given := request.params.get(name):
                 text += _json(given)
@@ -271,28 +279,28 @@ def _is_text(request: ChatRequest) -> bool:
     return all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts)
 
 
-def _message(message: Mapping[str, Json]) -> float:
+def _message(message: Mapping[str, Json], model: str) -> float:
     tokens = float(MESSAGE_OVERHEAD)
     content = message.get("content")
     if isinstance(content, str):
         tokens += _text(content)
     elif isinstance(content, list):
         for part in content:
-            tokens += _part(part)
+            tokens += _part(part, model)
     for name in ("name", "tool_calls", "function_call", "refusal", "reasoning_content"):
         if given := message.get(name):
             tokens += _text(given) if isinstance(given, str) else _json(given)
     return tokens
 
 
-def _part(part: Json) -> float:
+def _part(part: Json, model: str) -> float:
     if not isinstance(part, dict):
         return 0.0
     text = part.get("text")
     if isinstance(text, str):
         return _text(text)
-    if part.get("type") in ("image_url", "input_image", "image"):
-        return float(IMAGE)
+    if part.get("type") in KINDS:
+        return tokens_of(part, model)
     given = part.get("input_audio") or part.get("file")
     data = given.get("data") or given.get("file_data") if isinstance(given, dict) else None
     return len(data) / MEDIA_CHARACTERS_PER_TOKEN if isinstance(data, str) else _json(part)

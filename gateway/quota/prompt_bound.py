@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
+from gateway.metering.image_tokens import KINDS, MOST
 from gateway.types import ChatRequest, Json
 
 TEMPLATE = 32
@@ -20,17 +21,12 @@ MESSAGE = 12
 TOOLS = 1024
 """Instructions that a provider adds with tools: Anthropic's have 313 to 735
 (https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview#pricing)."""
-IMAGE = 48_200
-"""Eight tiles of gpt-4o-mini, 2,833 + 8 × 5,667 (https://platform.openai.com/docs/guides/images-vision)."""
-IMAGES: Mapping[str, int] = {"anthropic": 5_000}
-"""Bounds of single kinds of backend: Claude's largest image has 4,784."""
 AUDIO_CHARACTERS_PER_TOKEN = 32
 """Of base64: ten tokens a second, of which the thinnest MP3 has 1,333 characters."""
 FILE = 200_000
 """A file given by reference, or a packed one such as a PDF, whose bytes say nothing about its pages: about the largest
 context of most models."""
 
-_MEDIA = frozenset({"image_url", "input_image", "image"})
 _AUDIO = frozenset({"input_audio", "audio"})
 _FILES = frozenset({"file", "input_file", "document"})
 _TEXT_FIELDS = frozenset({"role", "content"})
@@ -64,11 +60,10 @@ _INSTRUCTED = frozenset({"tools", "functions", "response_format"})
 _FIGURES = (int, float)
 
 
-def most_tokens(request: ChatRequest, kind: str = "") -> int:
-    """Tokens of all prompts of ``request`` together, for a backend of this ``kind``."""
+def most_tokens(request: ChatRequest, image: int = MOST) -> int:
+    """Tokens of all prompts of ``request`` together, of which a picture takes at most ``image``."""
     if request.messages is None:
         return _prompts(request.prompt) + request.prompt_count * _parameters(request.params)
-    image = IMAGES.get(kind, IMAGE)
     tokens = TEMPLATE + _parameters(request.params)
     for message in request.messages:
         content = message.get("content")
@@ -116,7 +111,7 @@ def _value(value: Json, image: int) -> int:
         kind = value.get("type")
         if not isinstance(kind, str):
             kind = ""
-        if kind in _MEDIA:
+        if kind in KINDS:
             return image + _beside(value, image)
         if kind in _AUDIO:
             size = _data(value)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.quota.prompt_bound import AUDIO_CHARACTERS_PER_TOKEN, FILE, IMAGE, IMAGES, TOOLS, most_tokens
+from gateway.metering.image_tokens import MOST as IMAGE
+from gateway.quota.prompt_bound import AUDIO_CHARACTERS_PER_TOKEN, FILE, TOOLS, most_tokens
 from gateway.types import ChatRequest, Native
 
 
-def bound(content: Any = "Hi", kind: str = "", **params: Any) -> int:
-    return most_tokens(ChatRequest("m", ({"role": "user", "content": content},), params=params), kind)
+def bound(content: Any = "Hi", image: int = IMAGE, **params: Any) -> int:
+    return most_tokens(ChatRequest("m", ({"role": "user", "content": content},), params=params), image)
 
 
 @given(st.text(), st.text())
@@ -58,7 +59,7 @@ def test_raw_prompts(prompt: Any, tokens: int) -> None:
 def test_media_have_bounds_of_their_own() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "x" * 10**6}}
     assert IMAGE <= bound([picture]) < IMAGE + 200
-    assert IMAGES["anthropic"] <= bound([picture], "anthropic") < IMAGES["anthropic"] + 200
+    assert 5_000 <= bound([picture], 5_000) < 5_200
     sound = {"type": "input_audio", "input_audio": {"data": "x" * 32_000, "format": "mp3"}}
     assert 32_000 // AUDIO_CHARACTERS_PER_TOKEN <= bound([sound]) < 1_200
     assert bound([{"type": "file", "file": {"file_id": "f"}}]) >= FILE
@@ -97,5 +98,5 @@ def test_what_stands_beside_a_medium_counts() -> None:
 
 def test_a_packed_file_may_have_many_pages() -> None:
     pages = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x"}
-    assert bound([{"type": "document", "source": pages}], "anthropic") >= FILE
-    assert bound([{"type": "document", "source": {**pages, "type": "text"}}], "anthropic") < 10_000
+    assert bound([{"type": "document", "source": pages}], 5_000) >= FILE
+    assert bound([{"type": "document", "source": {**pages, "type": "text"}}], 5_000) < 10_000
