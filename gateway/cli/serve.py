@@ -119,7 +119,9 @@ def run(arguments: argparse.Namespace) -> int:
         if why := unsound(loaded) or obstructed(loaded, patience=_PORT_TIMEOUT):
             return _fail(why)
         if operators:
-            settings = replace(settings, metrics_port=reachable(operators[0])[1])
+            host, port = reachable(operators[0])
+            settings = replace(settings, metrics_port=port)
+            log.info("/metrics is at %s/metrics", _url(host, port))
         return _serve(settings, loaded, listeners, operators, env, tables)
 
 
@@ -127,10 +129,15 @@ def _operators_listeners(settings: Settings) -> list[socket.socket]:
     """Those of the port for metrics, if there is to be one. Raises ``CannotListen``."""
     if settings.metrics_port is None:
         return []
+    if settings.metrics_port == settings.port != 0:
+        raise CannotListen(
+            f"metrics cannot have a port of their own at {settings.port}, which is the gateway's: take another for "
+            "--metrics-port, such as 9464"
+        )
     try:
         return listen(settings.metrics_host or settings.host, settings.metrics_port, settings.workers)
     except CannotListen as error:
-        raise CannotListen(f"no port for metrics (--metrics-port): {error}") from None
+        raise CannotListen(f"no port for metrics: {error}".replace("--port", "--metrics-port")) from None
 
 
 def _serve(
@@ -167,7 +174,7 @@ class _Reporter:
         self, settings: Settings, address: tuple[str, int], development: DevelopmentKey | None
     ) -> None:
         host, port = address
-        self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._url = _url(host, port)
         self._json = settings.log_format == "json"
         self._policies = settings.policies
         self._development = development
@@ -201,6 +208,10 @@ class _Reporter:
 
     def _stop(self) -> None:
         log.info("stopping: requests in flight may finish; Ctrl-C again stops at once")
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _write(text: str, stream: TextIO) -> None:

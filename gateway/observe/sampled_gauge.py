@@ -17,17 +17,20 @@ class SampledGauge:
         self._has_space = has_space
         self._may_remove = may_remove
         self._absent = absent
-        self._known: set[tuple[str, ...]] = set()
+        self._told: dict[tuple[str, ...], float] = {}
 
     def sample(self, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set these, by the values of their labels, and no others."""
-        for labels in self._known - values.keys():
+        """Set these, by the values of their labels, and no others. Most are as they were, and cost nothing."""
+        for labels in self._told.keys() - values.keys():
             if self._may_remove:
                 self._metric.remove(*labels)
-                self._known.discard(labels)
+                del self._told[labels]
             else:
-                self._metric.labels(*labels).set(self._absent)
+                self._set(labels, self._absent)
         for labels, value in values.items():
-            if labels in self._known or self._has_space():
-                self._metric.labels(*labels).set(value)
-                self._known.add(labels)
+            self._set(labels, value)
+
+    def _set(self, labels: tuple[str, ...], value: float) -> None:
+        if self._told.get(labels) != value and (labels in self._told or self._has_space()):
+            self._metric.labels(*labels).set(value)
+            self._told[labels] = value

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,6 +108,18 @@ def test_a_port_in_use(folder: Path, env: dict[str, str]) -> None:
     assert said.startswith(
         f"tollgate: port {port} on 127.0.0.1 is in use by another program. Stop that one, or"
     )
+
+
+def test_a_metrics_port_that_cannot_be_had(folder: Path, env: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, message = failing(folder, env, "--port", "0", "--metrics-port", str(port))
+    assert code == 1 and message.startswith(
+        f"tollgate: no port for metrics: port {port} on 127.0.0.1 is in use"
+    )
+    assert f"--metrics-port {port + 1}" in message
+    code, message = failing(folder, env, "--port", "8765", "--metrics-port", "8765")
+    assert code == 1 and "which is the gateway's: take another for --metrics-port" in message
 
 
 def test_a_policy_that_cannot_be_used(folder: Path, env: dict[str, str]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.observe import batch_writer
+from gateway.runtime import sampler
 from tests.redis_server import RedisServer
-from tests.serving import Gateway, a_policy, chat, key, serving
+from tests.serving import Gateway, a_policy, chat, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -22,8 +23,8 @@ async def until(gateway: Gateway, name: str, value: float | None) -> None:
             await asyncio.sleep(0.05)
 
 
-async def ask(gateway: Gateway, model: str = "fake") -> int:
-    return (await gateway.http.post("/v1/chat/completions", json=chat(model))).status_code
+async def ask(gateway: Gateway, model: str = "fake", **more: Any) -> int:
+    return (await gateway.http.post("/v1/chat/completions", json=chat(model, **more))).status_code
 
 
 async def test_a_breaker_is_open_and_the_others_are_closed(tmp_path: Path) -> None:
@@ -52,18 +53,21 @@ async def test_a_rejected_policy_shows_until_it_is_mended(tmp_path: Path) -> Non
         await until(gateway, "tollgate_policy_rejected", 0.0)
 
 
-async def test_budgets_are_told_by_tenant_and_counted_once_used_up(tmp_path: Path) -> None:
-    more: dict[str, Any] = {
-        "prices": {"x": {"input": 1.0, "output": 1.0}},
-        "tenants": {
-            "acme": {"budget": {"usd_per_day": 0.000_002}},
-            "other": {"budget": {"usd_per_month": 5}},
-        },
-        "keys": [key("tg-acme-1", "acme-1", tenant="acme")],
-    }
+async def test_budgets_are_told_by_tenant_and_counted_once_used_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "BUDGETS_EVERY", 0.0)
+    tenants = {"acme": {"budget": {"usd_per_day": 5}}, "other": {"budget": {"usd_per_month": 5}}}
+    more: dict[str, Any] = {"prices": {"x": {"input": 100_000.0, "output": 100_000.0}}, "tenants": tenants}
     async with serving(tmp_path / "policies", a_policy("http://127.0.0.1:1/v1", **more)) as gateway:
-        await until(gateway, 'tollgate_budget_used_ratio{tenant="other",window="month"}', 0.0)
+        await until(gateway, 'tollgate_budget_used_ratio{tenant="acme",window="day"}', 0.0)
+        assert await ask(gateway, max_tokens=3) == 200  # one token in and three out, at 10 cents each
+        await until(gateway, 'tollgate_budget_used_ratio{tenant="acme",window="day"}', 0.08)
         await until(gateway, 'tollgate_tenants_over_budget{window="day"}', 0.0)
+        tenants["acme"]["budget"]["usd_per_day"] = 0.4
+        gateway.write(a_policy("http://127.0.0.1:1/v1", **more))
+        await until(gateway, 'tollgate_tenants_over_budget{window="day"}', 1.0)
+        await until(gateway, 'tollgate_budget_used_ratio{tenant="other",window="month"}', 0.0)
 
 
 async def test_a_store_that_is_down(tmp_path: Path, own_redis: RedisServer) -> None:
