@@ -38,6 +38,13 @@ async def admin_page(site: Site) -> int:
     return (await site.gateway.http.get("/admin/api/backends")).status_code
 
 
+async def length_of_a_session(site: Site) -> int:
+    answer = await site.gateway.http.post(
+        "/admin/api/session", json={"key": KEY}, headers={"origin": site.gateway.url}
+    )
+    return int(answer.headers["set-cookie"].partition("Max-Age=")[2].partition(";")[0])
+
+
 async def name_on_the_receipt(site: Site) -> str:
     return str((await site.receipt(await site.ask()))["stages"]["trace"]["key"])
 
@@ -78,6 +85,14 @@ ROWS = [
     ),
     Row("admin", {"admin": {"enabled": True}, **ops()}, admin_page, 200, 404, ops()),
     Row("admin.enabled", {"admin": {"enabled": True}, **ops()}, admin_page, 200, 404, ops()),
+    Row(
+        "admin.session",
+        {"admin": {"enabled": True, "session": "5m"}, **ops()},
+        length_of_a_session,
+        300,
+        43200,
+        {"admin": {"enabled": True}, **ops()},
+    ),
     Row("revoked_keys", {"revoked_keys": [sha256(KEY.encode()).hexdigest()]}, status(), 401, 200),
     Row(
         "trusted_proxies",

@@ -12,7 +12,7 @@ import yaml
 
 from tests.e2e.keys.harness import UP, Look, Row, Site, base, on, shows, status, streamed, text
 from tests.fakes import answer_events, completion, reply, stream
-from tests.serving import chat
+from tests.serving import KEY, OTHER_KEY, chat, key
 
 pytestmark = pytest.mark.anyio
 
@@ -31,6 +31,24 @@ def body(**more: Any) -> Look:
         return (await site.post("/v1/chat/completions", {**chat("m"), **more})).status_code
 
     return look
+
+
+async def labelled(site: Site) -> set[str]:
+    """Tenants that the metrics tell apart, of two that have asked."""
+    for token in (KEY, OTHER_KEY):
+        await site.ask(token=token)
+    names = {
+        tenant
+        for tenant in ("acme", "other-tenant", "other")
+        for line in await site.gateway.metrics()
+        if line.startswith("tollgate_tenant_requests_total{") and f'tenant="{tenant}"' in line
+    }
+    return names
+
+
+def told_apart(**metrics: Any) -> dict[str, Any]:
+    keys = [key(KEY, "one", tenant="acme"), key(OTHER_KEY, "two", tenant="other-tenant")]
+    return {"keys": keys, **({"metrics": metrics} if metrics else {})}
 
 
 async def prompts(site: Site) -> int:
@@ -107,6 +125,18 @@ async def may_send(site: Site) -> bool:
 
 
 ROWS = [
+    Row("metrics", told_apart(tenants=False), labelled, set(), {"acme", "other-tenant"}, told_apart()),
+    Row(
+        "metrics.tenants", told_apart(tenants=False), labelled, set(), {"acme", "other-tenant"}, told_apart()
+    ),
+    Row(
+        "metrics.max_tenants",
+        told_apart(max_tenants=1),
+        labelled,
+        {"acme", "other"},
+        {"acme", "other-tenant"},
+        told_apart(),
+    ),
     Row(
         "backends",
         {"backends": {"new": {"kind": "fake", "script": [{"reply": "new"}]}}, "models": {"m": on("new")}},
