@@ -81,7 +81,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     )
     upstream_handler = upstream.handler()
     judges = _judges(policy, side_calls.stage(upstream_handler))
-    scanners = build_scanners(policy, state.sidecar, judges, state.outgoing)
+    scanners = build_scanners(policy, state.sidecar, judges, state.poster)
     pipeline = Pipeline(
         metrics=metrics,
         receipts=receipts,

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 
 from gateway.admission.pools import Pools
+from gateway.backends.poster import Poster
 from gateway.backends.transport import AiohttpTransport
 from gateway.cascade.complexity import ComplexityClassifier
 from gateway.cascade.embedding_scorer import EmbeddingScorer
@@ -56,6 +57,8 @@ class WorkerState:
         self.scanning = scanning
         self.outgoing = (transport or AiohttpTransport)()
         """For requests of the gateway's own, such as those for JWT keys."""
+        self.poster = Poster(transport() if transport is not None else None)
+        """For servers that judge texts."""
         self.sidecar: SidecarClient | NoSidecar = (
             SidecarClient(sidecar) if sidecar is not None else NoSidecar()
         )
@@ -73,4 +76,5 @@ class WorkerState:
     async def aclose(self) -> None:
         await self.callbacks.aclose()
         await self.outgoing.aclose()
+        await self.poster.aclose()
         await self.sidecar.aclose()

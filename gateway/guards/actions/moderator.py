@@ -193,7 +193,7 @@ class Moderator:
         call: Call,
     ) -> None:
         """Put the judge's opinion in the place of those that are not clear."""
-        low, high = band(guard.judge.unsure if guard.judge is not None else UNSURE)
+        low, high = band((guard.judge.unsure if guard.judge is not None else None) or UNSURE)
         asked = [i for i, one in enumerate(opinions) if low < _margin(one.scores, guard) < high]
         if not asked:
             return

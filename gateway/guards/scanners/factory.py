@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import httpx
-
 from gateway.guards.scanners.injection import injection
 from gateway.guards.scanners.layered import Judge
 from gateway.guards.scanners.length import Length
@@ -14,7 +12,7 @@ from gateway.guards.scanners.scanner import Scanner
 from gateway.guards.scanners.secrets import Secrets
 from gateway.guards.scanners.topics import Topics
 from gateway.guards.scanners.toxicity import toxicity
-from gateway.guards.scanners.webhook import Webhook
+from gateway.guards.scanners.webhook import Poster, Webhook
 from gateway.policy import schema
 from gateway.policy.schema import Policy
 from gateway.sidecar.api import Sidecar
@@ -24,11 +22,11 @@ def build_scanners(
     policy: Policy,
     sidecar: Sidecar,
     judges: Mapping[str, Judge],
-    transport: httpx.AsyncBaseTransport | None = None,
+    poster: Poster | None = None,
 ) -> dict[str, Scanner]:
-    """By the guard's name; ``judges`` are those of the guards that name one. ``transport`` is for webhooks."""
+    """By the guard's name; ``judges`` are those of the guards that name one. ``poster`` is for webhooks."""
     return {
-        name: Webhook(name, guard, transport)
+        name: Webhook(name, guard, poster)
         if isinstance(guard, schema.WebhookGuard)
         else build_scanner(guard, sidecar, judges.get(name))
         for name, guard in policy.guards.items()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.guards.scanners.canary import LONGEST, canaries
-from gateway.guards.scanners.layered import UNSURE, Judge, LayeredScanner, unsafe
+from gateway.guards.scanners.layered import Judge, LayeredScanner, unsafe
 from gateway.guards.scanners.normalised import plain
 from gateway.guards.scanners.scanner import ORIGINS as EVERY_ORIGIN
 from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
@@ -58,7 +58,7 @@ def _layered(config: InjectionGuard, detector: _Detector, judge: Judge | None) -
         clear=CLEAR,
         model=detector.model if "model" in config.checks else None,
         judge=judge,
-        unclear=config.judge.unsure if config.judge is not None else UNSURE,
+        unclear=config.judge.unsure if config.judge is not None else None,
         narrow=config.classifier is not None,
     )
 

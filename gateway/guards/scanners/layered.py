@@ -21,7 +21,7 @@ Model = Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]
 
 _SENTENCE = re.compile(r"[^\s.!?\n](?:[^.!?\n]|[.!?](?!\s|$))*[.!?]*")
 UNSURE = (0.2, 0.8)
-"""Probabilities between which a judge is asked, unless the policy has others."""
+"""A model's probabilities between which a judge is asked, unless the policy has others."""
 _TINY = 1e-9
 _NARROWED = 64
 """Sentences of unsafe windows that are scored again to narrow down the findings."""
@@ -41,7 +41,8 @@ class LayeredScanner:
     ``thresholds`` are the operator's, by label; labels without one are ignored. ``clear`` and ``unclear`` are
     probabilities as they would be at a threshold of 0.5, and move with the threshold in log-odds: with ``clear``
     (0.1, 0.9) and a threshold of 0.8, the fast check alone decides below 0.31 and above 0.97. Between them the model
-    is asked; where its best score lies within ``unclear``, the judge is.
+    is asked; where its best score lies within ``unclear``, the judge is. Without a model the judge is asked within
+    ``unclear``, or where that is None, within ``clear``.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class LayeredScanner:
         clear: tuple[float, float],
         model: Model | None,
         judge: Judge | None = None,
-        unclear: tuple[float, float] = UNSURE,
+        unclear: tuple[float, float] | None = None,
         precedence: Mapping[str, int] = {},
         narrow: bool = True,
     ) -> None:
@@ -63,10 +64,13 @@ class LayeredScanner:
         self.longest = 0
         self._thresholds = {label: log_odds(threshold, _TINY) for label, threshold in thresholds.items()}
         self._fast = fast
-        self._unclear = band(unclear)
+        self._unclear = band(unclear or UNSURE)
         self._low, self._high = (log_odds(bound, _TINY) for bound in clear)
-        if judge is not None:  # what it is to be asked must not be decided before
-            self._low, self._high = min(self._low, self._unclear[0]), max(self._high, self._unclear[1])
+        if judge is not None and unclear is not None:
+            if model is None:
+                self._low, self._high = self._unclear
+            else:  # what it is to be asked must not be decided before
+                self._low, self._high = min(self._low, self._unclear[0]), max(self._high, self._unclear[1])
         self._model = model
         self._judge = judge
         self._narrow = narrow

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gateway.guards.scanners.by_origin import ByOrigin
 from gateway.guards.scanners.language import is_foreign
-from gateway.guards.scanners.layered import UNSURE, Judge, LayeredScanner, Model, sentences, unsafe
+from gateway.guards.scanners.layered import Judge, LayeredScanner, Model, sentences, unsafe
 from gateway.guards.scanners.ngrams import Ngrams
 from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema.guards import Classifier, ToxicityGuard
@@ -87,7 +87,7 @@ def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Sc
         clear=weights().clear,
         model=model,
         judge=judge,
-        unclear=config.judge.unsure if config.judge is not None else UNSURE,
+        unclear=config.judge.unsure if config.judge is not None else None,
     )
     if config.action != "block":
         return scanner(thresholds=thresholds)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import count
+from typing import Protocol
 
 import httpx
 import orjson
@@ -28,14 +30,32 @@ FAILURES, PAUSE = 5, 5.0
 """After so many failures in a row one question in so many seconds is asked: callers would wait for each."""
 
 
+class Reply(Protocol):
+    """The answer to a post, its body still to be read."""
+
+    status: int
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Raises ``httpx.TransportError``."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Poster(Protocol):
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, *, connect: float) -> Reply:
+        """Raises ``httpx.TransportError``."""
+        ...
+
+
 class Webhook:
-    """The ``Scanner`` of one ``webhook`` guard. ``transport`` stays the caller's to close."""
+    """The ``Scanner`` of one ``webhook`` guard."""
 
     def __init__(
         self,
         name: str,
         config: WebhookGuard,
-        transport: httpx.AsyncBaseTransport | None,
+        poster: Poster | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.origins: frozenset[Origin] = frozenset(ORIGINS) - {"identifier"}
@@ -47,7 +67,8 @@ class Webhook:
         self._format = FORMATS[config.format]
         self._private = Private() if config.texts == "masked" else None
         self._headers = _headers(config)
-        self._transport = transport
+        self._poster = poster
+        self._numbers = count(1)
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._clock = clock
         self._failures = 0
@@ -103,23 +124,18 @@ class Webhook:
         self._away_until = self._clock() + PAUSE
 
     async def _post(self, body: bytes, call: Call | None) -> bytes:
-        if self._transport is None:
+        if self._poster is None:
             raise Unscanned("there is no network here")
-        timeout = self._config.timeout
-        request = httpx.Request(
-            "POST",
-            self._config.url,
-            headers={**(call.headers if call is not None else {}), **self._headers},
-            content=body,
-            extensions={"timeout": {"connect": timeout, "read": timeout}},
-        )
+        headers = {**(call.headers if call is not None else {}), **self._headers}
+        if call is not None:  # of one request there may be many questions
+            headers["x-request-id"] = f"{call.request_id}-{next(self._numbers):x}"
         try:
-            response = await self._transport.handle_async_request(request)
+            response = await self._poster.post(self._config.url, headers, body, connect=self._config.timeout)
             try:
-                if response.status_code != 200:
-                    raise Unscanned(f"its server answered with status {response.status_code}")
+                if response.status != 200:
+                    raise Unscanned(f"its server answered with status {response.status}")
                 answer = bytearray()
-                async for part in response.aiter_raw():
+                async for part in response:
                     answer += part
                     if len(answer) > MAX_ANSWER:
                         raise Unscanned(f"its answer is longer than {MAX_ANSWER} bytes")

@@ -40,8 +40,9 @@ class Judge(Frozen):
     categories: dict[Harm, HarmAction] = Field(default={})
     otherwise: HarmAction | None = None
     """For categories that are not named; None: the guard's own action."""
-    unsure: tuple[Share, Share] = (0.2, 0.8)
-    """Probabilities, as they would be at a threshold of 0.5, between which it is asked."""
+    unsure: tuple[Share, Share] | None = None
+    """Probabilities, as at a threshold of 0.5, between which it is asked. None: what the fast check leaves
+    open, or 0.2 to 0.8 where a model comes between."""
     max_per_request: Count = 32
     """Questions about one request and its answer."""
     per_minute: Count = 600
@@ -63,8 +64,7 @@ class Judge(Frozen):
 
     @model_validator(mode="after")
     def _in_order(self) -> Judge:
-        low, high = self.unsure
-        if low >= high:
+        if self.unsure is not None and self.unsure[0] >= self.unsure[1]:
             raise ValueError("'unsure' should have the lower probability first, such as [0.2, 0.8]")
         return self
 

@@ -97,7 +97,7 @@ def of_judge(kind: str) -> list[Row]:
             WEAPONS,
         ),
         row("otherwise", judge(otherwise="ignore"), status(text), 200, 400, judge(), WEAPONS),
-        row("unsure", judge(unsure=[0, 1]), status(CLEAR), 400, 200, judge(), WEAPONS),
+        row("unsure", judge(unsure=[0, 1]), status(CLEAR), 400, 200, judge(unsure=[0.999, 1]), WEAPONS),
         row("max_per_request", judge(max_per_request=1), two_texts(text), 503, 200, judge(), SAFE),
         row("per_minute", judge(per_minute=1), two_requests(text), [200, 503], [200, 200], judge(), SAFE),
         row("remember", judge(remember="0s"), questions(text), 2, 1, judge(), SAFE),

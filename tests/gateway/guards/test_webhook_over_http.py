@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ async def test_it_is_told_who_asks_what_and_the_receipt_has_its_verdict(tmp_path
     (request,) = server.requests
     assert request.headers["authorization"] == "Bearer sk-guard"
     assert request.headers["x-team"] == "red"
-    assert request.headers["x-request-id"] == refused.headers["x-request-id"]
+    assert request.headers["x-request-id"] == f"{refused.headers['x-request-id']}-1"
     assert request.json() == {
         "project": "p1",
         "guard": "webhook",
@@ -413,3 +414,23 @@ async def test_a_guard_that_flags_asks_after_the_answer_and_stops_nothing(tmp_pa
             answer = await asked(gateway, ASK)
             await server.arrived(2)
     assert answer.status_code == 200
+
+
+async def test_connections_are_kept_and_one_that_was_closed_meanwhile_is_no_failure(tmp_path: Path) -> None:
+    """A server that echoes the id, as many do."""
+
+    def echoing(request: Any) -> Any:
+        return reply({"verdicts": [{}]}, headers={"x-request-id": request.headers["x-request-id"]})
+
+    async with (
+        GuardServer(echoing) as server,
+        serving(tmp_path / "p", guarded(server, on=["input", "output"], timeout="60s")) as gateway,
+    ):
+        for number in range(6):
+            assert (await asked(gateway, f"Hello {number}")).status_code == 200
+            await asyncio.sleep(0.02)  # a connection is left alone for a moment after each answer
+        assert len(server.requests) == 12
+        assert server.connections <= 6
+        for connection in list(server.open):
+            await connection.drop()
+        assert (await asked(gateway, "Hello again")).status_code == 200

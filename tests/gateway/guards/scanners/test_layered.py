@@ -205,3 +205,46 @@ async def test_a_window_of_very_many_sentences_is_not_searched_one_by_one() -> N
     verdict = (await layered(model=model).thorough([text], "user"))[0]
     assert [len(asked) for asked in model.asked] == [1]
     assert verdict.findings == (Finding("a", 0, len(text), 0.9),)
+
+
+@pytest.mark.parametrize(
+    ("clear", "unclear", "has_model", "score", "asked"),
+    [
+        ((0.1, 0.9), None, False, 0.15, True),
+        ((0.1, 0.9), None, False, 0.05, False),
+        ((0.1, 0.9), (0.3, 0.7), False, 0.15, False),
+        ((0.1, 0.9), (0.3, 0.7), False, 0.5, True),
+        ((0.1, 0.9), (0.0, 1.0), False, 0.0, True),
+        ((0.1, 0.9), (0.0, 1.0), True, 1.0, True),
+        ((0.1, 0.9), (0.05, 0.7), True, 0.06, True),
+        ((0.1, 0.9), None, True, 0.15, False),
+        ((0.1, 0.9), None, True, 0.5, True),
+    ],
+)
+async def test_a_judge_is_asked_between_the_policys_probabilities(
+    clear: tuple[float, float],
+    unclear: tuple[float, float] | None,
+    has_model: bool,
+    score: float,
+    asked: bool,
+) -> None:
+    async def model(texts: Sequence[str]) -> list[list[Scored]]:
+        return [[Scored(0, len(text), {"bad": score})] for text in texts]
+
+    class Judge:
+        async def judge(self, texts: Sequence[str], origin: Origin, asker: object = None) -> list[Verdict]:
+            return [Verdict((), 0.0, "judge") for _ in texts]
+
+    scanner = LayeredScanner(
+        origins=frozenset({"user"}),
+        thresholds={"bad": 0.5},
+        fast=lambda text: {"bad": score},
+        clear=clear,
+        model=model if has_model else None,
+        judge=Judge(),
+        unclear=unclear,
+    )
+    verdict = scanner.quick("some words", "user")
+    if verdict is None:
+        (verdict,) = await scanner.thorough(["some words"], "user")
+    assert (verdict.check == "judge") == asked

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.poster import Poster
 from gateway.findings import Finding, Remedy
 from gateway.guards.scanners.covering import Covered, Private
 from gateway.guards.scanners.scanner import Unscanned
@@ -70,10 +70,10 @@ def test_findings_that_overlap_become_one_that_blocks_if_either_does() -> None:
 
 async def test_after_failures_it_is_asked_once_in_a_while_and_again_when_it_answers() -> None:
     now = 100.0
-    transport = AiohttpTransport()
+    poster = Poster()
     async with GuardServer(lambda _: reply("", status=500)) as server:
         config = WebhookGuard.model_validate({"kind": "webhook", "url": server.url})
-        guard = Webhook("w", config, transport, clock=lambda: now)
+        guard = Webhook("w", config, poster, clock=lambda: now)
 
         async def asks() -> bool:
             before = len(server.requests)
@@ -89,7 +89,7 @@ async def test_after_failures_it_is_asked_once_in_a_while_and_again_when_it_answ
             now += PAUSE
             assert [await asks() for _ in range(3)] == [True, True, True]
         finally:
-            await transport.aclose()
+            await poster.aclose()
 
 
 @pytest.mark.parametrize(
