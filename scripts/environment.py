@@ -45,7 +45,11 @@ LOCK_HEADER = """\
 # Regenerate with `make lock`. It keeps torch's version (change that line by hand) and writes it without a local
 # part, so that torch's CPU builds (2.x.y+cpu) satisfy it too. What only torch's CUDA build needs is not pinned.
 """
-STAGES = {"serve": ("engine",), "guards": ("guards",), "dev": ("triton", "bedrock", "otel", "dev")}
+STAGES = {
+    "serve": ("engine",),
+    "guards": ("guards",),
+    "dev": ("triton", "bedrock", "otel", "postgres", "dev"),
+}
 """The extras of pyproject.toml that each stage adds to those before it."""
 PURPOSE = {
     "serve": "gateway and engine",

@@ -13,8 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from gateway.databases.database import Database
+from gateway.databases.postgres import PostgresDatabase
+from gateway.databases.sqlite import SqliteDatabase
 from tests.examples import SAMPLE, register_profiles
 from tests.fakes import FakeUpstream
+from tests.ledgers import SQLITE_AND_POSTGRES
+from tests.postgres_server import PostgresServer, postgres_programs
 from tests.redis_server import RedisServer
 from tests.sidecars import SidecarProcess
 from tests.stalls import TOO_LONG, StallDetector
@@ -128,6 +133,44 @@ def own_redis(redis_program: str, tmp_path: Path) -> Iterator[RedisServer]:
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres_folder() -> Path:
+    programs = postgres_programs()
+    if programs is None:
+        message = "PostgreSQL is not installed (Debian: apt-get install postgresql)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return programs
+
+
+@pytest.fixture(scope="session")
+def postgres_server(postgres_folder: Path) -> Iterator[PostgresServer]:
+    """A server for the whole session; make a database of your own, and do not kill it."""
+    server = PostgresServer(postgres_folder)
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def own_postgres(postgres_folder: Path) -> Iterator[PostgresServer]:
+    """A server for this test alone, to be killed at will."""
+    server = PostgresServer(postgres_folder)
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=SQLITE_AND_POSTGRES)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """An empty one of each kind, for the ledger."""
+    if request.param == "sqlite":
+        return SqliteDatabase(tmp_path / "ledger.sqlite")
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return PostgresDatabase(server.url(server.new_database()))
 
 
 @pytest.fixture(scope="session")

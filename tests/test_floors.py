@@ -17,7 +17,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "errors settings private packages version findings engine_load fair_turns regex pii text children",
         "policy",
         "types deltas joined_chunks prefix_sharing metering control spans",
-        "stores observe server",
+        "stores databases observe server",
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",
         "stages",

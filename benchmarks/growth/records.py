@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.growth.timing import REPEATS
+from gateway.databases.sqlite import SqliteDatabase
 from gateway.observe import logs
 from gateway.observe.accounting import Accounting
 from gateway.observe.ledger import Ledger
@@ -80,7 +81,7 @@ async def measured(folder: Path, parts: str, together: int) -> tuple[float, floa
     reader.start()
     stream = os.fdopen(writing, "w")
     logs.set_up("info" if "log" in parts else "warning", "text", stream, batches=True)
-    ledger = Ledger(folder / f"{len(parts)}-{together}.sqlite") if "ledger" in parts else None
+    ledger = Ledger(SqliteDatabase(folder / f"{len(parts)}-{together}.sqlite")) if "ledger" in parts else None
     receipts = Receipts(MemoryStore())
     accounting, quotas = Accounting(Metrics(), ledger), Quotas("memory")
     record = _recorder(receipts, accounting, quotas, kept="receipts" in parts)

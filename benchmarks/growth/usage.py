@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.growth.timing import process_seconds
 from gateway.cli import usage
+from gateway.databases.sqlite import SqliteDatabase
 from gateway.observe.ledger import Ledger
 from gateway.types import Principal
 
@@ -43,7 +44,7 @@ def _seconds(policies: Path, since: str) -> float:
 
 
 def _fill(path: Path, size: int) -> None:
-    ledger = Ledger(path)
+    ledger = Ledger(SqliteDatabase(path))
     ledger.record_refusal("first", Principal("k", "t"), 400, "no")
     ledger.wait_drained(60)
     chance, now = random.Random(1), time.time()

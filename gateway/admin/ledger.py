@@ -1,22 +1,21 @@
-"""Where the ledger is that the admin API reads."""
+"""The ledger that the admin API reads."""
 
 from __future__ import annotations
 
-import sqlite3
-from pathlib import Path
-
 from gateway.admin.site import Site
+from gateway.databases.database import Database, DatabaseError
+from gateway.databases.opening import open_database
 from gateway.errors import Overloaded
 from gateway.web.context import RequestContext
 
 
-def ledger_path(context: RequestContext, site: Site) -> Path:
-    """It may not exist."""
+def ledger_database(context: RequestContext, site: Site) -> Database:
+    """It may never have been written."""
     ledger = context.runtime.ledger
-    return ledger.path if ledger is not None else site.state_dir / context.runtime.policy.ledger.path
+    return ledger.database if ledger else open_database(context.runtime.policy.ledger, site.state_dir)
 
 
-def unreadable(path: Path, error: sqlite3.Error) -> Overloaded:
+def unreadable(database: Database, error: DatabaseError) -> Overloaded:
     return Overloaded(
-        f"The ledger cannot be read ({error}). Try again; if it stays so, check {path}.", retry_after=2.0
+        f"The ledger cannot be read ({error}). Try again; if it stays so, check {database}.", retry_after=2.0
     )

@@ -24,6 +24,8 @@ BATCH = 1_000
 PAUSE = 0.05
 """Seconds in which items come together before they are written."""
 SECONDS_TO_CLOSE = 3.0
+SECONDS_TO_END = 0.5
+"""That closing waits for a thread which is still in ``write``."""
 WARN_EVERY = 60.0
 
 
@@ -46,12 +48,15 @@ class BatchWriter(Generic[T]):
         name: str,
         write: Callable[[list[T]], None],
         *,
+        end: Callable[[], None] | None = None,
         backlog: int | None = None,
         pause: float | None = None,
     ) -> None:
+        """``end`` is called in the thread when it ends."""
         self.lost = 0
         self._name = name
         self._write = write
+        self._end = end
         self._backlog = BACKLOG if backlog is None else backlog
         self._pause = pause
         self._items: deque[T] = deque()
@@ -111,6 +116,9 @@ class BatchWriter(Generic[T]):
         self._deadline = 0.0
         self._added.set()
         self._hurry.set()
+        thread = self._thread
+        if self._end is not None and thread is not None and thread is not threading.current_thread():
+            thread.join(SECONDS_TO_END)
 
     def warn(self, log: logging.Logger, message: str, *arguments: object) -> None:
         """Once a minute: an output that fails does so for every batch."""
@@ -129,6 +137,8 @@ class BatchWriter(Generic[T]):
                 self._write_batch()
             with self._drained:
                 self._drained.notify_all()
+        if self._end is not None:
+            self._end()
 
     def _write_batch(self) -> None:
         batch = list(islice(self._items, BATCH))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+
+from gateway.databases.database import Database
 
 _COLUMNS = (
     *(
@@ -65,24 +63,22 @@ _CONDITIONS = {
 
 
 def find_requests(
-    path: Path, where: RequestFilter, *, limit: int, after: tuple[float, str] | None = None
+    database: Database, where: RequestFilter, *, limit: int, after: tuple[float, str] | None = None
 ) -> list[dict[str, Any]]:
-    """The newest requests, or those older than ``after`` (``created`` and ``request_id``). Raises ``sqlite3.Error``."""
-    if not path.exists():
+    """The newest requests, or those older than ``after`` (``created`` and ``request_id``). Raises ``DatabaseError``."""
+    if not database.exists():
         return []
     conditions, parameters = where.conditions()
     if after is not None:
         conditions.append("(created, request_id) < (:after_created, :after_id)")
         parameters |= {"after_created": after[0], "after_id": after[1]}
-    with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as database:
-        database.row_factory = sqlite3.Row
-        here = {row[1] for row in database.execute("PRAGMA table_info(requests)")}
+    with database.reading() as reader:
+        here = reader.columns("requests")
         if not here:
             return []  # a new ledger, whose tables are just being made
         columns = ", ".join(name if name in here else f"'' AS {name}" for name in _COLUMNS)
-        found = database.execute(
+        return reader.rows(
             f"SELECT {columns} FROM requests WHERE {' AND '.join(conditions) or 'true'} "
             "ORDER BY created DESC, request_id DESC LIMIT :limit",
             {**parameters, "limit": limit},
         )
-        return [dict(row) for row in found]

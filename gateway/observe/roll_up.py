@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
+
+from gateway.databases.database import Change, Conflict, Database
+from gateway.databases.tables import COUNTS, HALF, TOKENS
+from gateway.observe.usage_rows import ROWS
 
 KEYS = ("tenant", "key_id", "model", "purpose", "reason")
-COUNTS = ("requests", "errors", "refused")
-SUMS = (
-    *("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens"),
-    "cost_nanodollars",
-)
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS months (
-    created REAL NOT NULL,
-    {", ".join(f"{name} TEXT NOT NULL" for name in KEYS)},
-    {", ".join(f"{name} INTEGER NOT NULL" for name in (*COUNTS, *SUMS))}
-)
-"""
-"""``created`` is when the month begins. One that holds more than SQLite's integers has several rows."""
+SUMS = (*TOKENS, "cost_nanodollars")
 _OLDEST = """
-SELECT min(created) FROM (SELECT min(created) AS created FROM requests UNION ALL SELECT min(created) FROM spendings)
+SELECT min(created) AS created
+FROM (SELECT min(created) AS created FROM requests UNION ALL SELECT min(created) FROM spendings) AS oldest
 """
 _LARGEST = 2**62
-_HALF = 32
-"""Bits. SQLite's sum() of integers fails beyond 63: halves are summed separately."""
+_ATTEMPTS = 5
 
 
-def roll_up(path: Path, rows: str, before: float) -> int:
+def roll_up(database: Database, before: float) -> int:
     """Roll up the months of UTC that ended before ``before`` (Unix time). Returns how many requests were in them.
 
-    ``rows`` is a query for the ledger's rows, with the columns ``created``, ``KEYS``, ``COUNTS`` and ``SUMS``, and the
-    parameter ``since``. Each month is one transaction. Raises ``sqlite3.Error``.
+    Each month is one transaction. Raises ``DatabaseError``.
     """
     found = 0
-    with closing(sqlite3.connect(path, timeout=30)) as database:
-        database.execute(_SCHEMA)
-        while True:
-            (created,) = database.execute(_OLDEST).fetchone()
-            if created is None:
-                return found
-            begins, ends = month_of(created)
-            if ends > before:
-                return found
-            found += _month(database, rows, begins, ends)
+    while (month := _next_month(database, before)) is not None:
+        found += month
+    return found
+
+
+def _next_month(database: Database, before: float) -> int | None:
+    """How many requests were in it; None where there is no more to roll up."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with database.changing() as change:
+                (oldest,) = change.rows(_OLDEST, {})
+                if oldest["created"] is None:
+                    return None
+                begins, ends = month_of(oldest["created"])
+                return _month(change, begins, ends) if ends <= before else None
+        except Conflict:
+            if attempt == _ATTEMPTS:
+                raise
+    return None
 
 
 def month_of(created: float) -> tuple[float, float]:
@@ -57,31 +54,30 @@ def month_of(created: float) -> tuple[float, float]:
     return begins.timestamp(), ends.timestamp()
 
 
-def _month(database: sqlite3.Connection, rows: str, begins: float, ends: float) -> int:
-    halves = ", ".join(f"sum({name} >> {_HALF}), sum({name} & {2**_HALF - 1})" for name in SUMS)
-    counts = ", ".join(f"sum({name})" for name in COUNTS)
+def _month(change: Change, begins: float, ends: float) -> int:
+    halves = ", ".join(
+        f"sum({name} >> {HALF}) AS {name}_high, sum({name} & {2**HALF - 1}) AS {name}_low" for name in SUMS
+    )
+    counts = ", ".join(f"sum({name}) AS {name}" for name in COUNTS)
     keys = ", ".join(KEYS)
-    query = f"SELECT {keys}, {counts}, {halves} FROM ({rows}) WHERE created < :ends GROUP BY {keys}"
-    insert = f"INSERT INTO months VALUES ({', '.join('?' * (1 + len(KEYS) + len(COUNTS) + len(SUMS)))})"
-    with database:
-        database.execute("BEGIN IMMEDIATE")
-        for row in database.execute(query, {"since": begins, "ends": ends}).fetchall():
-            sums = [
-                (high << _HALF) + low
-                for high, low in zip(*[iter(row[len(KEYS) + len(COUNTS) :])] * 2, strict=True)
-            ]
-            counted = row[: len(KEYS) + len(COUNTS)]
-            for part in _parts(sums):
-                database.execute(insert, [begins, *counted, *part])
-                counted = [*row[: len(KEYS)], *[0] * len(COUNTS)]
-        database.execute("DELETE FROM spendings WHERE created < ?", [ends])
-        if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'hours'").fetchone():
-            database.execute("DELETE FROM hours WHERE hour < ?", [ends])
-        return database.execute("DELETE FROM requests WHERE created < ?", [ends]).rowcount
+    query = f"SELECT {keys}, {counts}, {halves} FROM ({ROWS}) AS found WHERE created < :ends GROUP BY {keys}"
+    columns = ("created", *KEYS, *COUNTS, *SUMS)
+    insert = f"INSERT INTO months ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})"
+    for row in change.rows(query, {"since": begins, "ends": ends}):
+        sums = [(row[f"{name}_high"] << HALF) + row[f"{name}_low"] for name in SUMS]
+        counted = {name: row[name] for name in COUNTS}
+        for part in _parts(sums):
+            told = {name: row[name] for name in KEYS} | counted | dict(zip(SUMS, part, strict=True))
+            change.run(insert, {"created": begins, **told})
+            counted = dict.fromkeys(COUNTS, 0)
+    change.run("DELETE FROM spendings WHERE created < :ends", {"ends": ends})
+    for table in ("hours", "days"):
+        change.run(f"DELETE FROM {table} WHERE start < :ends", {"ends": ends})
+    return change.run("DELETE FROM requests WHERE created < :ends", {"ends": ends})
 
 
 def _parts(sums: list[int]) -> Iterator[list[int]]:
-    """Sums in parts that SQLite's integers hold."""
+    """Sums in parts that 63 bits hold."""
     while True:
         part = [min(one, _LARGEST) for one in sums]
         yield part

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 from gateway.admission.shedding import update_terms
 from gateway.backends.model_readiness import ModelReadiness
 from gateway.backends.readiness import Readiness
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
+from gateway.databases.database import Database, DatabaseError
+from gateway.databases.opening import open_database
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.moderator import Moderator
@@ -156,15 +156,15 @@ async def _quotas(
     if has_limits(policy):
         quotas.watch()
     if ledger is not None and has_calendar_limits(policy):
-        quotas.remember(await asyncio.to_thread(_window_usage, ledger.path))
+        quotas.remember(await asyncio.to_thread(_window_usage, ledger.database))
     return quotas
 
 
-def _window_usage(path: Path) -> list[WindowUsage]:
+def _window_usage(ledger: Database) -> list[WindowUsage]:
     try:
-        return read_window_usage(path, time.time())
-    except sqlite3.Error as error:
-        log.warning("earlier usage is unknown: the ledger '%s' cannot be read (%s)", path, error)
+        return read_window_usage(ledger, time.time())
+    except DatabaseError as error:
+        log.warning("earlier usage is unknown: the ledger '%s' cannot be read (%s)", ledger, error)
         return []
 
 
@@ -198,7 +198,7 @@ def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime |
         return None
     if before is not None and before.policy.ledger == config:
         return before.ledger
-    return Ledger(state.state_dir / config.path)
+    return Ledger(open_database(config, state.state_dir))
 
 
 def _findings(config: schema.ReviewSettings, state: WorkerState, before: Runtime | None) -> JsonLines | None:

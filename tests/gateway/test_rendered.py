@@ -213,13 +213,13 @@ class World:
         ledger = self.generations.current().ledger
         assert ledger is not None
         assert ledger.wait_drained(5)
-        if not ledger.path.exists():
+        if not ledger.database.path.exists():
             return []
         columns = (
             "tenant, key_id, tier, model, answered_model, backend, target_model, status, stream, prompt_tokens, "
             "cached_tokens, completion_tokens, reasoning_tokens, cost_nanodollars, estimated, attempts"
         )
-        rows = sqlite3.connect(ledger.path).execute(f"SELECT {columns} FROM requests").fetchall()
+        rows = sqlite3.connect(ledger.database.path).execute(f"SELECT {columns} FROM requests").fetchall()
         return sorted(rows, key=repr)
 
 

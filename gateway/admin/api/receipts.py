@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any
@@ -13,8 +12,9 @@ from pydantic import Field
 from gateway.admin.api.operation import operation
 from gateway.admin.api.usage import Moment
 from gateway.admin.endpoint import Handle, Request, Strict, Told
-from gateway.admin.ledger import ledger_path, unreadable
+from gateway.admin.ledger import ledger_database, unreadable
 from gateway.admin.site import Site
+from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, NotFound, Overloaded
 from gateway.metering.price import NANO
 from gateway.observe.request_search import RequestFilter, find_requests
@@ -80,13 +80,13 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
     async def search(
         request: Request, where: RequestFilter, limit: int, after: str | None
     ) -> list[FoundRequest]:
-        path = ledger_path(request.context, site)
+        ledger = ledger_database(request.context, site)
         created, _, name = (after or "").partition("_")
         try:
             begin = (float(created), name) if after else None
-            found = await asyncio.to_thread(find_requests, path, where, limit=limit, after=begin)
-        except sqlite3.Error as error:
-            raise unreadable(path, error) from None
+            found = await asyncio.to_thread(find_requests, ledger, where, limit=limit, after=begin)
+        except DatabaseError as error:
+            raise unreadable(ledger, error) from None
         except OverflowError:
             raise BadRequest("'after' is not a page's 'next'.", param="after", code="invalid_value") from None
         return [_found(row) for row in found]

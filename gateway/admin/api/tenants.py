@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,8 +10,9 @@ from typing import Any
 
 from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Request, Told
-from gateway.admin.ledger import ledger_path, unreadable
+from gateway.admin.ledger import ledger_database, unreadable
 from gateway.admin.site import Site
+from gateway.databases.database import DatabaseError
 from gateway.metering.price import NANO
 from gateway.observe.usage_query import UsageFilter, read_usage
 from gateway.policy.schema import DEFAULT_TIER, Policy
@@ -56,21 +56,21 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
         policy = request.context.runtime.policy
         now = time.time()
         today = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        path = ledger_path(request.context, site)
+        ledger = ledger_database(request.context, site)
 
         def spent() -> list[dict[str, dict[str, Any]]]:
             return [
                 {
                     row["tenant"]: row
-                    for row in read_usage(path, UsageFilter(since.timestamp(), now), ("tenant",))
+                    for row in read_usage(ledger, UsageFilter(since.timestamp(), now), ("tenant",))
                 }
                 for since in (today, today.replace(day=1))
             ]
 
         try:
             day, month = await asyncio.to_thread(spent)
-        except sqlite3.Error as error:
-            raise unreadable(path, error) from None
+        except DatabaseError as error:
+            raise unreadable(ledger, error) from None
         names = dict.fromkeys((*policy.tenants, *(key.tenant for key in policy.keys), *month))
         used = await _used(site, list(names))
         return Tenants(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
-import sqlite3
 import time
 from typing import Annotated, Any, Literal
 
@@ -13,10 +12,12 @@ from pydantic import Field
 
 from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Reply, Request, Strict, Told
-from gateway.admin.ledger import ledger_path, unreadable
+from gateway.admin.ledger import ledger_database, unreadable
 from gateway.admin.site import Site
+from gateway.databases.database import DatabaseError
+from gateway.databases.tables import HOUR
 from gateway.metering.price import NANO
-from gateway.observe.usage_query import GROUPS, HOUR, SUMS, Group, Interval, UsageFilter, read_usage
+from gateway.observe.usage_query import GROUPS, SUMS, Group, Interval, UsageFilter, read_usage
 from gateway.web.operation import Operation
 
 CSV = "text/csv"
@@ -81,11 +82,11 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
         query = request.query(UsageQuery)
         now = time.time()
         where = _filter(query, now)
-        path = ledger_path(request.context, site)
+        ledger = ledger_database(request.context, site)
         try:
-            found = await asyncio.to_thread(read_usage, path, where, query.by, query.interval)
-        except sqlite3.Error as error:
-            raise unreadable(path, error) from None
+            found = await asyncio.to_thread(read_usage, ledger, where, query.by, query.interval)
+        except DatabaseError as error:
+            raise unreadable(ledger, error) from None
         if query.top is not None and query.by:
             found = top_of(found, query.by, query.top)
         rows = [UsageRow(**row, usd=row["cost_nanodollars"] / NANO) for row in found]

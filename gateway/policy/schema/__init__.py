@@ -176,12 +176,31 @@ def _is_redis(url: str) -> bool:
         return False
 
 
+def _ledger_store(text: str) -> str:
+    if text != "sqlite" and not _is_postgres(text):
+        raise ValueError(
+            "should be 'sqlite' or the URL of a PostgreSQL server, such as postgresql://tollgate@127.0.0.1/tollgate"
+        )
+    return text
+
+
+def _is_postgres(url: str) -> bool:
+    try:
+        return bool(re.fullmatch(r"postgres(ql)?://\S+", url)) and urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
 class LedgerSettings(Frozen):
     """The record of every request and what it cost."""
 
     enabled: bool = True
+    store: Annotated[str, AfterValidator(_ledger_store)] = "sqlite"
+    """``sqlite`` is this machine alone; a PostgreSQL server has the records of all replicas that name it."""
     path: Text = "ledger.sqlite"
     """An SQLite file; a relative path begins at the state folder."""
+    password_file: Text | None = None
+    """Of the PostgreSQL server, where the URL has none."""
 
 
 class MetricsSettings(Frozen):

@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import usage
+from gateway.databases.database import Database
+from gateway.databases.postgres import PostgresDatabase
+from gateway.databases.sqlite import SqliteDatabase
 from gateway.metering.bill import Bill, Charge
 from gateway.observe.ledger import Ledger
 from gateway.types import Principal, Purpose, UpstreamUsage, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call
+from tests.ledgers import SQLITE_AND_POSTGRES, rows, told
+from tests.postgres_server import PostgresServer
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -23,11 +28,22 @@ DAY = 86400.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+    """Where the policy says that the ledger is: a file, unless the test is to have both kinds."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return SqliteDatabase(tmp_path / "state" / "costs.sqlite")
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return PostgresDatabase(server.url(server.new_database()))
+
+
+both = pytest.mark.parametrize("database", SQLITE_AND_POSTGRES, indirect=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, database: Database) -> Path:
     # Sound enough to find the ledger, though not to serve.
-    (tmp_path / "gateway.yaml").write_text(
-        "version: 1\nledger: {path: costs.sqlite}\nstore: ${NOT_SET_HERE}\n"
-    )
+    where = "path: costs.sqlite" if isinstance(database, SqliteDatabase) else f"store: '{told(database)}'"
+    (tmp_path / "gateway.yaml").write_text(f"version: 1\nledger: {{{where}}}\nstore: ${{NOT_SET_HERE}}\n")
     return tmp_path
 
 
@@ -47,8 +63,8 @@ def run(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def recorded(folder: Path) -> None:
-    ledger = Ledger(folder / "state" / "costs.sqlite")
+def recorded(database: Database) -> None:
+    ledger = Ledger(database)
     now = time.time()
     for number, (tenant, key, days, answered, status, cost) in enumerate(
         [
@@ -68,9 +84,10 @@ def recorded(folder: Path) -> None:
     asyncio.run(ledger.aclose())
 
 
-def test_counts_beyond_63_bits_are_added_up(run: Run, folder: Path) -> None:
+@both
+def test_counts_beyond_63_bits_are_added_up(run: Run, database: Database) -> None:
     """As an older gateway believed its upstreams."""
-    ledger = Ledger(folder / "state" / "costs.sqlite")
+    ledger = Ledger(database)
     for number in range(3):
         call = a_call(principal=Principal("k", "acme"), request_id=f"req_{number}")
         call.receipt.created = time.time()
@@ -84,6 +101,7 @@ def test_counts_beyond_63_bits_are_added_up(run: Run, folder: Path) -> None:
     assert run()[0] == 0
 
 
+@both
 def test_a_table_by_tenant(run: Run, recorded: None) -> None:
     code, out, _ = run()
     assert code == 0
@@ -107,6 +125,7 @@ def test_a_table_by_tenant(run: Run, recorded: None) -> None:
     assert len({len(line) for line in out.splitlines()}) == 1
 
 
+@both
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
@@ -123,11 +142,12 @@ def test_json(run: Run, recorded: None, arguments: list[str], names: list[str]) 
     assert code == 0 and [row[by] for row in json.loads(out)] == names
 
 
-def test_each_spending_is_under_its_own_model_and_purpose(run: Run, folder: Path) -> None:
+@both
+def test_each_spending_is_under_its_own_model_and_purpose(run: Run, database: Database) -> None:
     def charge(model: str, purpose: Purpose, nanodollars: int) -> Charge:
         return Charge(UpstreamUsage(TARGET, Usage(10, 5), False, purpose, model), nanodollars)
 
-    ledger = Ledger(folder / "state" / "costs.sqlite")
+    ledger = Ledger(database)
     call = a_call(principal=Principal("a", "acme"), model="auto")
     call.receipt.created = now = time.time()
     call.candidate = CANDIDATE
@@ -153,23 +173,23 @@ def test_a_ledger_from_before_spendings_is_read_all_the_same(
     run: Run, recorded: None, folder: Path, by: str
 ) -> None:
     rows = json.loads(run("--by", by, "--json")[1])
-    with closing(sqlite3.connect(folder / "state" / "costs.sqlite")) as database:
-        database.execute("DROP VIEW spent")
-        database.execute("DROP TABLE spendings")
+    with closing(sqlite3.connect(folder / "state" / "costs.sqlite")) as file:
+        file.execute("DROP VIEW spent")
+        file.execute("DROP TABLE spendings")
     assert json.loads(run("--by", by, "--json")[1]) == rows
 
 
 @pytest.mark.parametrize("by", ["tenant", "key", "model", "purpose", "day", "reason"])
-def test_rows_before_the_span_are_not_read(recorded: None, folder: Path, by: str) -> None:
-    with closing(sqlite3.connect(folder / "state" / "costs.sqlite")) as database:
-        plan = database.execute("EXPLAIN QUERY PLAN " + usage.query(database, by), {"since": 0}).fetchall()
-    reads = [
-        step[3] for step in plan if step[3].startswith(("SCAN requests", "SEARCH requests", "SCAN spend"))
-    ]
+def test_rows_before_the_span_are_not_read(recorded: None, database: Database, by: str) -> None:
+    with database.reading() as reader:
+        plan = reader.rows("EXPLAIN QUERY PLAN " + usage.query(database, reader, by), {"since": 0})
+    steps = [step["detail"] for step in plan]
+    reads = [step for step in steps if step.startswith(("SCAN requests", "SEARCH requests", "SCAN spend"))]
     assert any("requests_by_time (created>?)" in step for step in reads)
     assert not any(step.startswith("SCAN") for step in reads)
 
 
+@both
 def test_by_day_the_oldest_comes_first(run: Run, recorded: None) -> None:
     rows = json.loads(run("--by", "day", "--json")[1])
     assert [row["usd"] for row in rows] == [1e-9, 3.5]
@@ -181,6 +201,22 @@ def test_nothing_recorded_yet(run: Run, folder: Path) -> None:
     code, out, _ = run("--since", "12h")
     assert code == 0 and "No requests in the last 12h in" in out and "costs.sqlite" in out
     assert not (folder / "state").exists()
+
+
+@both
+def test_another_ledger_than_the_policys(run: Run, recorded: None, database: Database, folder: Path) -> None:
+    (folder / "gateway.yaml").write_text("version: 1\n")
+    assert json.loads(run("--json")[1]) == []
+    assert {row["tenant"] for row in json.loads(run("--json", "--ledger", told(database))[1])} == {
+        "acme",
+        "hobby",
+    }
+
+
+@pytest.mark.parametrize("where", ["postgresql://u:pw@h/d", "postgresql://u@h/d?password=pw"])
+def test_a_password_that_everybody_would_see_is_refused(run: Run, where: str) -> None:
+    code, _, err = run("--ledger", where)
+    assert code == 1 and "PGPASSWORD" in err and "pw" not in err
 
 
 def test_what_it_refuses(run: Run, folder: Path) -> None:
@@ -195,9 +231,10 @@ def test_what_it_refuses(run: Run, folder: Path) -> None:
     assert code == 1 and "holds no *.yaml file" in err
 
 
-def test_a_roll_up_keeps_every_nanodollar(run: Run, folder: Path) -> None:
-    path, now = folder / "state" / "costs.sqlite", time.time()
-    ledger = Ledger(path)
+@both
+def test_a_roll_up_keeps_every_nanodollar(run: Run, database: Database) -> None:
+    now = time.time()
+    ledger = Ledger(database)
     for number in range(60):
         call = a_call(principal=Principal("k", f"t{number % 2}"), request_id=f"req_{number}", model="alias")
         call.receipt.created = now - number * 5 * DAY
@@ -213,13 +250,15 @@ def test_a_roll_up_keeps_every_nanodollar(run: Run, folder: Path) -> None:
     assert code == 0 and int(errors.split()[0]) > 40
     after = [json.loads(run("--since", "1000d", "--by", by, "--json")[1]) for by in groups]
     assert after == before
-    with closing(sqlite3.connect(path)) as database:
-        (oldest,) = database.execute("SELECT min(created) FROM spent").fetchone()
-        sums = database.execute(
-            "SELECT cost_nanodollars FROM months UNION ALL SELECT cost_nanodollars FROM spent"
-        )
-        assert sum(cost for (cost,) in sums) == sum(2**62 + n for n in range(60)) + 20 * 333_333_333
-    assert now - 91 * DAY < oldest, "months that ended 60 days ago are gone"
+    costs = rows(database, "SELECT cost_nanodollars FROM months UNION ALL SELECT cost_nanodollars FROM spent")
+    assert (
+        sum(row["cost_nanodollars"] for row in costs) == sum(2**62 + n for n in range(60)) + 20 * 333_333_333
+    )
+    [oldest] = rows(database, "SELECT min(created) AS created FROM spent")
+    assert now - 91 * DAY < oldest["created"], "months that ended 60 days ago are gone"
+    for table in ("hours", "days"):
+        [kept] = rows(database, f"SELECT min(start) AS start FROM {table}")
+        assert kept["start"] <= oldest["created"] < kept["start"] + DAY
     assert run("--roll-up", "60d")[2].startswith("0 requests"), "once"
 
 

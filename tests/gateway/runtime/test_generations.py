@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.databases.sqlite import SqliteDatabase
 from gateway.errors import BudgetSpent
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
@@ -215,7 +216,7 @@ async def test_a_budget_that_the_ledger_knows_to_be_spent_does_not_begin_anew(
     tmp_path: Path, store: str
 ) -> None:
     """After a restart, or in the worker that takes a dead one's place; with Redis, while that is away."""
-    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger = Ledger(SqliteDatabase(tmp_path / "ledger.sqlite"))
     spent = a_call(principal=Principal("k", "acme"), request_id="before")
     spent.receipt.created = time.time()
     ledger.record(spent, a_bill(Usage(400, 100), 500_000_000), 200)

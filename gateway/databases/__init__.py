@@ -1,0 +1,1 @@
+"""Databases that hold the ledger: an SQLite file, or a PostgreSQL server for several replicas."""

@@ -1,0 +1,139 @@
+"""The ledger's tables in the terms of both databases: the columns of its rows, and the sums that are kept of them.
+
+``requests`` has a row for each request, with the usage of its answer; ``spendings`` all other charges (a cascade's
+discarded steps, judges, shadow copies); the view ``spent`` every charge once. ``hours`` and ``days`` have the sums of
+both by when their requests came, ``months`` those of months whose rows are gone (``gateway.observe.roll_up``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from gateway.databases.database import Row
+
+Kind = Literal["text", "integer", "real", "boolean"]
+
+REQUESTS: dict[str, Kind] = {
+    "request_id": "text",
+    "created": "real",
+    "tenant": "text",
+    "key_id": "text",
+    "tier": "text",
+    "model": "text",
+    "answered_model": "text",
+    "backend": "text",
+    "target_model": "text",
+    "status": "integer",
+    "stream": "boolean",
+    "prompt_tokens": "integer",
+    "cached_tokens": "integer",
+    "completion_tokens": "integer",
+    "reasoning_tokens": "integer",
+    "cost_nanodollars": "integer",
+    "estimated": "boolean",
+    "seconds": "real",
+    "attempts": "integer",
+    "error": "text",
+    "cache_write_tokens": "integer",
+    "cache_write_1h_tokens": "integer",
+    "user_agent": "text",
+}
+"""In the order of a row."""
+SPENDINGS: dict[str, Kind] = {
+    "request_id": "text",
+    "number": "integer",
+    "created": "real",
+    "tenant": "text",
+    "key_id": "text",
+    "tier": "text",
+    "purpose": "text",
+    "model": "text",
+    "backend": "text",
+    "target_model": "text",
+    "prompt_tokens": "integer",
+    "cached_tokens": "integer",
+    "completion_tokens": "integer",
+    "reasoning_tokens": "integer",
+    "cost_nanodollars": "integer",
+    "estimated": "boolean",
+    "cache_write_tokens": "integer",
+    "cache_write_1h_tokens": "integer",
+    "user_agent": "text",
+}
+TOKENS = ("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens")
+COUNTS = ("requests", "errors", "refused")
+HALF = 32
+"""Bits. A sum of nano-dollars in two halves never exceeds 63 bits, of which SQLite's integers have no more."""
+SUM_KEYS = ("tenant", "key_id", "model", "backend", "user_agent", "purpose", "reason")
+SUMMED = (*COUNTS, *TOKENS, "cost_high", "cost_low")
+"""The columns of ``hours`` and ``days`` are ``start``, when the hour or day begins, these keys, and these sums."""
+HOUR, DAY = 3600, 86_400
+
+REFUSED = "({error} IS NOT NULL AND attempts = 0 AND status <> 499 AND status <> 500 AND {error} NOT LIKE 'upstream%')"
+"""No model was asked: as ``gateway.observe.outcome.is_refusal`` has it."""
+REASON = "coalesce({error}, CASE WHEN status < 400 THEN 'ok' ELSE CAST(status AS TEXT) END)"
+
+_REQUEST = {name: number for number, name in enumerate(REQUESTS)}
+_SPENDING = {name: number for number, name in enumerate(SPENDINGS)}
+_Sums = dict[tuple[str | int, ...], list[int]]
+
+
+def sums_of(requests: Iterable[Row], spendings: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Rows of ``hours`` and of ``days`` to be added, in the order of their keys: whoever adds several takes locks in
+    the same order as everybody else."""
+    hours: _Sums = {}
+    for row in requests:
+        _add(hours, *_of_request(row))
+    for row in spendings:
+        _add(hours, *_of_spending(row))
+    days: _Sums = {}
+    for (hour, *keys), sums in hours.items():
+        _add(days, (int(hour) // DAY * DAY, *keys), sums)
+    return [(*key, *hours[key]) for key in sorted(hours)], [(*key, *days[key]) for key in sorted(days)]
+
+
+def _add(sums: _Sums, key: tuple[str | int, ...], amounts: Sequence[int]) -> None:
+    before = sums.get(key)
+    sums[key] = (
+        [*amounts] if before is None else [one + more for one, more in zip(before, amounts, strict=True)]
+    )
+
+
+def _of_request(row: Row) -> tuple[tuple[str | int, ...], list[int]]:
+    column = _REQUEST
+    error, status = row[column["error"]], int(row[column["status"]] or 0)
+    refused = (
+        error is not None
+        and not row[column["attempts"]]
+        and status not in (499, 500)
+        and not str(error).startswith("upstream")
+    )
+    model = row[column["answered_model"]]
+    key = (
+        _hour(row[column["created"]]),
+        str(row[column["tenant"]]),
+        str(row[column["key_id"]]),
+        str(row[column["model"]] if model is None else model),
+        str(row[column["backend"]] or ""),
+        str(row[column["user_agent"]]),
+        "answer",
+        str(error) if error is not None else "ok" if status < 400 else str(status),
+    )
+    return key, [1, int(status >= 400), int(refused), *_amounts(row, column)]
+
+
+def _of_spending(row: Row) -> tuple[tuple[str | int, ...], list[int]]:
+    column = _SPENDING
+    names = ("tenant", "key_id", "model", "backend", "user_agent", "purpose")
+    texts = [str(row[column[name]]) for name in names]
+    return (_hour(row[column["created"]]), *texts, ""), [0, 0, 0, *_amounts(row, column)]
+
+
+def _hour(created: str | int | float | None) -> int:
+    return int(float(created or 0) // HOUR) * HOUR
+
+
+def _amounts(row: Row, column: dict[str, int]) -> list[int]:
+    cost = int(row[column["cost_nanodollars"]] or 0)
+    return [*(int(row[column[name]] or 0) for name in TOKENS), cost >> HALF, cost & (2**HALF - 1)]

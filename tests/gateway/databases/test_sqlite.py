@@ -1,0 +1,199 @@
+"""What is the file's own: its modes, its versions, its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gateway.databases.sqlite import SqliteDatabase
+from gateway.observe import batch_writer
+from gateway.observe import ledger as module
+from gateway.observe.ledger import Ledger
+from gateway.types import Principal, Usage
+from tests.fakes import a_bill, a_call, within
+from tests.ledgers import rows, sums
+
+pytestmark = pytest.mark.anyio
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+async def test_nobody_else_may_read_it(tmp_path: Path, no_umask: None) -> None:
+    ledger = Ledger(SqliteDatabase(tmp_path / "state" / "ledger.sqlite"))
+    ledger.record(a_call(), a_bill(Usage(0, 0)), 200)
+    assert await asyncio.to_thread(ledger.wait_drained, 300)
+    files = dict.fromkeys(("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), 0o600)
+    assert modes(tmp_path / "state") == files
+    assert modes(tmp_path) == {"state": 0o700}
+    await ledger.aclose()
+
+
+async def test_one_that_others_may_read_is_closed_to_them(tmp_path: Path, no_umask: None) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with closing(sqlite3.connect(path)) as open_elsewhere:
+        open_elsewhere.execute("PRAGMA journal_mode = WAL")
+        open_elsewhere.execute("CREATE TABLE other (x)")
+        open_elsewhere.commit()
+        assert modes(tmp_path) == dict.fromkeys(
+            ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), 0o644
+        )
+        ledger = Ledger(SqliteDatabase(path))
+        ledger.record(a_call(), a_bill(Usage(0, 0)), 200)
+        assert await asyncio.to_thread(ledger.wait_drained, 300)
+        assert set(modes(tmp_path).values()) == {0o600}
+        await ledger.aclose()
+    assert len(rows(SqliteDatabase(path))) == 1
+
+
+def made_older(database: sqlite3.Connection, version: int) -> None:
+    """A ledger as gateways of an earlier version wrote it."""
+    database.execute("DROP TABLE days")
+    database.execute("DROP TABLE months")
+    if version == 5:
+        database.execute("ALTER TABLE hours RENAME COLUMN start TO hour")
+        for name in ("requests", "spendings"):
+            trigger = f"CREATE TRIGGER hours_of_{name} AFTER INSERT ON {name} BEGIN DELETE FROM hours; END"
+            database.execute(trigger)
+    else:
+        for name in ("requests", "spendings"):
+            database.execute(f"ALTER TABLE {name} DROP COLUMN user_agent")
+        database.execute("DROP TABLE hours")
+    if version < 4:
+        database.execute("DROP VIEW spent")
+        database.execute("DROP TABLE spendings")
+    later = ["error", "cache_write_tokens", "cache_write_1h_tokens"]
+    for column in {1: later, 2: later[1:]}.get(version, []):
+        database.execute(f"ALTER TABLE requests DROP COLUMN {column}")
+    database.execute(f"PRAGMA user_version = {version}")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "ledger.sqlite"
+    before = Ledger(SqliteDatabase(path))
+    before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
+    await before.aclose()
+    with closing(sqlite3.connect(path)) as database:
+        made_older(database, version)
+    ledger = Ledger(SqliteDatabase(path))
+    ledger.record(a_call(request_id="req_2"), a_bill(Usage(9, 0, cache_write=8)), 429, "rate_limit_exceeded")
+    await ledger.aclose()
+    found = [
+        (row["cost_nanodollars"], row["error"], row["cache_write_tokens"])
+        for row in rows(SqliteDatabase(path))
+    ]
+    assert found == [
+        (7, None, 0),
+        (0, "rate_limit_exceeded", 8),
+    ]
+    for table in ("hours", "days"):
+        found = sums(ledger.database, table).values()
+        assert [sum(column) for column in zip(*found, strict=True)] == [2, 19, 7]
+
+
+async def test_what_brings_an_old_file_up_to_date_counts_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    before = Ledger(SqliteDatabase(path))
+    before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
+    await before.aclose()
+    with closing(sqlite3.connect(path)) as database:
+        made_older(database, 3)
+    ledger = Ledger(SqliteDatabase(path))
+    ledger.record_charges("req_2", 3.0, Principal("k", "acme"), a_bill(Usage(1, 1), 5).charges)
+    await ledger.aclose()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT sum(cost_nanodollars) FROM spent").fetchone() == (12,)
+
+
+async def test_nothing_is_made_before_there_is_something_to_write(tmp_path: Path) -> None:
+    await Ledger(SqliteDatabase(tmp_path / "ledger.sqlite")).aclose()
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_broken_disk_breaks_nothing_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RETRY", 0.02)
+    path = tmp_path / "ledger.sqlite"
+    path.mkdir()  # no file can be opened here
+    ledger = Ledger(SqliteDatabase(path))
+    ledger.record(a_call(request_id="req_1"), a_bill(Usage(0, 0), 1), 200)
+    assert not ledger.wait_drained(0.3)
+    assert "cannot be written" in caplog.text
+    path.rmdir()
+    assert ledger.wait_drained(3)
+    ledger.record(a_call(request_id="req_2"), a_bill(Usage(0, 0), 1), 200)
+    await ledger.aclose()
+    assert len(rows(SqliteDatabase(path))) == 2 and ledger.lost == 0
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+
+
+async def test_a_file_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    ledger = Ledger(SqliteDatabase(tmp_path / "ledger.sqlite"))
+    ledger.record(a_call(request_id="req_1"), a_bill(Usage(0, 0), 1), 200)
+    assert ledger.wait_drained(3)
+    for file in os.listdir(tmp_path):
+        (tmp_path / file).unlink()
+    ledger.record(a_call(request_id="req_2"), a_bill(Usage(0, 0), 1), 200)
+    await ledger.aclose()
+    assert [row["request_id"] for row in rows(ledger.database)] == ["req_2"]
+
+
+async def test_a_newer_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writer, "SECONDS_TO_CLOSE", 0.2)
+    path = tmp_path / "ledger.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 99")
+    ledger = Ledger(SqliteDatabase(path))
+    ledger.record(a_call(), a_bill(Usage(0, 0), 1), 200)
+    await ledger.aclose()
+    assert ledger.lost == 1
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+def test_recording_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    ledger = Ledger(SqliteDatabase(tmp_path / "ledger.sqlite"))
+    call = a_call()
+    ledger.record(call, a_bill(Usage(0, 0), 0), 200)
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
+        ledger.wait_drained(3)
+        other.execute("BEGIN EXCLUSIVE")
+        # Comes back at all: the disk is free no sooner than below.
+        for _ in range(1000):
+            ledger.record(call, a_bill(Usage(0, 0), 0), 200)
+        other.execute("ROLLBACK")
+    assert ledger.wait_drained(5)
+
+
+async def test_a_disk_that_stays_broken_bounds_the_backlog_and_the_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(batch_writer, "BACKLOG", 20)
+    monkeypatch.setattr(batch_writer, "SECONDS_TO_CLOSE", 0.2)
+    path = tmp_path / "ledger.sqlite"
+    path.mkdir()
+    ledger = Ledger(SqliteDatabase(path))
+    for n in range(30):
+        ledger.record(a_call(request_id=f"req_{n}"), a_bill(Usage(0, 0), 1), 200)
+    assert ledger.lost == 10
+    async with within(2):
+        await ledger.aclose()
+    assert ledger.lost == 30
+    assert "30 requests are missing" in caplog.text
