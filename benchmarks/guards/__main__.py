@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.guards import cost, injection, pii, toxicity
+from benchmarks.guards import cost, injection, judge, pii, toxicity
 from benchmarks.guards.report import Row, table
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -23,6 +23,7 @@ PARTS: Mapping[str, Callable[[Path], list[Row]]] = {
     "pii": pii.rows,
     "injection": injection.rows,
     "toxicity": toxicity.rows,
+    "judge": judge.rows,
     "cost": lambda data: cost.rows(),
 }
 

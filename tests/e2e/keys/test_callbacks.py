@@ -129,7 +129,10 @@ async def test_an_attempt_has_its_time(tmp_path: Path) -> None:
     async with a_site(tmp_path, callback(timeout="50ms"), other=((Action.HANG,), *TAKEN)) as site:
         await site.ask("cat")
         await site.other.arrived(2)
-    async with a_site(tmp_path / "2", callback(), other=((Action.HANG,), *TAKEN)) as site:
+    gate = asyncio.Event()
+    async with a_site(tmp_path / "2", callback(), other=((gate, *TAKEN[0]), *TAKEN)) as site:
         await site.ask("cat")
-        await site.other.arrived(1)
-        assert not site.other.requests[0].left.is_set()
+        first = await site.other.arrived(1)
+        assert not first.left.is_set()
+        gate.set()
+        await first.finished.wait()
