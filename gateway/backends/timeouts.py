@@ -75,7 +75,9 @@ class UpstreamTimeouts:
     def __enter__(self) -> None:
         self._entered = now = self._now()
         due = now + self._patience
-        self._due = due = due if due < self._end else self._end
+        if due > self._end:
+            due = self._end
+        self._due = due
         self._waiting = task = asyncio.current_task(self._loop)
         if task is None:
             raise RuntimeError("a clock bounds the waits of a task")

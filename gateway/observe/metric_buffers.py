@@ -61,22 +61,23 @@ class BufferedCounter:
 class BufferedHistogram:
     """A histogram; with None its values are dropped."""
 
-    __slots__ = ("_bounds", "_changed", "_counts", "_metric", "_sum", "flushed")
+    __slots__ = ("_bounds", "_changed", "_counts", "_metric", "_sum", "_waiting", "flushed")
 
     def __init__(self, metric: Histogram | None, changed: list[Buffered]) -> None:
         self._metric = metric
         self._changed = changed
         self._bounds: list[float] = metric._upper_bounds if metric is not None else []
-        self._counts: dict[int, int] = {}
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._waiting = False
         self._sum = 0.0
         self.flushed = time.monotonic()
 
     def observe(self, value: float, times: int = 1) -> None:
-        if not self._counts:
-            self._changed.append(self)
-        bucket = bisect_left(self._bounds, value)
-        self._counts[bucket] = self._counts.get(bucket, 0) + times
+        self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
+        if not self._waiting:
+            self._waiting = True
+            self._changed.append(self)
 
     @property
     def bounds(self) -> Sequence[float]:
@@ -87,18 +88,20 @@ class BufferedHistogram:
     def counts(self) -> list[float]:
         """This process's, of each bucket by itself."""
         flushed = [one.get() for one in self._metric._buckets] if self._metric is not None else []
-        return [count + self._counts.get(bucket, 0) for bucket, count in enumerate(flushed)]
+        return [before + more for before, more in zip(flushed, self._counts, strict=False)]
 
     def flush(self) -> None:
         # prometheus_client itself only takes single values.
-        counts, self._counts = self._counts, {}
+        counts, self._counts = self._counts, [0] * len(self._counts)
+        self._waiting = False
         total, self._sum = self._sum, 0.0
         self.flushed = time.monotonic()
         if self._metric is None:
             return
         self._metric._sum.inc(total)
-        for bucket, count in counts.items():
-            self._metric._buckets[bucket].inc(count)
+        for bucket, count in zip(self._metric._buckets, counts, strict=False):
+            if count:
+                bucket.inc(count)
 
 
 class BufferedChild(Buffered, Protocol):

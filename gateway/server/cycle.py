@@ -20,7 +20,7 @@ class ConnectionState:
     ``on_disconnect`` is called when the client disconnects; the request that is being served sets it.
     """
 
-    __slots__ = ("_on_authenticated", "authenticated", "disconnected", "on_disconnect")
+    __slots__ = ("_on_authenticated", "authenticated", "disconnected", "on_disconnect", "write_events")
 
     def __init__(self, on_authenticated: Callable[[], object]) -> None:
         self.disconnected = False
@@ -28,6 +28,8 @@ class ConnectionState:
         self.authenticated = False
         """A request on this connection has shown a valid key."""
         self._on_authenticated = on_authenticated
+        self.write_events: Callable[[bytes], bool] | None = None
+        """While its response is an event stream that has begun: ``Cycle.write_events``."""
 
     def authenticate(self) -> None:
         self.authenticated = True
@@ -35,6 +37,7 @@ class ConnectionState:
 
     def disconnect(self) -> None:
         self.disconnected = True
+        self.write_events = None
         if self.on_disconnect is not None:
             self.on_disconnect()
 
@@ -56,22 +59,18 @@ class Cycle(RequestResponseCycle):
         if self.disconnected:
             return
         if message["type"] == "http.response.start":
-            if self.response_started:
-                raise RuntimeError("a response can begin only once")
-            self.response_started = True
-            if self.waiting_for_100_continue and self.more_body:
-                # The body may come now or not: what follows could be it, or another request (RFC 9110, 10.1.1).
-                self.keep_alive = False
-            self.waiting_for_100_continue = False
-            self.head = self._head(message["status"], message["headers"])
+            self._start(message["status"], message["headers"])
             return
         if not self.response_started or self.response_complete:
             raise RuntimeError(f"{message['type']} out of turn")
         body, more = message.get("body", b""), message.get("more_body", False)
-        head, self.head = self.head, b""
+        head = self.head
+        if head:
+            self.head = b""
         if self.chunked_encoding:
-            framed = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            self.transport.write(head + framed if more else head + framed + b"0\r\n\r\n")
+            if body:
+                head = b"%b%x\r\n%b\r\n" % (head, len(body), body)
+            self.transport.write(head if more else head + b"0\r\n\r\n")
         else:
             self.expected_content_length -= len(body)
             if self.scope["method"] == "HEAD":
@@ -81,10 +80,27 @@ class Cycle(RequestResponseCycle):
             self.transport.write(head + body)
         if not more:
             self.response_complete = True
+            if self.events:
+                self._connection.write_events = None
             self.message_event.set()
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
+
+    def write_events(self, data: bytes) -> bool:
+        """Write more of an event stream, which is not empty: in place of ``send``, at a third of its cost.
+
+        False where the client must read first, or there is nothing to write to any more: ``send`` knows what to do.
+        """
+        if self.flow.write_paused or self.disconnected or self.response_complete or self.head:
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
+
+    @property
+    def _connection(self) -> ConnectionState:
+        state: ConnectionState = self.scope[CONNECTION_STATE]  # type: ignore[literal-required]
+        return state
 
     async def _drained(self) -> None:
         by: float | None = self.scope.get(TAKE_BY)  # type: ignore[assignment]
@@ -106,6 +122,18 @@ class Cycle(RequestResponseCycle):
         if not self.response_started or self.head:
             return b"" if self.scope["http_version"] == "1.0" else b"HTTP/1.1 100 Continue\r\n\r\n"
         return b"3\r\n:\n\n\r\n" if self.events and self.chunked_encoding else b""
+
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if self.response_started:
+            raise RuntimeError("a response can begin only once")
+        self.response_started = True
+        if self.waiting_for_100_continue and self.more_body:
+            # The body may come now or not: what follows could be it, or another request (RFC 9110, 10.1.1).
+            self.keep_alive = False
+        self.waiting_for_100_continue = False
+        self.head = self._head(status, headers)
+        if self.events and self.chunked_encoding:
+            self._connection.write_events = self.write_events
 
     def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
         fields = [*self.default_headers, *headers]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -69,12 +69,12 @@ class ErrorMiddleware:
         id_headers = [(name, context.request_id.encode()) for name in names]
         status = 0
 
-        async def send_with_id(message: Message) -> None:
+        def send_with_id(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], *id_headers]
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, send_with_id)

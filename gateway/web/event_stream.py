@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.web.responses import Headers
 
 _KIND: Headers = [
@@ -27,12 +28,26 @@ class EventStream:
     The head is sent with the first data, be it a heartbeat: ``headers`` returns those that are known then.
     """
 
-    __slots__ = ("_every", "_headers", "_heartbeat", "_quiet", "_send", "_sending", "_timer", "begun")
+    __slots__ = (
+        *("_every", "_headers", "_heartbeat", "_quiet", "_scope", "_send", "_sending", "_timer"),
+        *("_write", "begun"),
+    )
 
-    def __init__(self, send: Send, headers: Callable[[], Headers], *, heartbeat: bytes, every: float) -> None:
+    def __init__(
+        self,
+        send: Send,
+        headers: Callable[[], Headers],
+        *,
+        heartbeat: bytes,
+        every: float,
+        scope: Scope | None = None,
+    ) -> None:
+        """In ``scope`` our own server says how events are written at once."""
         self.begun = False
         """The head has been sent: from here on errors are events in the stream."""
         self._send = send
+        self._scope = scope
+        self._write: Callable[[bytes], bool] | None = None
         self._headers = headers
         self._heartbeat = heartbeat
         self._every = every
@@ -50,6 +65,13 @@ class EventStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+
+    def write_at_once(self, data: bytes) -> bool:
+        """As ``write``, for events and without waiting; False where it would have to wait, or the server cannot."""
+        if self._write is None or self._sending is not None or not self._write(data):
+            return False
+        self._quiet = False
+        return True
 
     async def write(self, data: bytes) -> None:
         """Send whole events; empty data sends the head alone."""
@@ -75,6 +97,9 @@ class EventStream:
         await self._send(
             {"type": "http.response.start", "status": 200, "headers": [*_KIND, *self._headers()]}
         )
+        if self._scope is not None:
+            connection: ConnectionState | None = self._scope.get(CONNECTION_STATE)
+            self._write = None if connection is None else connection.write_events
 
     async def _settle(self, sending: asyncio.Task[None]) -> None:
         """One sends at a time: a client that does not read may delay a heartbeat."""

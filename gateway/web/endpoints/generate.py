@@ -134,7 +134,7 @@ async def write_stream(
 ) -> None:
     """Send an answer as events. Raises what goes wrong before anything was sent."""
     stream = EventStream(
-        send, lambda: reply_headers(call), heartbeat=events.comment("waiting"), every=heartbeat
+        send, lambda: reply_headers(call), heartbeat=events.comment("waiting"), every=heartbeat, scope=scope
     )
     with stream:
         try:
@@ -190,24 +190,21 @@ async def _write_all(
     """
     if not stream.begun:
         await stream.write(b"")
-    data = _event(events, first)
+    data = events.event(first) if first.comment is None else events.comment(first.comment)
     if not first.more:
         await stream.write(data)
         data = b""
     try:
         async for chunk in rest:
-            data += _event(events, chunk)
+            data += events.event(chunk) if chunk.comment is None else events.comment(chunk.comment)
             if data and (not chunk.more or len(data) > MAX_WRITE):
-                await stream.write(data)
+                if not stream.write_at_once(data):
+                    await stream.write(data)
                 data = b""
     except GatewayError:
         await stream.write(data)
         raise
     return data
-
-
-def _event(events: EventWriter, chunk: Chunk) -> bytes:
-    return events.event(chunk) if chunk.comment is None else events.comment(chunk.comment)
 
 
 def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Call:

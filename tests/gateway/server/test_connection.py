@@ -53,6 +53,30 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         scope[CONNECTION_STATE].on_disconnect = left.set
         await send({"type": "http.response.body", "body": b"x" * LARGE})
         return
+    if scope["path"] == "/events":
+        kind = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": kind})
+        write = scope[CONNECTION_STATE].write_events
+        # The head goes with the first part, and what is written at once follows it.
+        written = [write(b"data: 0\n\n")]
+        await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
+        written.append(write(b"data: 2\n\n"))
+        await send({"type": "http.response.body", "body": b"data: %d%d\n\n" % tuple(written)})
+        assert not write(b"data: late\n\n")
+        assert scope[CONNECTION_STATE].write_events is None
+        return
+    if scope["path"] == "/unread":
+        kind = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": kind})
+        await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+        write = scope[CONNECTION_STATE].write_events
+        while write(b"x" * 100_000):
+            pass  # without a bound only where nobody minds that the client does not read
+        while not scope[CONNECTION_STATE].disconnected:
+            await send({"type": "http.response.body", "body": b"x" * 100_000, "more_body": True})
+        assert not write(b"x")
+        left.set()
+        return
     if scope["path"] == "/waits":
         scope[CONNECTION_STATE].on_disconnect = left.set
         await left.wait()
@@ -251,6 +275,28 @@ async def test_trailers_without_end_are_refused(streams: Streams, more: bytes) -
     with suppress(ConnectionResetError):
         await asyncio.wait_for(reader.read(), 30)
     flooding.cancel()
+
+
+async def test_events_are_written_at_once_between_head_and_end(streams: Streams) -> None:
+    reader, writer = streams
+    for _ in range(2):
+        writer.write(b"GET /events HTTP/1.1\r\n\r\n")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 300)
+        body = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 300)
+        assert b"chunked" in head
+        assert [line for line in body.split(b"\r\n") if line.startswith(b"data")] == [
+            b"data: 1\n\n",
+            b"data: 2\n\n",
+            b"data: 01\n\n",
+        ]
+
+
+async def test_events_for_a_client_that_does_not_read_are_not_written_at_once(impatient: Streams) -> None:
+    reader, writer = impatient
+    writer.write(b"GET /unread HTTP/1.1\r\n\r\n")
+    await asyncio.wait_for(left.wait(), 300)
+    writer.close()
+    del reader
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_let_go(impatient: Streams) -> None:
