@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from gateway.policy.schema import Budget, Policy, QuotaSettings, Scope, Target, Timeouts
 from gateway.spans import Trace
+from gateway.splice import Splice
 
 Json = Any
 """A value that came out of, or can go into, a JSON document."""
@@ -337,6 +338,8 @@ class Call:
     """For the caller, with the answer or the error."""
     upstream_usage: list[UpstreamUsage] = field(default_factory=list)
     """What each attempt used that left for its server. Added to by ``fallback``, billed by ``quota``."""
+    splice: Splice[Chunk] | None = field(default=None, init=False)
+    """Of a stream that goes to a client as it comes. No copy has it."""
 
     def __post_init__(self) -> None:
         self.model = self.model or self.request.model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gateway.backends.answer_limits import AnswerLimits
 from gateway.errors import GatewayError
@@ -29,6 +29,21 @@ class AnswerDecoder(Protocol):
     def finish(self) -> Sequence[Chunk]:
         """The upstream closed: the last chunks. Raises ``gateway.errors.GatewayError`` if the answer is cut."""
         ...
+
+
+@runtime_checkable
+class ReadsPieces(Protocol):
+    """A decoder of streams that knows pieces of text without being fed."""
+
+    def pieces(self, part: bytes) -> Sequence[Chunk]:
+        """The chunks of a short ``part`` that is pieces of text and nothing else, as ``feed`` gives them; none of one
+        that is to be fed.
+
+        Counts nothing: a part whose pieces are passed on is told to ``passed``, and not fed.
+        """
+        ...
+
+    def passed(self, part: bytes) -> None: ...
 
 
 class BodyDecoder:

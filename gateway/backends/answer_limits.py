@@ -73,6 +73,14 @@ class AnswerLimits:
         if len(data) > FEW and _values(data) > self._most_values:
             raise self._too_much(f"an event of more than {self._most_values} values", "limits.answer_values")
 
+    def has_room(self, size: int) -> bool:
+        """Whether events of ``size`` bytes may come that need no closer look."""
+        return size <= FEW and self._size + size <= self._most_streamed
+
+    def count(self, size: int) -> None:
+        """Events of ``size`` bytes were passed on."""
+        self._size += size
+
     def parsed(self, data: bytes) -> Any:
         """The JSON of an event or of a whole answer. Raises ``orjson.JSONDecodeError``.
 

@@ -56,6 +56,13 @@ class UpstreamResponse(Protocol):
         """Tell the id that the body gives the answer. Raises ``httpx.TransportError`` if it is another's."""
         ...
 
+    def divert(self, take: Callable[[bytes], bool]) -> None:
+        """Offer ``take`` each part that comes while it is waited for: who waits does not get what it takes.
+
+        A connection that cannot leaves all to who waits.
+        """
+        ...
+
     async def aclose(self) -> None:
         """Let go; before the body's end this makes the server stop."""
         ...
@@ -148,6 +155,9 @@ class _Through:
 
     def identify(self, id: str) -> None:
         """Each has had a connection of its own: it can be no other's."""
+
+    def divert(self, take: Callable[[bytes], bool]) -> None:
+        """Not here."""
 
     async def aclose(self) -> None:
         await self._response.aclose()

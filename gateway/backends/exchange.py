@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.backends import openai_errors
-from gateway.backends.answer_decoder import AnswerDecoder
+from gateway.backends.answer_decoder import AnswerDecoder, ReadsPieces
 from gateway.backends.client import Client, Endpoint, UpstreamResponse
 from gateway.backends.credentials.credentials import AuthorizedClient, Credentials
 from gateway.backends.error_scrubber import ErrorScrubber
@@ -20,6 +21,7 @@ from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import DeadlineExceeded, GatewayError, Rejected, Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.fair_turns import FairTurns
 from gateway.policy.schema import Timeouts
+from gateway.splice import Splice
 from gateway.types import Chunk, Chunks
 
 MAX_ERROR = MAX_SHORT = 64 * 2**10
@@ -100,12 +102,14 @@ class Exchange:
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
         on_send: Callable[[], None] | None = None,
         refit: Callable[[Rejected], Chunks | None] | None = None,
+        splice: Splice[Chunk] | None = None,
     ) -> Chunks:
         """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all.
 
         What takes long takes turns with other answers, those of one ``owner`` in one queue.
         ``on_send`` is called when the request is about to be written, ``on_headers`` with an answer's headers before
         its first chunk, ``refit`` with a rejection that is the whole answer: its chunks, if any, are the answer then.
+        Through ``splice``, once it is open, go pieces of a stream that come while the next one is waited for.
         """
         begun = False
         try:
@@ -157,6 +161,10 @@ class Exchange:
                                 timeouts.ended()
                             if time_slice.is_over():
                                 await time_slice.next()
+                        if splice is not None and begun:
+                            if splice.is_open and isinstance(decoder, ReadsPieces):
+                                answer.divert(partial(_pass_on, decoder, timeouts, splice))
+                            splice = None
                     for chunk in decoder.finish():
                         yield chunk
                 finally:
@@ -334,6 +342,16 @@ class Exchange:
         return UpstreamFailed(
             f"Backend '{self.backend}' broke off in the middle of its answer.", code="upstream_cut"
         )
+
+
+def _pass_on(decoder: ReadsPieces, timeouts: UpstreamTimeouts, splice: Splice[Chunk], part: bytes) -> bool:
+    """Pass ``part`` on, which came while the answer's next one was waited for; False where who waits is to have it."""
+    pieces = decoder.pieces(part)
+    if not pieces or not splice.take(pieces):
+        return False
+    decoder.passed(part)
+    timeouts.went_on()
+    return True
 
 
 class _TimeSlice:

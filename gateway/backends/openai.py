@@ -128,6 +128,7 @@ class OpenAIBackend:
                 on_headers=on_headers,
                 on_send=call.leaves,
                 refit=refit if may_misfit else None,
+                splice=call.splice if not refits else None,
             )
 
         def decoder_of(streamed: bool) -> AnswerDecoder:
@@ -147,7 +148,10 @@ class OpenAIBackend:
         may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.optional_params)
         if self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, send)
-        return send(asked)
+        chunks = send(asked)
+        if call.splice is not None:
+            call.splice.made(chunks)
+        return chunks
 
     def _body(self, call: Call, body: dict[str, Json]) -> dict[str, Json]:
         """As the provider takes it. Raises ``BadRequest`` for what it does not."""

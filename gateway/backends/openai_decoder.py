@@ -60,6 +60,23 @@ class OpenAIStreamDecoder:
                 chunk.more = True
         return chunks
 
+    def pieces(self, part: bytes) -> Sequence[Chunk]:
+        if not self._limits.has_room(len(part)):
+            return ()
+        chunks: list[Chunk] = []
+        for data in self._reader.plain_events(part) or ():
+            chunk = self._template.chunk(data)
+            if chunk is None:
+                return ()
+            chunk.more = True
+            chunks.append(chunk)
+        if chunks:
+            chunks[-1].more = False
+        return chunks
+
+    def passed(self, part: bytes) -> None:
+        self._limits.count(len(part) - sse.AROUND * part.count(b"\n\n"))
+
     def finish(self) -> Sequence[Chunk]:
         if len(self._ended) < self._limits.choices and not self.done:
             raise UpstreamFailed(

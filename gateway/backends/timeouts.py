@@ -46,6 +46,14 @@ class UpstreamTimeouts:
         self._begun = True
         self._limit = self._patience = self.limits.idle
 
+    def went_on(self) -> None:
+        """A piece of the answer has come and gone on its way, and the wait for the next one has begun."""
+        self._entered = now = self._now()
+        self._patience = idle = self.limits.idle
+        self._due = min(now + idle, self._end)
+        if self._rings > self._due:
+            self._set()
+
     def alive(self) -> None:
         """Something has come that is no part of the answer: a comment, an empty line, a ping, half an event."""
         self._patience = self._limit

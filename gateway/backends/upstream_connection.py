@@ -15,7 +15,7 @@ import select
 import socket
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import httptools
@@ -90,6 +90,11 @@ class Response:
         """Tell the id that the body gives the answer. Raises ``httpx.RemoteProtocolError`` if it is another's."""
         self._identify("body", id)
 
+    def divert(self, take: Callable[[bytes], bool]) -> None:
+        """Offer ``take`` each part that comes while it is waited for: who waits does not get what it takes."""
+        if self._connection is not None:
+            self._connection.take_at_once = take
+
     async def aclose(self) -> None:
         """Let go. Before the answer's end this drops the connection, which makes the server stop."""
         connection, self._connection = self._connection, None
@@ -132,6 +137,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._size = 0
         self._paused = False
+        self.take_at_once: Callable[[bytes], bool] | None = None
+        """See ``Response.divert``."""
 
     # asyncio's side
 
@@ -164,7 +171,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self._size > HIGH_WATER and not self._paused and not self._done:
             self._paused = True
             self._transport.pause_reading()
-        self._wake()
+        if self.take_at_once is None or not self._taken(self.take_at_once):
+            self._wake()
 
     def eof_received(self) -> bool:
         return False
@@ -287,9 +295,18 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.resume_reading()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def _taken(self, take: Callable[[bytes], bool]) -> bool:
+        """Whether all that has come since the reader began to wait was taken from it."""
+        waits = self._waiter is not None and not self._waiter.done()
+        if not waits or self._done or len(self._parts) != 1 or not take(self._parts[0]):
+            return False
+        self._parts, self._size = [], 0
+        return True
+
     def release(self) -> None:
         """Back to the pool, if the answer was read to its end and the server keeps the connection."""
         self._busy = False
+        self.take_at_once = None
         if not (self._done and self._keep and not self._parts) or not self.usable:
             self.drop()
         self._home.back(self)

@@ -137,7 +137,10 @@ class Failover:
 
     def running(self, attempt: Attempt) -> _Running:
         """``async with`` it to read the attempt's chunks. Errors that another attempt may mend end here."""
-        return _Running(self, self._recorder, attempt, self._following(attempt.call))
+        chunks = self._following(attempt.call)
+        if attempt.call.splice is not None:
+            attempt.call.splice.reads(chunks, attempt.add)
+        return _Running(self, self._recorder, attempt, chunks)
 
     def filtered(self, attempt: Attempt, chunk: Chunk) -> Iterator[Chunk]:
         """What of ``chunk``, and of those held back before it, goes to the caller now. Raises ``AnswerDiverged``."""

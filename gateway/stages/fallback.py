@@ -13,7 +13,13 @@ def fallback(health: HealthRegistry, metrics: Metrics, telemetry: Telemetry | No
     """``health`` is the worker's own, and stays the same when the policy changes."""
 
     def stage(following: Handler) -> Handler:
-        async def handle(call: Call) -> Chunks:
+        def handle(call: Call) -> Chunks:
+            chunks = attempted(call)
+            if call.splice is not None:
+                call.splice.made(chunks)
+            return chunks
+
+        async def attempted(call: Call) -> Chunks:
             failover = Failover(call, following, health, metrics, telemetry)
             try:
                 while not failover.answered:

@@ -22,7 +22,13 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
     rules = TierRules()
 
     def stage(following: Handler) -> Handler:
-        async def handle(call: Call) -> Chunks:
+        def handle(call: Call) -> Chunks:
+            chunks = queued(call)
+            if call.splice is not None:
+                call.splice.made(chunks)
+            return chunks
+
+        async def queued(call: Call) -> Chunks:
             try:
                 admission = admit(call, pools, rules)
             except Overloaded as error:
@@ -47,6 +53,8 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
                 in_flight.inc()
                 first_token: float | None = None
                 async with aclosing(following(call)) as chunks:
+                    if call.splice is not None:
+                        call.splice.reads(chunks)  # a piece of text is neither the first nor the last
                     async for chunk in chunks:
                         if first_token is None and chunk.delta is not None:
                             first_token = admission.first_token(call)

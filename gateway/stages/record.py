@@ -33,7 +33,13 @@ def record(*recorders: Callable[[Call], Recorder]) -> Stage:
     """The first begins first and ends last. One that fails at the end is logged, and costs the others nothing."""
 
     def stage(following: Handler) -> Handler:
-        async def handle(call: Call) -> Chunks:
+        def handle(call: Call) -> Chunks:
+            chunks = recorded(call)
+            if call.splice is not None:
+                call.splice.made(chunks)
+            return chunks
+
+        async def recorded(call: Call) -> Chunks:
             begun: list[Recorder] = []
             ended: BaseException | None = None
             try:
@@ -43,6 +49,8 @@ def record(*recorders: Callable[[Call], Recorder]) -> Stage:
                     begun.append(recorder)
                 observers = [observe for recorder in begun if (observe := recorder.chunk) is not None]
                 async with aclosing(following(call)) as chunks:
+                    if call.splice is not None:
+                        call.splice.reads(chunks, *observers)
                     async for chunk in chunks:
                         for observe in observers:
                             observe(chunk)

@@ -47,7 +47,7 @@ class EventStream:
         """The head has been sent: from here on errors are events in the stream."""
         self._send = send
         self._scope = scope
-        self._write: Callable[[bytes], bool] | None = None
+        self._write: Callable[[Callable[[], bytes]], bool] | None = None
         self._headers = headers
         self._heartbeat = heartbeat
         self._every = every
@@ -66,9 +66,9 @@ class EventStream:
     ) -> None:
         self._stop()
 
-    def write_at_once(self, data: bytes) -> bool:
-        """As ``write``, for events and without waiting; False where it would have to wait, or the server cannot."""
-        if self._write is None or self._sending is not None or not self._write(data):
+    def write_at_once(self, events: Callable[[], bytes]) -> bool:
+        """As ``write``, without waiting; where it would have to wait it gives False, and ``events`` is not called."""
+        if self._write is None or self._sending is not None or not self._write(events):
             return False
         self._quiet = False
         return True
@@ -81,7 +81,8 @@ class EventStream:
             await self._begin()
         if data:
             self._quiet = False
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            if self._write is None or not self._write(lambda: data):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes) -> None:
         """Send the last events."""

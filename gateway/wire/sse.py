@@ -5,6 +5,8 @@ from __future__ import annotations
 DONE = b"data: [DONE]\n\n"
 """How OpenAI's API ends a stream."""
 
+AROUND = len(b"data: \n\n")
+"""Bytes around the data of an event of one line."""
 MAX_EVENT = 8 * 2**20
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -29,13 +31,8 @@ class EventReader:
 
     def feed(self, part: bytes) -> list[bytes]:
         """The data of the events that ``part`` completes. Raises ``EventTooLarge``."""
-        if (
-            part.startswith(b"data: ")
-            and part.endswith(b"\n\n")
-            and part.count(b"\n") == 2
-            and b"\r" not in part
-        ):
-            return [part[6:-2]]
+        if (events := self.plain_events(part)) is not None:
+            return events
         if self._held or b"\r" in part:
             part, self._held = self._held + part, b""
             if part.endswith(b"\r"):  # its \n may be the next byte to come
@@ -57,16 +54,16 @@ class EventReader:
         self.passed_over += len(blocks) - len(events)
         return events
 
+    def plain_events(self, part: bytes) -> list[bytes] | None:
+        """The data of whole events of one line each, as tokens mostly come; None where ``part`` is anything else."""
+        if self._rest or self._held or not (part.startswith(b"data: ") and part.endswith(b"\n\n")):
+            return None
+        events = part[6:-2].split(b"\n\ndata: ")
+        return events if part.count(b"\n") == 2 * len(events) and b"\r" not in part else None
+
     def _bound(self) -> None:
         if len(self._rest) > MAX_EVENT:
             raise EventTooLarge(f"an event of over {MAX_EVENT} bytes")
-
-
-def _is_one_event(part: bytes) -> bool:
-    """As a token mostly comes."""
-    return (
-        part.startswith(b"data: ") and part.endswith(b"\n\n") and part.count(b"\n") == 2 and b"\r" not in part
-    )
 
 
 def _data(block: bytes) -> bytes | None:

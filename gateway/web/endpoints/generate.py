@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 
@@ -21,6 +21,7 @@ from gateway.errors import (
 )
 from gateway.policy.schema import parse_duration
 from gateway.server.cycle import TAKE_BY
+from gateway.splice import Splice
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
@@ -64,6 +65,8 @@ class Generate:
                 return
             request = await self._reader.read(self._dialect.read_request, data, limits, owner)
             call = make_call(context, request, scope)
+            if request.stream:
+                call.splice = Splice()
             try:
                 async with (
                     WhileConnected(scope, receive),
@@ -136,11 +139,13 @@ async def write_stream(
     stream = EventStream(
         send, lambda: reply_headers(call), heartbeat=events.comment("waiting"), every=heartbeat, scope=scope
     )
+    if call.splice is not None:
+        call.splice.reads(chunks)
     with stream:
         try:
             first = await _first(chunks)
             scope[TAKE_BY] = asyncio.get_running_loop().time() + _time_left(call)
-            end = await _write_all(events, first, chunks, stream)
+            end = await _write_all(events, first, chunks, stream, call.splice)
             if settle is not None:
                 await settle(None)
             end += events.end()
@@ -165,6 +170,8 @@ async def write_stream(
                 )
                 await stream.end(events.error(fault))
             raise
+        finally:
+            call.splice = None  # it knows who looks on, and they know the call
         await stream.end(end)
 
 
@@ -182,24 +189,34 @@ async def _first(chunks: AsyncIterator[Chunk]) -> Chunk:
 
 
 async def _write_all(
-    events: EventWriter, first: Chunk, rest: AsyncIterator[Chunk], stream: EventStream
+    events: EventWriter,
+    first: Chunk,
+    rest: AsyncIterator[Chunk],
+    stream: EventStream,
+    splice: Splice[Chunk] | None,
 ) -> bytes:
     """Chunks that came together leave in one write: a write costs as much as a dozen chunks do.
 
-    Returns what is left to be written with the end.
+    Those that come by themselves are written through ``splice``, where it stays open. Returns what is left to be
+    written with the end.
     """
+
+    def write_pieces(pieces: Sequence[Chunk]) -> bool:
+        return not data and stream.write_at_once(lambda: b"".join(map(events.event, pieces)))
+
     if not stream.begun:
         await stream.write(b"")
     data = events.event(first) if first.comment is None else events.comment(first.comment)
     if not first.more:
         await stream.write(data)
         data = b""
+    if splice is not None:
+        splice.ends_in(write_pieces)
     try:
         async for chunk in rest:
             data += events.event(chunk) if chunk.comment is None else events.comment(chunk.comment)
             if data and (not chunk.more or len(data) > MAX_WRITE):
-                if not stream.write_at_once(data):
-                    await stream.write(data)
+                await stream.write(data)
                 data = b""
     except GatewayError:
         await stream.write(data)
