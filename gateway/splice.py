@@ -19,10 +19,10 @@ Piece = TypeVar("Piece")
 class Splice(Generic[Piece]):
     """One request's. Its stages come from the outermost in."""
 
-    __slots__ = ("_last", "_looking", "_open", "_write")
+    __slots__ = ("_last", "_linked", "_looking", "_write")
 
     def __init__(self) -> None:
-        self._open = True
+        self._linked = True
         self._last: object = None
         """The innermost stream so far."""
         self._looking: list[Callable[[Piece], None]] = []
@@ -34,7 +34,7 @@ class Splice(Generic[Piece]):
 
     def reads(self, stream: object, *looking: Callable[[Piece], None]) -> None:
         """The maker of the stream before reads this one; ``looking`` are called with each piece."""
-        self._open = self._open and stream is self._last
+        self._linked = self._linked and stream is self._last
         self._looking += looking
 
     def ends_in(self, write: Callable[[Sequence[Piece]], bool]) -> None:
@@ -42,8 +42,13 @@ class Splice(Generic[Piece]):
         self._write = write
 
     @property
+    def is_linked(self) -> bool:
+        """Whether all stages so far take part: where not, it stays closed."""
+        return self._linked
+
+    @property
     def is_open(self) -> bool:
-        return self._open and self._write is not None
+        return self._linked and self._write is not None
 
     def take(self, pieces: Sequence[Piece]) -> bool:
         """Pass them on; False where they must take the usual way."""

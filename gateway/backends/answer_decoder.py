@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 from gateway.backends.answer_limits import AnswerLimits
 from gateway.errors import GatewayError
@@ -31,8 +31,7 @@ class AnswerDecoder(Protocol):
         ...
 
 
-@runtime_checkable
-class ReadsPieces(Protocol):
+class ReadsPieces(AnswerDecoder, Protocol):
     """A decoder of streams that knows pieces of text without being fed."""
 
     def pieces(self, part: bytes) -> Sequence[Chunk]:
@@ -44,6 +43,10 @@ class ReadsPieces(Protocol):
         ...
 
     def passed(self, part: bytes) -> None: ...
+
+
+def reads_pieces(decoder: AnswerDecoder) -> TypeGuard[ReadsPieces]:
+    return hasattr(decoder, "pieces")
 
 
 class BodyDecoder:

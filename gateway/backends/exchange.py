@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.backends import openai_errors
-from gateway.backends.answer_decoder import AnswerDecoder, ReadsPieces
+from gateway.backends.answer_decoder import AnswerDecoder, ReadsPieces, reads_pieces
 from gateway.backends.client import Client, Endpoint, UpstreamResponse
 from gateway.backends.credentials.credentials import AuthorizedClient, Credentials
 from gateway.backends.error_scrubber import ErrorScrubber
@@ -138,6 +138,8 @@ class Exchange:
                 try:
                     decoder = decoder_of(is_stream(answer))
                     parts = aiter(answer)
+                    if splice is not None and not splice.is_linked:
+                        splice = None
                     while (part := await self._next_part(parts, timeouts)) is not None:
                         time_slice.begin()
                         for piece in (part,) if len(part) <= PIECE else _pieces(part):
@@ -161,8 +163,8 @@ class Exchange:
                                 timeouts.ended()
                             if time_slice.is_over():
                                 await time_slice.next()
-                        if splice is not None and begun:
-                            if splice.is_open and isinstance(decoder, ReadsPieces):
+                        if splice is not None and splice.is_open:
+                            if reads_pieces(decoder):
                                 answer.divert(partial(_pass_on, decoder, timeouts, splice))
                             splice = None
                     for chunk in decoder.finish():

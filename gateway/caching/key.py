@@ -114,6 +114,7 @@ BESIDE_CALL = frozenset(
             "purpose",
             "payer",
             "trace",
+            "splice",
         ),
         # Set by stages; an answer that was shortened for lack of money or tokens is not cached.
         *(

@@ -1,0 +1,185 @@
+"""A stream that takes the short cut past the stages' generators cannot be told from one that does not."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.splice import Splice
+from tests.fakes import (
+    DONE,
+    Action,
+    FakeUpstream,
+    Script,
+    Step,
+    answer_events,
+    delta,
+    sse,
+    stream,
+    usage_event,
+)
+from tests.serving import Gateway, a_policy, serving
+
+pytestmark = pytest.mark.anyio
+
+ROLE, *WORDS, FINISH, USAGE, END = answer_events("Hel", "lo ", "wörld", " and", " more")
+A_CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+SCRIPTS: dict[str, list[list[Step]]] = {
+    "one by one": [[ROLE, *WORDS, FINISH, USAGE, END]],
+    "two at a time": [[ROLE, WORDS[0], WORDS[1] + WORDS[2], WORDS[3] + FINISH, USAGE + END]],
+    "with comments, without usage": [[ROLE, *WORDS[:2], b": ping\n\n", *WORDS[2:], FINISH, END]],
+    "cut in the middle of an event": [
+        [ROLE, *WORDS[:2], WORDS[2][:20], WORDS[2][20:], *WORDS[3:], FINISH, END]
+    ],
+    "with carriage returns": [[ROLE, *WORDS[:3], WORDS[3].replace(b"\n", b"\r\n"), WORDS[4], FINISH, END]],
+    "thoughts before": [[ROLE, sse(delta(reasoning_content="Hm")), *WORDS, FINISH, USAGE, END]],
+    "a call behind": [[ROLE, *WORDS, sse(delta(tool_calls=[A_CALL])), sse(delta(finish="tool_calls")), END]],
+    "two choices": [[ROLE, *(sse(delta(w, index=i)) for w in "abc" for i in (0, 1)), FINISH, END]],
+    "nonsense": [[ROLE, *WORDS[:2], b"data: {nonsense\n\n", *WORDS[2:], FINISH, USAGE, END]],
+    "an error": [[ROLE, *WORDS[:3], sse({"error": {"message": "no more", "code": "boom"}})]],
+    "an end without a reason": [[ROLE, *WORDS[:3]]],
+    "continued by another": [
+        [ROLE, *WORDS[:3], Action.ABORT],
+        [ROLE, *WORDS[3:], FINISH, sse(usage_event()), DONE],
+    ],
+}
+"""What the server sends, each step by itself; a second list is the answer of the fallback."""
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, upstream: FakeUpstream) -> AsyncIterator[Gateway]:
+    policy = a_policy(upstream.base_url)
+    policy["models"]["up"]["fallbacks"] = ["other"]
+    policy["models"]["other"] = {"targets": [{"backend": "up", "model": "other-model"}]}
+    policy["prices"] = {name: {"input": 1.0, "output": 2.0} for name in ("upstream-model", "other-model")}
+    policy["tenants"] = {"acme": {"quotas": {"tokens_per_day": 10**9}, "budget": {"usd_per_month": 1000}}}
+    async with serving(tmp_path / "policies", policy) as running:
+        yield running
+
+
+def paced(steps: list[Step], turns: list[asyncio.Event]) -> Script:
+    """``steps``, each once its turn has come."""
+    script: list[Step] = []
+    for step in steps:
+        turns.append(asyncio.Event())
+        script += [turns[-1], step]
+    whole = steps[-1] is not Action.ABORT
+    return stream(*script, whole=whole)
+
+
+async def asked(gateway: Gateway, upstream: FakeUpstream, name: str) -> dict[str, Any]:
+    """Everything that can be known of one answer."""
+    turns: list[asyncio.Event] = []
+    upstream.scripts = [paced(steps, turns) for steps in SCRIPTS[name]]
+    before = await gateway.metrics()
+    body = {"model": "up", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    if name == "two choices":
+        body["n"] = 2
+    received = b""
+
+    async def take_turns() -> None:
+        for turn in turns:
+            turn.set()
+            await asyncio.sleep(0.01)  # in which the step arrives; one that does not comes with the next
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(take_turns())
+        async with gateway.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            async for part in response.aiter_raw():
+                received += part
+    name = response.headers["x-request-id"]
+    receipt = (await gateway.http.get(f"/v1/requests/{name}")).json()
+    after = await gateway.metrics()
+    return {
+        "status": response.status_code,
+        "body": re.sub(rb'"created":\d+', b"", received.replace(name.encode(), b"ID")),
+        "receipt": untimed(receipt),
+        "counted": {
+            metric: round(value - before.get(metric, 0.0), 9)
+            for metric, value in after.items()
+            if not re.search("seconds_(sum|bucket)|created|http|loop_lag|process|python|lag", metric)
+        },
+    }
+
+
+def untimed(value: Any) -> Any:
+    """Without what no two requests share: times, and ids."""
+    if isinstance(value, dict):
+        return {
+            key: untimed(one)
+            for key, one in value.items()
+            if key not in ("id", "request_id", "trace_id", "created")
+            and (key == "cost_usd" or not isinstance(one, float))
+        }
+    return [untimed(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+async def test_nobody_can_tell_it(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    taken: list[bool] = []
+    take = Splice.take
+
+    def counting(splice: Any, pieces: Any) -> bool:
+        taken.append(take(splice, pieces))
+        return taken[-1]
+
+    monkeypatch.setattr(Splice, "take", counting)
+    await asked(
+        gateway, upstream, name
+    )  # what is learned from a first answer changes what the next one reserves
+    spliced = await asked(gateway, upstream, name)
+    monkeypatch.setattr(Splice, "is_open", False)
+    assert spliced["status"] == 200
+    assert any(taken) or name == "two choices"  # which take turns: one event is not like the one before
+    taken.clear()
+    plain = await asked(gateway, upstream, name)
+    assert not taken
+    assert spliced["body"] == plain["body"]
+    assert spliced == plain
+
+
+@pytest.mark.deadlines
+async def test_a_silence_ends_it_as_it_ends_any_other(tmp_path: Path, upstream: FakeUpstream) -> None:
+    policy = a_policy(upstream.base_url)
+    policy["models"]["up"]["timeouts"] = {"idle": "300ms"}
+    words = [step for word in WORDS * 2 for step in (0.1, word)]
+    upstream.scripts = [stream(ROLE, *words, Action.HANG)]
+    async with serving(tmp_path / "policies", policy) as gateway:
+        body = {"model": "up", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        text = (await gateway.http.post("/v1/chat/completions", json=body)).text
+    assert text.count("wörld") == 2  # each word is a sign of life
+    assert "stalled for 0.3 s" in text
+    await asyncio.wait_for(upstream.requests[0].left.wait(), 300)
+
+
+async def test_a_client_that_leaves_stops_the_upstream(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.scripts = [stream(ROLE, *WORDS, Action.HANG)]
+    body = {"model": "up", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    async with gateway.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        async for part in response.aiter_text():
+            if "more" in part:
+                break
+    await asyncio.wait_for(upstream.requests[0].left.wait(), 300)
+
+
+async def test_a_client_that_does_not_read_makes_the_server_wait(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    """All of an answer that is larger than what lies between, in pieces and in order, once it is read."""
+    words = [f"{number} " for number in range(20_000)]
+    events = [sse(delta(word)) for word in words]
+    pieces = [b"".join(events[i : i + 10]) for i in range(0, len(events), 10)]
+    upstream.scripts = [stream(ROLE, *pieces, FINISH, USAGE, END)]
+    body = {"model": "up", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    async with gateway.http.stream("POST", "/v1/chat/completions", json=body) as response:
+        await asyncio.sleep(0.3)
+        text = (await response.aread()).decode()
+    assert re.findall(r'"content":"(\d+ )"', text) == words
+    assert text.endswith("data: [DONE]\n\n")
