@@ -282,6 +282,8 @@ def _is_text(request: ChatRequest) -> bool:
 def _message(message: Mapping[str, Json], model: str) -> float:
     tokens = float(MESSAGE_OVERHEAD)
     content = message.get("content")
+    if type(content) is str and len(message) == 2 and "role" in message:  # nearly all of them
+        return tokens + _text(content)
     if isinstance(content, str):
         tokens += _text(content)
     elif isinstance(content, list):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Generic, Protocol, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -99,9 +100,8 @@ class BufferedHistogram:
         if self._metric is None:
             return
         self._metric._sum.inc(total)
-        for bucket, count in zip(self._metric._buckets, counts, strict=False):
-            if count:
-                bucket.inc(count)
+        for bucket, count in compress(zip(self._metric._buckets, counts, strict=False), counts):
+            bucket.inc(count)
 
 
 class BufferedChild(Buffered, Protocol):

@@ -168,7 +168,7 @@ class MemoryCounters:
             counter = known.get(key)
             if counter is None:
                 counter = known[key] = _Counter()
-            if window != "minute" or counter.period != slot:
+            if counter.period != slot:
                 counter.move_to(window, slot, today)
             counters.append(counter)
             if (most := amounts[column]) and most * divisor > maximum - counter.count:
@@ -179,27 +179,26 @@ class MemoryCounters:
             granted = again.amounts
         elif not fits:
             granted, refused, wait = self._divided(counters, rules, amounts, elastic, at)
-        reserves = again is None and refused < 0
-        used: list[int] = []
-        resets: list[float] = []
-        for counter, (window, _, column, _) in zip(counters, rules, strict=True):
-            if reserves and (amount := granted[column]):
-                if window == "minute":
-                    counter.add(slot, amount)
-                else:
-                    counter.count += amount
-                if column or window == "now":
-                    counter.pending += amount
-            used.append(counter.count)
-            resets.append(counter.resets(window, today, at) / 1000)
-        if refused >= 0:
-            return QuotaDecision(False, tuple(used), tuple(resets), refused, wait)
-        if reserves:
+        if again is None and refused < 0:
+            for counter, (window, _, column, _) in zip(counters, rules, strict=True):
+                if amount := granted[column]:
+                    if window == "minute":
+                        counter.add(slot, amount)
+                    else:
+                        counter.count += amount
+                    if column or window == "now":
+                        counter.pending += amount
             if limits.settles:
                 self._held[request_id] = _Held(at, granted)
             if len(known) > self._sweep_at:
                 self._sweep(at)
-        return QuotaDecision(True, tuple(used), tuple(resets), -1, None, granted)
+        used = tuple([counter.count for counter in counters])
+        resets = tuple(
+            [counter.resets(rule[0], today, at) / 1000 for counter, rule in zip(counters, rules, strict=True)]
+        )
+        if refused >= 0:
+            return QuotaDecision(False, used, resets, refused, wait)
+        return QuotaDecision(True, used, resets, -1, None, granted)
 
     def _divided(
         self,

@@ -102,7 +102,7 @@ async def asked(gateway: Gateway, upstream: FakeUpstream, name: str) -> dict[str
         "counted": {
             metric: round(value - before.get(metric, 0.0), 9)
             for metric, value in after.items()
-            if not re.search("seconds_(sum|bucket)|created|http|loop_lag|process|python|lag", metric)
+            if not re.search("seconds_(sum|bucket)|created|http|loop_lag|process|python|inter_token", metric)
         },
     }
 
@@ -131,16 +131,20 @@ async def test_nobody_can_tell_it(
         return taken[-1]
 
     monkeypatch.setattr(Splice, "take", counting)
-    await asked(
-        gateway, upstream, name
-    )  # what is learned from a first answer changes what the next one reserves
     spliced = await asked(gateway, upstream, name)
+    for _ in range(
+        20
+    ):  # on a machine that stands still all may come at once, and there is nothing to wait for
+        spliced = await asked(gateway, upstream, name)
+        if any(taken) or name == "two choices":  # which take turns: no event is like the one before
+            break
+    else:
+        pytest.fail("no piece has taken the short cut")
     monkeypatch.setattr(Splice, "is_open", False)
-    assert spliced["status"] == 200
-    assert any(taken) or name == "two choices"  # which take turns: one event is not like the one before
     taken.clear()
     plain = await asked(gateway, upstream, name)
     assert not taken
+    assert spliced["status"] == 200
     assert spliced["body"] == plain["body"]
     assert spliced == plain
 
