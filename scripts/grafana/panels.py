@@ -279,7 +279,7 @@ def _policy_changes() -> Json:
         "enable": True,
         "hide": False,
         "iconColor": "blue",
-        "expr": "changes(tollgate_policy_generation[$__interval]) > 0",
+        "expr": "changes(tollgate_policy_generation[2m]) > 0",
         "titleFormat": "another policy",
         "textFormat": "{{instance}}",
     }

@@ -157,6 +157,9 @@ def test_every_panel_and_variable_has_data_and_every_rule_runs(
                     )
                     assert values, variable["definition"]
 
+            for annotation in json.loads(path.read_text())["annotations"]["list"]:
+                prometheus.values(annotation["expr"])
+
         rules = [rule for group in prometheus.api("rules")["groups"] for rule in group["rules"]]
         assert {rule["health"] for rule in rules} == {"ok"}, [
             rule for rule in rules if rule["health"] != "ok"
