@@ -17,7 +17,7 @@ from gateway.admin.site import Site
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, NotFound, Overloaded
 from gateway.metering.price import NANO
-from gateway.observe.request_search import RequestFilter, find_requests
+from gateway.observe.request_search import FoundRequests, RequestFilter, find_requests
 from gateway.stores.store import StoreDown
 from gateway.web.operation import Operation
 
@@ -67,6 +67,9 @@ class FoundRequest(Told):
 class Requests(Told):
     requests: list[FoundRequest]
     next: str | None = None
+    """For ``after``; there may be more where ``requests`` is short or empty."""
+    searched_to: float | None = None
+    """One search looks at 50,000 requests at most. Where that was not all: how far back it came, in Unix time."""
 
 
 class FoundReceipt(Told):
@@ -77,34 +80,33 @@ class FoundReceipt(Told):
 
 
 def operations(site: Site) -> list[tuple[Operation, Handle]]:
-    async def search(
-        request: Request, where: RequestFilter, limit: int, after: str | None
-    ) -> list[FoundRequest]:
+    async def search(request: Request, where: RequestFilter, limit: int, after: str | None) -> FoundRequests:
         ledger = ledger_database(request.context, site)
         created, _, name = (after or "").partition("_")
         try:
             begin = (float(created), name) if after else None
-            found = await asyncio.to_thread(find_requests, ledger, where, limit=limit, after=begin)
+            return await asyncio.to_thread(find_requests, ledger, where, limit=limit, after=begin)
         except DatabaseError as error:
             raise unreadable(ledger, error) from None
         except OverflowError:
             raise BadRequest("'after' is not a page's 'next'.", param="after", code="invalid_value") from None
-        return [_found(row) for row in found]
 
     async def show(request: Request) -> Requests:
         query = request.query(RequestsQuery)
         given = {
             one.name: getattr(query, one.name) for one in fields(RequestFilter) if hasattr(query, one.name)
         }
-        found = await search(request, RequestFilter(**given), query.limit + 1, query.after)
-        page = found[: query.limit]
-        more = len(found) > query.limit
-        return Requests(requests=page, next=f"{page[-1].created!r}_{page[-1].id}" if more else None)
+        found = await search(request, RequestFilter(**given), query.limit, query.after)
+        return Requests(
+            requests=[_found(row) for row in found.rows],
+            next=f"{found.next[0]!r}_{found.next[1]}" if found.next is not None else None,
+            searched_to=found.searched_to,
+        )
 
     async def one(request: Request) -> FoundReceipt:
         wanted = str(request.path["request_id"])
-        rows = await search(request, RequestFilter(request_id=wanted), 1, None)
-        row = rows[0] if rows else None
+        found = await search(request, RequestFilter(request_id=wanted), 1, None)
+        row = _found(found.rows[0]) if found.rows else None
         tenants = [row.tenant] if row else ["default", *request.context.runtime.policy.tenants]
         receipt = await _receipt(site, request, tenants, wanted)
         if row is None and receipt is None:

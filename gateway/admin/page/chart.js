@@ -90,7 +90,7 @@ export class Chart {
         stroke: style(this.hue(at)),
         fill: this.stacked || this.series[at].filled ? style(this.hue(at)) + (this.stacked ? "cc" : "22") : undefined,
         width: 1.5,
-        points: { show: this.data[0].length < 2 },
+        points: { show: false },
         spanGaps: false,
         ...(this.stacked ? { paths: uPlot.paths.bars({ size: [0.8, 40] }), width: 0, points: { show: false } } : {}),
       }))],

@@ -28,10 +28,10 @@ export function panelWith(title, beside, ...children) {
     h("header", {}, h("h2", {}, title), h("div.beside", {}, beside)), ...children);
 }
 
-/** A figure with its name and what it is made of. */
-export function figure(name, value, note = "", kind = "") {
+/** A figure with its name, and what else is to be said of it. */
+export function figure(name, value, { unit = "", note = "", kind = "" } = {}) {
   return h("div.figure", { class: kind ? `figure ${kind}` : "figure" },
-    h("dt", {}, name), h("dd", {}, value, note && h("span.note", {}, note)));
+    h("dt", {}, name), h("dd", {}, value, unit && h("span.unit", {}, unit), h("span.note", {}, note || "\u00a0")));
 }
 
 /** A share as a bar, and in words for who does not see it. */

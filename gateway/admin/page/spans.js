@@ -11,7 +11,7 @@ export function spans(receipt) {
     ...quotaRefusal(stages.quota),
     ...cacheLine(stages.cache),
     ...cascadeLine(stages.cascade),
-    ...[...queueLine(stages.queue), ...attemptLines(stages.fallback)].sort((one, other) => one.at - other.at),
+    ...attemptsWithQueue(attemptLines(stages.fallback), queueLine(stages.queue)),
     ...streamLine(stages.meter, all),
     ...guardLines("Guards, answer", stages.guard_output, null, null),
     ...shadowLine(stages.shadow),
@@ -60,6 +60,13 @@ function queueLine(stage) {
   if (stage.refused) return [line("Queue", stage.began, stage.waited, "queue", { state: stage.refused, kind: "bad", note: `retry after ${seconds(stage.retry_after)}` })];
   const note = [`slot at ${stage.pool}`, stage.position ? `from position ${count(stage.position)}` : "at once"].join(", ");
   return [line("Queue", stage.began, stage.waited, "queue", { note })];
+}
+
+/** An attempt waits in its backend's queue: the queue stands before the attempt that it was part of. */
+function attemptsWithQueue(attempts, queue) {
+  if (!queue.length) return attempts;
+  const after = attempts.findLastIndex((one) => one.seconds !== null && one.at <= queue[0].at);
+  return after < 0 ? [...queue, ...attempts] : [...attempts.slice(0, after), ...queue, ...attempts.slice(after)];
 }
 
 function attemptLines(stage) {

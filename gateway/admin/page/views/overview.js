@@ -65,14 +65,14 @@ function figuresOf(live) {
   const waiting = Object.values(sample.backends).reduce((sum, one) => sum + one.waiting, 0);
   const longest = Math.max(0, ...Object.values(sample.backends).flatMap((one) => one.queue.map((each) => each.waited)));
   return [
-    figure("Requests", rate(all), "/s"),
-    figure("Failed", all ? percent(bad / all) : "–", "", all && bad / all > 0.05 ? "bad" : ""),
-    figure("First token, median", seconds(live.percentile("first_token", 0.5)), percentileNote(live, "first_token")),
-    figure("Between tokens", seconds(live.percentile("inter_token", 0.5)), percentileNote(live, "inter_token")),
-    figure("Tokens out", rate(live.rate("tokens", OUT)), "/s"),
+    figure("Requests", rate(all), { unit: "/s", note: "over 10 s" }),
+    figure("Failed", all ? percent(bad / all) : "–", { note: "5xx and 429", kind: all && bad / all > 0.05 ? "bad" : "" }),
+    figure("First token", seconds(live.percentile("first_token", 0.5)), { note: percentileNote(live, "first_token") }),
+    figure("Between tokens", seconds(live.percentile("inter_token", 0.5)), { note: percentileNote(live, "inter_token") }),
+    figure("Tokens out", rate(live.rate("tokens", OUT)), { unit: "/s", note: `${rate(live.rate("tokens", (_, way) => way === "in"))}/s in` }),
     figure("In flight", count(total(sample.counters.in_flight))),
-    figure("Queued", count(waiting), waiting ? `longest ${seconds(longest)}` : "", waiting ? "warn" : ""),
-    figure("From caches", looks ? percent(hits / looks) : "–"),
+    figure("Queued", count(waiting), waiting ? { note: `longest ${seconds(longest)}`, kind: "warn" } : {}),
+    figure("From caches", looks ? percent(hits / looks) : "–", { note: "over a minute" }),
   ];
 }
 
@@ -111,7 +111,12 @@ function backendTable(live) {
 
 function breakersOf(open) {
   if (!open.length) return badge("closed", "good");
-  return open.map((one) => badge(`open: ${one.model}${one.tenant ? ` for ${one.key || one.tenant}` : ""}, ${seconds(one.seconds)}`, "bad"));
+  return [...new Set(open.map((one) => one.model))].map((model) => {
+    const mine = open.filter((one) => one.model === model);
+    const everybody = mine.some((one) => !one.tenant);
+    const whom = everybody ? "" : ` for ${mine.length > 1 ? `${mine.length} callers` : mine[0].key || mine[0].tenant}`;
+    return badge(`open: ${model}${whom}, ${seconds(Math.max(...mine.map((one) => one.seconds)))}`, everybody ? "bad" : "warn");
+  });
 }
 
 function queueTable(sample) {

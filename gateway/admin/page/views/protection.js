@@ -27,12 +27,14 @@ export function protection(place, { live }) {
 
 function savings(counters) {
   const hits = total(counters.cache, (_, result) => result === "hit" || result === "shared");
+  const saved = total(counters.cache_saved_dollars);
+  const spent = total(counters.cost);
   const looks = total(counters.cache, (cache, result) => cache === "exact" && ["hit", "miss", "shared"].includes(result));
   return [
-    figure("Saved by caches", dollars(total(counters.cache_saved_dollars)), total(counters.cost) ? `${percent(total(counters.cache_saved_dollars) / (total(counters.cost) + total(counters.cache_saved_dollars)))} of all` : ""),
+    figure("Saved by caches", dollars(saved), { note: spent + saved ? `${percent(saved / (spent + saved))} of what all would cost` : "" }),
     figure("Tokens saved", count(total(counters.cache_saved_tokens))),
-    figure("Answers from caches", count(hits), looks ? percent(hits / looks) : ""),
-    figure("Guard hits", count(total(counters.guard_hits)), `${count(total(counters.guard_cuts))} answers cut`),
+    figure("Answers from caches", count(hits), { note: looks ? `${percent(hits / looks)} of those asked for` : "" }),
+    figure("Guard hits", count(total(counters.guard_hits)), { note: `${count(total(counters.guard_cuts))} answers cut` }),
   ];
 }
 

@@ -56,8 +56,8 @@ export function requests(place) {
       const found = await get(`/requests${query({ ...values, limit: 50, after })}`);
       if (mine !== asked) return;
       rows = after ? [...rows, ...found.requests] : found.requests;
-      fill(list, requestTable(rows));
-      fill(more, found.next && h("button", { type: "button", onclick: () => search(found.next) }, "Older"));
+      fill(list, rows.length || !found.searched_to ? requestTable(rows) : h("p.empty", {}, `None since ${moment(found.searched_to)}.`));
+      fill(more, found.next && h("button", { id: "older", type: "button", onclick: () => search(found.next) }, found.searched_to ? `Search before ${moment(found.searched_to)}` : "Older"));
     } catch (error) {
       if (mine === asked) fill(list, problem(error));
     }
