@@ -121,7 +121,10 @@ def top_of(rows: list[dict[str, Any]], by: tuple[Group, ...], top: int) -> list[
     for row in rows:
         name = row[by[0]] if row[by[0]] in kept else OTHERS
         key = (row.get("start"), name, *(row[group] for group in by[1:]))
-        into = found.setdefault(key, {**row, by[0]: name, **dict.fromkeys(SUMS, 0)})
+        into = found.get(key)
+        if into is None:
+            found[key] = {**row, by[0]: name}
+            continue
         for one in SUMS:
             into[one] += row[one]
     return list(found.values())
