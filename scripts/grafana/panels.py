@@ -12,8 +12,8 @@ Json = dict[str, Any]
 WIDTH = 24
 """Columns of Grafana's grid."""
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-SCHEMA = 39
-"""Grafana 10.4's; later ones migrate it when they load it."""
+SCHEMA = 38
+"""Grafana 10.0's; later ones migrate it when they load it."""
 GREEN, YELLOW, RED = "green", "yellow", "red"
 
 
@@ -225,7 +225,7 @@ _OPTIONS: dict[str, Json] = {
         "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
         "yAxis": {"unit": "s"},
         "cellGap": 1,
-        "tooltip": {"mode": "single", "showColorScale": False},
+        "tooltip": {"show": True, "yHistogram": False, "mode": "single", "showColorScale": False},
     },
     "table": {"showHeader": True},
 }
