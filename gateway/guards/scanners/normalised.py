@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
 from gateway.findings import Finding
+from gateway.guards.scanners.replaced_spans import ReplacedSpans
 
 CONTEXT = 24
 """Characters around a word of lookalikes in which letters of its own script show that it is meant."""
@@ -83,14 +83,11 @@ Find = Callable[[str], Iterable[Finding]]
 class Normalised:
     """``text`` as a reader sees it, and where its characters stand in the original."""
 
-    __slots__ = ("_begins", "_spans", "text")
+    __slots__ = ("_spans", "text")
 
     def __init__(self, original: str) -> None:
         self.text = original
-        self._begins: list[int] = []
-        """In ``text``: the replacements that are longer or shorter than what they replace, in order."""
-        self._spans: list[tuple[int, int, int]] = []
-        """Their start and end in the original, and their length."""
+        self._spans = ReplacedSpans()
         if not original.isascii():
             self.text = self._replaced(original)
             if _MAY_PASS.search(self.text):
@@ -98,22 +95,13 @@ class Normalised:
 
     def find(self, find: Find) -> Iterator[Finding]:
         """What ``find`` finds in ``text``, at its places in the original."""
-        if not self._begins:
+        if not self._spans:
             yield from find(self.text)
             return
         for one in find(self.text):
             if one.end > one.start:
-                start, end = self._place(one.start)[0], self._place(one.end - 1)[1]
+                start, end = self._spans.place(one.start)[0], self._spans.place(one.end - 1)[1]
                 yield Finding(one.label, start, end, one.score)
-
-    def _place(self, at: int) -> tuple[int, int]:
-        """What the character at ``at`` stands for in the original."""
-        number = bisect_right(self._begins, at) - 1
-        if number < 0:
-            return at, at + 1
-        start, end, length = self._spans[number]
-        behind = at - self._begins[number] - length
-        return (start, end) if behind < 0 else (end + behind, end + behind + 1)
 
     def _replaced(self, original: str) -> str:
         parts: list[str] = []
@@ -131,8 +119,7 @@ class Normalised:
                 parts += (original[done:start], plain)
                 size += start - done
                 if len(plain) != end - start or len(plain) > 1:
-                    self._begins.append(size)
-                    self._spans.append((start, end, len(plain)))
+                    self._spans.add(size, start, end, len(plain))
                 size += len(plain)
                 done = end
         return "".join((*parts, original[done:])) if parts else original
