@@ -18,8 +18,8 @@ CLIPPED = "x-tollgate-max-tokens"
 LONGEST_PIECE = 4096
 """Characters of text in one event: some clients bound an event's length."""
 
-_OWN = frozenset({"id", "created"})
-"""Fields that each answer has its own of, even one from a cache."""
+_OWN = frozenset({"id", "created", "model"})
+"""Fields that each answer has its own of, even one from a cache; a caller is told the public model."""
 
 _GOOD_ENDS = frozenset({"stop", "length", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence"})
 """OpenAI's reasons to finish, and some servers' synonyms of ``stop``. Others are failures (vLLM's ``abort``,

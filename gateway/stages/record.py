@@ -24,7 +24,7 @@ class Recorder(Protocol):
         """Called with each chunk of the answer; None where a recorder does not look at them."""
         ...
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> object:
         """The request is over, ended by ``error`` if the answer is not complete."""
         ...
 

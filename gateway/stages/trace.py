@@ -12,6 +12,7 @@ from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.request_spans import content_attributes, decision_spans, request_span
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.observe.tracing import close_request, trace_context
+from gateway.spans import Trace
 from gateway.types import Call
 
 
@@ -31,17 +32,15 @@ class TraceRecorder:
         parent = f"00-{self._trace_id}-{random.getrandbits(64):016x}-{self._flags}"
         self._call.headers = {**self._call.headers, "traceparent": parent}
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> tuple[int, str | None]:
+        """The status that the request has ended with, and why where it failed."""
         status, reason = 200, None
         if error is not None:
             status, reason = outcome_of(error).status, reason_of(error)
             if isinstance(error, GatewayError):
                 error.logged = True
         close_request(self._receipts, self._call, self._trace_id, status, reason)
-        self._export(status, reason)
-
-    def _export(self, status: int, reason: str | None) -> None:
-        """Tells nobody."""
+        return status, reason
 
 
 class SampledRecorder(TraceRecorder):
@@ -67,11 +66,14 @@ class SampledRecorder(TraceRecorder):
             parent = self._trace.traceparent(self._trace.span_id)
             self._call.headers = {**self._call.headers, "traceparent": parent}
 
-    def _export(self, status: int, reason: str | None) -> None:
-        trace, call = self._trace, self._call
-        if trace is None:
-            return
-        end = time.perf_counter()
+    def end(self, error: BaseException | None) -> tuple[int, str | None]:
+        status, reason = super().end(error)
+        if self._trace is not None:
+            self._export(self._trace, status, reason)
+        return status, reason
+
+    def _export(self, trace: Trace, status: int, reason: str | None) -> None:
+        call, end = self._call, time.perf_counter()
         trace.leave(_decided(call, end), call.receipt.notes)
         request = request_span(trace, call, status, reason, end)
         if trace.content:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import openai
@@ -143,6 +145,8 @@ async def test_usage_and_the_first_chunk_have_the_conventions_names(
     assert told["gen_ai.usage.output_tokens"] == 7
     assert told["gen_ai.usage.cache_read.input_tokens"] == 4
     assert told["gen_ai.usage.reasoning.output_tokens"] == 2
+    assert told["gen_ai.response.model"] == "upstream-model"
+    assert told["gen_ai.response.id"] == "chatcmpl-upstream"
     assert 0 < told["gen_ai.response.time_to_first_chunk"] <= (span.end - span.start) / 1e9
     assert not any("content" in name or "messages" in name for name in told)
 
@@ -464,3 +468,32 @@ async def test_the_engine_continues_the_trace(receiver: Receiver, tmp_path: Path
         assert inside.attributes[name] == attempt.attributes[name]
     phases = [span.name for span in receiver.of(TRACE) if span.parent_id == inside.span_id]
     assert phases == ["queue", "prefill", "decode"]
+
+
+async def test_without_it_no_request_passes_a_line_of_it(receiver: Receiver, tmp_path: Path) -> None:
+    """Counted, not timed: calls into telemetry's own modules and the SDK while a request is answered."""
+    own = ("gateway/observe/telemetry/", "gateway/stages/spans.py", "gateway/spans.py", "opentelemetry/")
+    found: set[str] = set()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            found.update(part for part in own if part in frame.f_code.co_filename)
+
+    async def passed(folder: Path, policy: dict[str, Any]) -> set[str]:
+        async with serving(folder / "policies", policy) as gateway:
+            ask = {"url": "/v1/chat/completions", "json": chat("script", stream=True), "headers": CALLER}
+            await gateway.http.post(**ask)
+            found.clear()
+            sys.setprofile(look)
+            try:
+                answer = await gateway.http.post(**ask)
+            finally:
+                sys.setprofile(None)
+            assert answer.status_code == 200
+        return set(found)
+
+    async with FakeUpstream() as up:
+        policy = a_policy(receiver, up)
+        assert {own[0], own[1], own[2]} <= await passed(tmp_path / "on", policy)
+        del policy["telemetry"]
+        assert await passed(tmp_path / "off", policy) == set()

@@ -103,6 +103,8 @@ class AnthropicChunkReader:
         if message.get("id"):
             given = _text(message["id"])
             self._envelope["id"] = given if self._native else ids.message_to_openai(given)
+        if isinstance(model := message.get("model"), str):
+            self._envelope["model"] = model
         if self._native:
             own = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
             self._envelope["native"] = {"message": own, "usage": dict(self._counts)}

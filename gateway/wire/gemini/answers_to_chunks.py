@@ -62,6 +62,8 @@ class GeminiChunkReader:
         if not candidates and feedback.get("blockReason"):
             raise _blocked(feedback)
         envelope = {"id": f"chatcmpl-{raw['responseId']}"} if raw.get("responseId") else {}
+        if isinstance(model := raw.get("modelVersion"), str):
+            envelope["model"] = model
         usage = read_usage(raw.get("usageMetadata"))
         chunks: list[Chunk] = []
         for candidate in candidates:

@@ -16,7 +16,7 @@ from gateway.wire.openai.errors import error_body
 from gateway.wire.openai.thinking_blocks import ThinkingBlocks
 from gateway.wire.openai.usage import write_usage
 
-_SHARED = frozenset({"id", "created", "system_fingerprint"})
+_SHARED = frozenset({"id", "created", "model", "system_fingerprint"})
 """Fields of a stream that are the same in all its events."""
 _MARK = "\x00"
 

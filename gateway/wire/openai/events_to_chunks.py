@@ -11,7 +11,7 @@ from gateway.types import Chunk, Json
 from gateway.wire.openai.usage import read_usage
 
 # "obfuscation" pads one event of OpenAI's, and means nothing in another.
-_OURS = frozenset({"choices", "usage", "object", "model", "obfuscation", "native"})
+_OURS = frozenset({"choices", "usage", "object", "obfuscation", "native"})
 
 
 def read_chunks(

@@ -139,7 +139,7 @@ def test_a_stream_of_text() -> None:
         Chunk(
             delta={"role": "assistant", "content": "Hello"},
             usage=Usage(prompt=35, completion=1, cached=6, cache_write=4),
-            envelope={"id": "chatcmpl-1nZdL29xx5MUA1yADyHTEsnR8uuvGzszyY"},
+            envelope={"id": "chatcmpl-1nZdL29xx5MUA1yADyHTEsnR8uuvGzszyY", "model": "claude-sonnet-4-5"},
         ),
         Chunk(delta={"content": ", Zoë! 👋"}),
         Chunk(
@@ -198,7 +198,7 @@ def test_whole_messages() -> None:
         Chunk(
             delta={"role": "assistant", "content": "The capital of France is Paris."},
             usage=usage,
-            envelope={"id": "chatcmpl-013Zva2CMHLNnXjNJJKqJ2EF"},
+            envelope={"id": "chatcmpl-013Zva2CMHLNnXjNJJKqJ2EF", "model": "claude-sonnet-4-5"},
         ),
         Chunk(delta={}, finish_reason="stop", usage=usage),
     ]
