@@ -34,10 +34,10 @@ from gateway.types import Call, Json
 log = logging.getLogger(__name__)
 
 SECONDS_TO_CLOSE = 3.0
-_CLAIMED = 40 * 86_400.0
-"""Seconds for which it is remembered that an event was told."""
 _BREAKER_WINDOW, _POLICY_WINDOW = 60, 600
 """Seconds within which the same change, seen by several, is one event."""
+_HOUR, _PERIOD = 3600.0, 40 * 86_400.0
+"""Seconds for which it is remembered that an event was told; a budget's for longer than a month."""
 _EARLY = 16
 """Events that wait for the first policy."""
 _MOST_PROBLEMS, _LONGEST = 20, 2_000
@@ -228,8 +228,9 @@ class Callbacks:
             self._send(message)
 
     async def _if_first(self, message: Message) -> None:
+        ttl = _PERIOD if message.kind == "budget" else _HOUR
         try:
-            if (await self.tally.add({message.id: 1}, _CLAIMED)).get(message.id, 1) > 1:
+            if (await self.tally.add({message.id: 1}, ttl)).get(message.id, 1) > 1:
                 return
         except StoreDown:
             pass  # told twice is better than never

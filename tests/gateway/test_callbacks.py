@@ -11,11 +11,21 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
+from gateway.observe import callbacks
+from gateway.stores import tally
 from tests.fakes import FakeUpstream, completion, reply
 from tests.redis_server import RedisServer
 from tests.serving import Gateway, a_policy, chat, key, serving
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not look like a store or a receiver that is away."""
+    monkeypatch.setattr(tally, "TIMEOUT", 60.0)
+    monkeypatch.setattr(callbacks, "SECONDS_TO_CLOSE", 300.0)
+
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 WORD = "Bluebird"
@@ -23,7 +33,7 @@ TAKEN = reply("", status=204)
 
 
 def policy(receiver: FakeUpstream, up: str = "http://127.0.0.1:1/v1", **more: Any) -> dict[str, Any]:
-    callback = {"url": f"http://127.0.0.1:{receiver.port}/hook", "secret": SECRET}
+    callback = {"url": f"http://127.0.0.1:{receiver.port}/hook", "secret": SECRET, "timeout": "60s"}
     return a_policy(up, callbacks=[{**callback, **more.pop("callback", {})}], **more)
 
 
