@@ -138,8 +138,11 @@ class PostgresDatabase:
     def _version(self, connection: Connection[Found]) -> int:
         with self.translated():
             table = f"{SCHEMA}.ledger_version"
-            there = connection.execute("SELECT to_regclass(%s) IS NOT NULL AS there", [table]).fetchone()
-            if there is None or not there["there"]:
+            # Not to_regclass: within a transaction it may still say what it said before another one made the table.
+            there = connection.execute(
+                "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = %s", table.split(".")
+            )
+            if there.fetchone() is None:
                 return 0
             found = connection.execute(f"SELECT version FROM {table}").fetchone()
         version = int(found["version"]) if found is not None else 0

@@ -42,7 +42,7 @@ class LastKnown:
         """Fill in usage from the ledger, where nothing better is known."""
         for (key, _), amount in used.items():
             if key not in self._snapshots:
-                self._put(key, Snapshot(amount, 0, at))
+                self._put(key, Snapshot(amount, amount, at))
 
     def get(self, key: str) -> Snapshot | None:
         return self._snapshots.get(key)

@@ -175,6 +175,17 @@ def counted(spent: Iterable[WindowUsage]) -> Mapping[tuple[str, Window], int]:
     return {name: amount for name, amount in sums.items() if amount}
 
 
+def calendar_keys(policy: Policy) -> frozenset[str]:
+    """The keys of all limits by the day or month."""
+    owners: list[tuple[Scope, str, QuotaSettings, Budget]] = [
+        *(("key", key.id, key.quotas, key.budget) for key in policy.keys_with_limits),
+        *(("tenant", name, tenant.quotas, tenant.budget) for name, tenant in policy.tenants.items()),
+        *(("tier", name, tier.quotas, tier.budget) for name, tier in policy.tiers.items()),
+    ]
+    limits = (limit for owner in owners for limit in _limits(*owner))
+    return frozenset(limit.key for limit in limits if limit.window in ("day", "month"))
+
+
 def limits_of(policy: Policy, principal: Principal) -> Limits:
     owners: list[tuple[Scope, str, QuotaSettings, Budget]] = [
         ("key", principal.key_id, principal.quotas, principal.budget)

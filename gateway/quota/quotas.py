@@ -18,7 +18,7 @@ from gateway.policy.warnings import has_limits
 from gateway.quota.allowance import Allowance, AllowanceContext, Reservation
 from gateway.quota.budget_watch import BudgetWatch
 from gateway.quota.counters import Counters, Elastic, QuotaDecision
-from gateway.quota.limits import Amounts, Limit, Limits, LimitsCache, counted
+from gateway.quota.limits import Amounts, Limit, Limits, LimitsCache, calendar_keys, counted
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.quota_request import QuotaRequest, quota_request
 from gateway.quota.redis import RedisCounters
@@ -167,11 +167,15 @@ class Quotas:
         if isinstance(self._counters, FailoverCounters):
             self._counters.watch()
 
-    def remember(self, usage: Iterable[WindowUsage]) -> None:
-        """Count at least what the ledger has recorded: counters in memory start with their process."""
+    async def remember(self, usage: Iterable[WindowUsage], policy: Policy) -> None:
+        """Count at least what the ledger has recorded: counters in memory start with their process, and those of a
+        store may have been lost. A store that does not answer is told once it does."""
         used = counted(usage)
         if isinstance(self._counters, FailoverCounters):
-            self._counters.remember(used)
+            limited = calendar_keys(policy)
+            await self._counters.remember(
+                {name: amount for name, amount in used.items() if name[0] in limited}
+            )
         for (key, window), amount in used.items():
             self._memory.remember(key, window, amount)
 

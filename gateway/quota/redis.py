@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from gateway.quota.counters import DEBT_MINUTES, ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
-from gateway.quota.limits import Amounts, Limits
+from gateway.quota.limits import Amounts, Limits, Window
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.script import Command, Script
 from gateway.stores.store import StoreDown
@@ -80,6 +80,8 @@ class RedisCounters:
         self._registered = False
         self._lost = False
         """The server has lost its data, and was not given it again."""
+        self._to_raise = False
+        """The server is yet to be told what the ledger has recorded, in case that it has lost its data."""
         self.known = LastKnown()
         self.on_return: Callable[[bool], Awaitable[object]] | None = None
         """Called before the server is used again after an outage, or (True) after it lost its data, to ``replay`` what
@@ -202,6 +204,17 @@ class RedisCounters:
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._keep_alive())
 
+    async def remember(self, used: Mapping[tuple[str, Window], int], at: float) -> None:
+        """Raise counters to what was used at least, before anything else is reserved here. A server that is down is
+        told once it answers. ``at`` is Unix time."""
+        self.known.remember(used, at)
+        self._to_raise = bool(used)
+        if self._to_raise and not self._link.down:
+            try:
+                await self._renew()
+            except StoreDown as error:
+                self._link.fail(error)
+
     def _send_soon(self) -> None:
         if self._sending is None or self._sending.done():
             self.watch()
@@ -321,6 +334,9 @@ class RedisCounters:
                 await asyncio.wait([self._sending])
             queued = [one for one in self._settlements if one.script is self._settle and not int(one.args[3])]
             await self.replay([*self._raises(), *map(self._adopted, queued)])
+        elif self._to_raise:
+            await self.replay(self._raises())
+        self._to_raise = False
         now = time.time()
         self.known.gateways = int(gateways)
         for key, used, count in zip(changes[::3], changes[1::3], changes[2::3], strict=True):

@@ -117,9 +117,9 @@ class FailoverCounters:
         """Learn what other processes use, in case the store goes down before the first request here."""
         self._store.watch()
 
-    def remember(self, used: Mapping[tuple[str, Window], int]) -> None:
-        """Usage from the ledger, in case the store is down from the start."""
-        self._store.known.remember(used, self._clock())
+    async def remember(self, used: Mapping[tuple[str, Window], int]) -> None:
+        """Usage from the ledger, in case the store is down from the start, or has lost its data."""
+        await self._store.remember(used, self._clock())
 
     async def aclose(self) -> None:
         await self._store.aclose()

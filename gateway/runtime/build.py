@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
 from importlib import import_module
 
@@ -13,7 +12,6 @@ from gateway.backends.model_readiness import ModelReadiness
 from gateway.backends.readiness import Readiness
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
-from gateway.databases.database import Database, DatabaseError
 from gateway.databases.opening import open_database
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
@@ -24,13 +22,11 @@ from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.harms import HARMS
 from gateway.guards.scanners.judge import ModelJudge
 from gateway.identity.authenticator import Authenticator, key_ring
-from gateway.metering.window_usage import WindowUsage
 from gateway.observe.accounting import Accounting
 from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.observe.window_usage import read_window_usage
 from gateway.packages import NO_OTEL
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import schema
@@ -40,6 +36,7 @@ from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
 from gateway.runtime.backends import build_backends, build_engines, runs_here
+from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.sidecar.readiness import unready
@@ -64,7 +61,10 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     ledger = _ledger(policy.ledger, state, before)
     findings = _findings(policy.review, state, before)
     receipts = _receipts(policy, before)
-    quotas = await _quotas(policy, state, before, ledger)
+    quotas = _quotas(policy, state, before)
+    earlier_usage = None
+    if ledger is not None and has_calendar_limits(policy):
+        earlier_usage = await EarlierUsage.counted(quotas, ledger.database, policy)
     accounting = Accounting(metrics, ledger, state.callbacks.guard_blocked)
     telemetry = await _telemetry(policy.telemetry, before)
     side_calls = SideCalls(quotas, accounting)
@@ -117,6 +117,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         receipts=receipts,
         responses=_responses(policy, before),
         quotas=quotas,
+        earlier_usage=earlier_usage,
         ledger=ledger,
         findings=findings,
         accounting=accounting,
@@ -148,24 +149,12 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     )
 
 
-async def _quotas(
-    policy: schema.Policy, state: WorkerState, before: Runtime | None, ledger: Ledger | None
-) -> Quotas:
+def _quotas(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Quotas:
     same = before is not None and before.policy.store == policy.store
     quotas = before.quotas if before and same else Quotas.open(policy, estimator=state.estimator)
     if has_limits(policy):
         quotas.watch()
-    if ledger is not None and has_calendar_limits(policy):
-        quotas.remember(await asyncio.to_thread(_window_usage, ledger.database))
     return quotas
-
-
-def _window_usage(ledger: Database) -> list[WindowUsage]:
-    try:
-        return read_window_usage(ledger, time.time())
-    except DatabaseError as error:
-        log.warning("earlier usage is unknown: the ledger '%s' cannot be read (%s)", ledger, error)
-        return []
 
 
 def _receipts(policy: schema.Policy, before: Runtime | None) -> Receipts:

@@ -21,6 +21,7 @@ from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy import schema
 from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
+from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.stores.redis import RedisStore
 from gateway.stores.responses import ResponseStore
 from gateway.types import Backend, Handler
@@ -38,6 +39,7 @@ class Runtime:
     responses: ResponseStore | None
     """What ``/v1/responses`` keeps; None where it is to keep nothing."""
     quotas: Quotas
+    earlier_usage: EarlierUsage | None
     ledger: Ledger | None
     findings: JsonLines | None
     """Of guards that only flag, for review."""
@@ -62,6 +64,7 @@ class Runtime:
         """What is to be closed once no policy in use shares it."""
         owned: list[Closable | None] = [
             *(self.readiness, self.receipts, self.quotas, self.ledger, self.findings, self.authenticator),
+            self.earlier_usage,
             self.responses.store if self.responses is not None else None,
             self.telemetry,
             *self.backends.values(),
