@@ -54,12 +54,17 @@ def attempt(telemetry: Telemetry) -> Stage:
         def handle(call: Call) -> Chunks:
             if call.trace is None:
                 return following(call)
-            return traced(call, AttemptSpan(telemetry, call, call.trace))
+            chunks = traced(call, AttemptSpan(telemetry, call, call.trace))
+            if call.splice is not None:
+                call.splice.made(chunks)
+            return chunks
 
         async def traced(call: Call, span: AttemptSpan) -> Chunks:
             error: BaseException | None = None
             try:
                 async with aclosing(following(call)) as chunks:
+                    if call.splice is not None:
+                        call.splice.reads(chunks)  # a piece of text is neither the first nor the last
                     async for chunk in chunks:
                         span.add(chunk)
                         yield chunk

@@ -23,6 +23,7 @@ from tests.fakes import (
     stream,
     usage_event,
 )
+from tests.otlp_receiver import http_receiver
 from tests.serving import Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -147,6 +148,34 @@ async def test_nobody_can_tell_it(
     assert spliced["status"] == 200
     assert spliced["body"] == plain["body"]
     assert spliced == plain
+
+
+async def test_a_traced_stream_takes_it_too(
+    tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[bool] = []
+    take = Splice.take
+
+    def counting(splice: Any, pieces: Any) -> bool:
+        taken.append(take(splice, pieces))
+        return taken[-1]
+
+    monkeypatch.setattr(Splice, "take", counting)
+    with http_receiver() as receiver:
+        policy = a_policy(upstream.base_url) | {"telemetry": {"endpoint": receiver.url}}
+        async with serving(tmp_path / "policies", policy) as gateway:
+            for answers in range(1, 21):
+                answer = await asked(gateway, upstream, "one by one")
+                assert b'"finish_reason":"stop"' in answer["body"]
+                if any(taken):
+                    break
+            else:
+                pytest.fail("no piece has taken the short cut")
+    attempts = [span for span in receiver.spans if span.kind == "client"]
+    assert len(attempts) == answers
+    for span in attempts:
+        assert span.attributes["gen_ai.response.finish_reasons"] == ["stop"]
+        assert span.attributes["gen_ai.usage.output_tokens"] == 3  # as the server says
 
 
 @pytest.mark.deadlines
