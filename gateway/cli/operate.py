@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gateway.cli import cache_days
 from gateway.cli.user import state_dir, user
 from gateway.control.changes import REFUSALS
 from gateway.control.client import change
@@ -32,10 +33,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         one = backends.add_parser(name, parents=[shared], help=about, description=about.capitalize() + ".")
         one.add_argument("backend", metavar="NAME", help="its name in the policy")
         one.set_defaults(run=lambda arguments, do=name: _change(arguments, do=do, backend=arguments.backend))
-    caches = _group(commands, "caches", "flush", "have cached answers forgotten")
+    caches = _group(commands, "caches", "flush|days", "have cached answers forgotten; what they spared")
     flush = caches.add_parser("flush", parents=[shared], help="forget what was cached for a tenant")
     flush.add_argument("--tenant", metavar="NAME", required=True)
     flush.set_defaults(run=lambda arguments: _change(arguments, do="flush", tenant=arguments.tenant))
+    days = caches.add_parser(
+        "days",
+        help="show what the semantic cache found, by day",
+        description="Show what the semantic cache found by day (UTC's), and in shadow mode what it would have served: "
+        "tokens and dollars are those of the requests that it would have spared. Each machine has its own figures.",
+    )
+    cache_days.add_arguments(days)
     policy = _group(commands, "policy", "history|diff|rollback", "the policies that were in force")
     history = policy.add_parser("history", parents=[shared], help="list them, the newest first")
     history.set_defaults(run=_history)

@@ -1,4 +1,4 @@
-"""Records what each request used and cost: in metrics, and in the ledger where there is one."""
+"""Records what each request used and cost: in metrics, and in the ledger where there is one; by day, caches' finds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gateway.metering.bill import Bill, Charge
 from gateway.metering.price import NANO
+from gateway.observe.cache_days import CacheDays
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Principal
@@ -13,12 +14,17 @@ from gateway.types import Call, Principal
 
 class Accounting:
     def __init__(
-        self, metrics: Metrics, ledger: Ledger | None, blocked: Callable[[Call], object] | None = None
+        self,
+        metrics: Metrics,
+        ledger: Ledger | None,
+        blocked: Callable[[Call], object] | None = None,
+        cache_days: CacheDays | None = None,
     ) -> None:
         """``blocked`` is told of requests that a guard refused, and of answers that one cut."""
         self._metrics = metrics
         self._ledger = ledger
         self._blocked = blocked
+        self._cache_days = cache_days
 
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
         """A request that has ended; ``error`` is why it failed."""
@@ -30,6 +36,8 @@ class Accounting:
             error == "content_policy_violation" or "cut" in call.receipt.notes.get("guard_output", ())
         ):
             self._blocked(call)
+        if self._cache_days is not None:
+            self._cache_days.record(call, bill)
 
     def record_charges(self, call: Call, charges: Sequence[Charge]) -> None:
         """What was sent in addition to a request, on account of ``call.principal``."""

@@ -23,6 +23,8 @@ from gateway.guards.scanners.harms import HARMS
 from gateway.guards.scanners.judge import ModelJudge
 from gateway.identity.authenticator import Authenticator, key_ring
 from gateway.observe.accounting import Accounting
+from gateway.observe.cache_days import FILE as CACHE_DAYS
+from gateway.observe.cache_days import CacheDays
 from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
@@ -65,7 +67,8 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     earlier_usage = None
     if ledger is not None and has_calendar_limits(policy):
         earlier_usage = await EarlierUsage.counted(quotas, ledger.database, policy)
-    accounting = Accounting(metrics, ledger, state.callbacks.guard_blocked)
+    cache_days = _cache_days(policy, state, before)
+    accounting = Accounting(metrics, ledger, state.callbacks.guard_blocked, cache_days)
     telemetry = await _telemetry(policy.telemetry, before)
     side_calls = SideCalls(quotas, accounting)
     backends = build_backends(loaded, state, before)
@@ -119,6 +122,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         quotas=quotas,
         earlier_usage=earlier_usage,
         ledger=ledger,
+        cache_days=cache_days,
         findings=findings,
         accounting=accounting,
         caches=pipeline.caches,
@@ -188,6 +192,14 @@ def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime |
     if before is not None and before.policy.ledger == config:
         return before.ledger
     return Ledger(open_database(config, state.state_dir))
+
+
+def _cache_days(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> CacheDays | None:
+    semantic = policy.caches.semantic
+    if semantic is None or semantic.mode == "off" or not policy.ledger.enabled:
+        return None
+    kept = before.cache_days if before is not None else None
+    return kept or CacheDays(state.state_dir / CACHE_DAYS)
 
 
 def _findings(config: schema.ReviewSettings, state: WorkerState, before: Runtime | None) -> JsonLines | None:

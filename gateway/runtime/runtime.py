@@ -14,6 +14,7 @@ from gateway.caching.caches import Caches, Closable
 from gateway.guards.actions.background import BackgroundScans
 from gateway.identity.authenticator import Authenticator
 from gateway.observe.accounting import Accounting
+from gateway.observe.cache_days import CacheDays
 from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
@@ -41,6 +42,8 @@ class Runtime:
     quotas: Quotas
     earlier_usage: EarlierUsage | None
     ledger: Ledger | None
+    cache_days: CacheDays | None
+    """What a semantic cache finds; None where there is none, or nothing is to be recorded."""
     findings: JsonLines | None
     """Of guards that only flag, for review."""
     accounting: Accounting
@@ -65,6 +68,7 @@ class Runtime:
         owned: list[Closable | None] = [
             *(self.readiness, self.receipts, self.quotas, self.ledger, self.findings, self.authenticator),
             self.earlier_usage,
+            self.cache_days,
             self.responses.store if self.responses is not None else None,
             self.telemetry,
             *self.backends.values(),

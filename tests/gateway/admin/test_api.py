@@ -15,7 +15,10 @@ import pytest
 
 from gateway.admin.api.usage import top_of
 from gateway.control.audit_log import FILE, AuditLog
+from gateway.observe.cache_days import CacheDays
 from gateway.observe.usage_query import SUMS
+from gateway.types import Principal, Usage
+from tests.fakes import a_bill, a_call
 from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, chat, key, serving
 
 pytestmark = pytest.mark.anyio
@@ -240,6 +243,27 @@ async def test_a_flushed_tenants_answers_are_forgotten_and_no_others(gateway: Ga
     await gateway.generation(2)
     assert await source(KEY) == "miss"
     assert await source(OTHER_KEY) == "exact"
+
+
+async def test_what_the_semantic_cache_found_by_day(gateway: Gateway, tmp_path: Path) -> None:
+    assert (await told(gateway, "GET", "/caches/days"))["rows"] == []
+    days = CacheDays(tmp_path / "state" / "cache_days.sqlite")
+    for tenant, hit in (("acme", True), ("acme", False), ("other", True)):
+        call = a_call(principal=Principal("k", tenant))
+        call.receipt.note("cache", semantic="hit" if hit else "number", would_serve=hit)
+        days.record(call, a_bill(Usage(90, 10), 2_000_000_000))
+    await days.aclose()
+    one, other = (await told(gateway, "GET", "/caches/days?since=0&by=tenant"))["rows"]
+    assert (one["tenant"], one["lookups"], one["hits"], one["hit_tokens"], one["hit_usd"]) == (
+        "acme",
+        2,
+        1,
+        100,
+        2.0,
+    )
+    assert (one["mode"], one["refused"], other["tenant"]) == ("shadow", {"number": 1}, "other")
+    assert len((await told(gateway, "GET", "/caches/days?since=0&tenant=other"))["rows"]) == 1
+    assert (await told(gateway, "GET", "/caches/days?since=0&until=0"))["rows"] == []
 
 
 async def test_tenants_show_what_counts_against_their_limits(gateway: Gateway) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import openai
 import orjson
 import pytest
 
+from gateway.observe.cache_days import read_cache_days
 from tests.fakes import FakeUpstream
 from tests.serving import KEY, OTHER_KEY, Gateway, RawConnection, RawResponse, a_policy, chat, serving
 
@@ -89,6 +91,22 @@ async def test_it_is_the_same_answer(cached: Gateway, dialect: str, first: bool,
     if not again:
         assert hit.json()["id"] != miss.headers["x-request-id"]
         assert hit.headers["x-request-id"] in hit.json()["id"]
+
+
+async def test_what_a_shadowed_semantic_cache_looks_up_is_counted_by_day(
+    upstream: FakeUpstream, tmp_path: Path, quick_reload: None
+) -> None:
+    policy = a_policy(upstream.base_url, caches={"exact": {}, "semantic": {"mode": "shadow"}})
+    async with serving(tmp_path / "policies", policy) as gateway:
+        for text in (
+            "Who wrote Faust?",
+            "Who is Faust by?",
+            "Who wrote Faust?",
+        ):  # the last is the exact cache's
+            answer = await gateway.http.post("/v1/chat/completions", json=chat(content=text))
+            assert answer.status_code == 200
+    (found,) = read_cache_days(tmp_path / "state" / "cache_days.sqlite", since=time.time() - 60)
+    assert (found.mode, found.lookups, found.hits, sum(found.refused.values())) == ("shadow", 2, 0, 2)
 
 
 async def test_what_is_billed_and_told(cached: Gateway) -> None:
