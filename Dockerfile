@@ -35,17 +35,17 @@ COPY pyproject.toml constraints.txt scripts/image.py ./
 
 FROM builder AS gateway-dependencies
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
-RUN python image.py /opt/tollgate
+RUN python image.py /opt/tollgate otel
 
 FROM builder AS gateway-guards-dependencies
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
 ARG TORCH_INDEX=
-RUN python image.py /opt/tollgate guards
+RUN python image.py /opt/tollgate guards otel
 
 FROM builder AS engine-dependencies
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
 ARG TORCH_INDEX=
-RUN python image.py /opt/tollgate engine
+RUN python image.py /opt/tollgate engine otel
 
 FROM builder AS source
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT

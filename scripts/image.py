@@ -1,7 +1,7 @@
 """Put what an image needs into its environment, and take out what no server runs.
 
     python scripts/image.py /opt/tollgate            the gateway's own packages
-    python scripts/image.py /opt/tollgate engine     those, and an extra's
+    python scripts/image.py /opt/tollgate engine     those, and an extra's, or several extras'
 
 Run by the Dockerfile, in a folder with pyproject.toml and constraints.txt and before the source is there: editing code
 installs nothing anew. TORCH_INDEX, if set, is where torch comes from.
@@ -56,11 +56,11 @@ def install(environment: Path, extras: list[str]) -> None:
         "--no-compile",
     )
     index = os.environ.get("TORCH_INDEX")
-    if index and extras:
+    wanted = requirements(Path("pyproject.toml"), extras)
+    if index and any(line.startswith("torch") for line in wanted):
         pins = Path("constraints.txt").read_text().splitlines()
         torch = next(line for line in pins if line.startswith("torch=="))
         subprocess.run([*pip, "--no-deps", "--index-url", index, torch], check=True)
-    wanted = requirements(Path("pyproject.toml"), extras)
     subprocess.run([*pip, "--constraint", "constraints.txt", *wanted], check=True)
 
 
