@@ -39,12 +39,12 @@ HEAD = ROOT / "gateway/sidecar/heads/injection.npz"
 ORIGINS = ("user", "tool")
 POOLS = ("mean1", "mean3", "mean5", "mean6")
 HIDDEN, EPOCHS, NETS = 48, 3, 2
-SHARE = 0.25
+SHARE = {"user": 0.25, "tool": 0.5}
 """Of the head in what the model check says; the rest is the fast check's."""
-UNSEEN, UNSEEN_ONE = 0.01, 0.02
+UNSEEN, UNSEEN_ONE = 0.01, 0.01
 """Shares of harmless texts that may be flagged: in the mean over sources that were left out, and of each of them, where
 it has ``ENOUGH`` texts. NotInject, written to be taken for attacks, may have ``HARD`` times as many."""
-ENOUGH, HARD = 100, 3
+ENOUGH, HARD = 100, 5
 
 
 class Encoder:
@@ -226,7 +226,8 @@ def train(made: Sequence[Text], origin: str, encoder: Encoder) -> tuple[dict[str
     parts = Parts(made, origin)
     log.info("%s", f"{origin}: {len(made)} texts, {len(parts.owner)} parts")
     left = unseen(made, parts, fold_of(made), encoder)
-    stacked = SHARE * left.head + (1 - SHARE) * left.fast
+    head, own = SHARE[origin], 1 - SHARE[origin]
+    stacked = head * left.head + own * left.fast
     fast_shift, stack_shift = shift(made, left.fast), shift(made, stacked)
     fast = left.fast + fast_shift
     report: dict[str, Any] = {
@@ -247,7 +248,7 @@ def train(made: Sequence[Text], origin: str, encoder: Encoder) -> tuple[dict[str
     x, owner = read(made, wording(made_weights), encoder)
     # The stack takes the fast check's log-odds as they are served, shift and all.
     made_weights["bias"] = round(made_weights["bias"] + fast_shift, 4)
-    made_weights["stack"] = [SHARE, 1 - SHARE, round(stack_shift - (1 - SHARE) * fast_shift, 4)]
+    made_weights["stack"] = [head, own, round(stack_shift - own * fast_shift, 4)]
     return report, made_weights, train_head(x, [made[index] for index in owner])
 
 

@@ -10,12 +10,13 @@ import numpy as np
 from scipy.sparse import csr_matrix, hstack
 from sklearn.linear_model import LogisticRegression
 
-from gateway.guards.evaluation import Wording, WordingWeights, form, grams, passages, plain, words
+from gateway.guards.evaluation import SENSE_MARK, Wording, WordingWeights, form, grams, passages, plain, words
 from gateway.text.chunks import chunks
 from training.injection_texts import OWN, Text, weights
 
-GRAM, FORM_SCALE, C = 0.2, 0.3, 3
-"""What a gram counts, and a measure in standard deviations; and the inverse strength of regularisation."""
+GRAM, SENSE, FORM_SCALE, C = 0.2, 0.5, 0.3, 3
+"""What a gram counts, a sense, and a measure in standard deviations; and the inverse strength of regularisation. Senses
+count more, as they carry over to sources that share no words."""
 LEAST, SOURCES, MOST = 3, 2, 12_000
 """Parts that a gram must be in, and sources; grams that are kept."""
 HARMLESS = 15_000
@@ -85,7 +86,7 @@ class Parts:
         rows = np.flatnonzero(train[self.owner] & (self.attack == 1))
         count = Counter(gram for row in rows for gram in self.grams[row] if gram.isalpha() or " " in gram)
         names = [gram for gram, _ in count.most_common(1500)]
-        x = _matrix([self.grams[row] for row in rows], names, 1.0)
+        x = _matrix([self.grams[row] for row in rows], names, np.ones(len(names)))
         kinds = {}
         for label in KINDS:
             target = np.array([self.made[self.owner[row]].label == label for row in rows])
@@ -118,7 +119,7 @@ class _Fitted:
 
     def _inputs(self, rows: np.ndarray) -> csr_matrix:
         shape = np.clip(self._parts.form[rows], self._low, self._high)
-        found = _matrix([self._parts.grams[row] for row in rows], self._names, GRAM)
+        found = _matrix([self._parts.grams[row] for row in rows], self._names, _scales(self._names))
         return hstack([found, csr_matrix((shape - self._mean) / self._scale * FORM_SCALE)]).tocsr()
 
     def log_odds(self, rows: np.ndarray) -> np.ndarray:
@@ -127,7 +128,9 @@ class _Fitted:
     def weights(self) -> dict[str, Any]:
         learned = self._model.coef_[0]
         measured = learned[len(self._names) :] * FORM_SCALE / self._scale
-        by_gram = {name: float(learned[number] * GRAM) for number, name in enumerate(self._names)}
+        by_gram = dict(
+            zip(self._names, (learned[: len(self._names)] * _scales(self._names)).tolist(), strict=True)
+        )
         kept = sorted(by_gram, key=lambda gram: -abs(by_gram[gram]) * self._count[gram] ** 0.25)[:MOST]
         return {
             "grams": {gram: round(by_gram[gram], 3) for gram in sorted(kept)},
@@ -142,14 +145,18 @@ class _Fitted:
         }
 
 
-def _matrix(found: Sequence[set[str]], names: Sequence[str], value: float) -> csr_matrix:
+def _scales(names: Sequence[str]) -> np.ndarray:
+    return np.array([SENSE if name.startswith(SENSE_MARK) else GRAM for name in names])
+
+
+def _matrix(found: Sequence[set[str]], names: Sequence[str], scales: np.ndarray) -> csr_matrix:
     numbers = {name: number for number, name in enumerate(names)}
     columns: list[int] = []
     ends = [0]
     for each in found:
         columns.extend(numbers[gram] for gram in each if gram in numbers)
         ends.append(len(columns))
-    return csr_matrix((np.full(len(columns), value), columns, ends), shape=(len(found), len(names)))
+    return csr_matrix((scales[columns], columns, ends), shape=(len(found), len(names)))
 
 
 def wording(weights_: dict[str, Any]) -> Wording:

@@ -22,6 +22,7 @@ from gateway.guards.scanners.passages import passages
 from gateway.guards.scanners.pii import Pii, apart
 from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
 from gateway.guards.scanners.secrets import Secrets
+from gateway.guards.scanners.senses import MARK as SENSE_MARK
 from gateway.guards.scanners.topics import Topics
 from gateway.guards.scanners.toxicity import CATEGORIES as TOXICITY_CATEGORIES
 from gateway.guards.scanners.toxicity import scorer as toxicity_scorer
@@ -34,6 +35,7 @@ __all__ = [
     "INJECTION_CLEAR",
     "INJECTION_WEIGHTS",
     "NGRAM_SMOOTHING",
+    "SENSE_MARK",
     "TOXICITY_CATEGORIES",
     "Guards",
     "Ngrams",

@@ -17,6 +17,7 @@ import orjson
 from gateway.guards.scanners.disguise import readings
 from gateway.guards.scanners.normalised import plain
 from gateway.guards.scanners.passages import LEAST, Span, around, passages, segments
+from gateway.guards.scanners.senses import senses
 from gateway.text.chunks import chunks
 from gateway.text.linear import LinearModel, Measures, log_odds
 
@@ -107,11 +108,12 @@ def words(text: str) -> list[str]:
 
 
 def grams(tokens: Sequence[str]) -> set[str]:
-    """The different words, pairs of words, and runs of three."""
+    """The different words, pairs of words, runs of three, and senses."""
     found = set(tokens)
     found.discard(START)
     found.update(map(" ".join, pairwise(tokens)))
     found.update(map(" ".join, zip(tokens, tokens[1:], tokens[2:], strict=False)))
+    found |= senses(tokens)
     return found
 
 
