@@ -38,7 +38,9 @@ class PrometheusServer:
             shutil.copy(SHIPPED / name, folder)
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=SECONDS)
+        self._http = httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=SECONDS
+        )
         self._log = (folder / "log").open("w+")
         self._process = subprocess.Popen(
             [
@@ -99,7 +101,7 @@ class PrometheusServer:
                 and all(at >= asked for at in started)
             ):
                 return
-            time.sleep(0.05)
+            time.sleep(0.2)
         raise AssertionError(f"not scraped: {[(one['scrapeUrl'], one['lastError']) for one in targets]}")
 
     def _started(self, target: Mapping[str, Any]) -> float:

@@ -41,11 +41,13 @@ def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: st
         text=True,
     )
     url = f"http://127.0.0.1:{port}"
+    # One for all questions, and without certificates, which take longer to load than an answer.
+    http = httpx.Client(timeout=300, verify=False)
     try:
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                if httpx.get(f"{url}/readyz", timeout=300).status_code == 200:
+                if http.get(f"{url}/readyz").status_code == 200:
                     break
             except httpx.TransportError:
                 pass
@@ -55,5 +57,6 @@ def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: st
             raise AssertionError("the gateway is not ready:\n" + log.read())
         yield url
     finally:
+        http.close()
         stop(process)
         log.close()
