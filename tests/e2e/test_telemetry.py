@@ -226,6 +226,22 @@ async def test_a_repeated_answer_that_passes_no_stage_is_traced_too(
     assert [span.name for span in requests] == ["POST /v1/chat/completions"] * 3
 
 
+async def test_what_was_left_out_of_a_conversation_is_told(receiver: Receiver, tmp_path: Path) -> None:
+    message = "This model's maximum context length is 10 tokens."
+    refused = {"error": {"message": message, "code": "context_length_exceeded"}}
+    turns = [{"role": ("user", "assistant")[i % 2], "content": f"{i} {'x' * 50}"} for i in range(9)]
+    body = {"model": "up", "input": turns, "truncation": "auto"}
+    async with FakeUpstream(reply(refused, status=400), reply(completion())) as up:
+        [answer] = await traced(tmp_path, a_policy(receiver, up), body, path="/v1/responses")
+    assert answer.status_code == 200
+    told = one(receiver.of(TRACE), "tollgate.truncate").attributes
+    assert told["tollgate.truncate.messages"] == 9
+    assert told["tollgate.truncate.left_out"] == int(answer.headers["x-tollgate-truncated"])
+    failed, answered = receiver.of(TRACE, "client")
+    assert failed.attributes["error.type"]
+    assert "error.type" not in answered.attributes
+
+
 async def test_a_request_that_waited_has_a_span_of_its_wait(receiver: Receiver, tmp_path: Path) -> None:
     hold = asyncio.Event()
     async with FakeUpstream((hold, *reply(completion())), reply(completion())) as up:
@@ -359,11 +375,15 @@ async def test_the_conventions_own_repository_has_other_names(receiver: Receiver
         async with serving(tmp_path / "policies", policy) as gateway:
             asked = chat("up", stream=True, top_k=3)
             await gateway.http.post("/v1/chat/completions", json=asked, headers=CALLER)
-            await gateway.http.post("/v1/embeddings", json={"model": "up", "input": "x"}, headers=CALLER)
+            texts = {"model": "up", "input": "x", "dimensions": 1, "encoding_format": "float"}
+            await gateway.http.post("/v1/embeddings", json=texts, headers=CALLER)
     told = one(receiver.of(TRACE), "chat u-1").attributes
     assert told["gen_ai.provider.name"] == "openai"
     assert told["gen_ai.request.top_k"] == 3
     assert isinstance(told["gen_ai.request.top_k"], int)
+    embedded = one(receiver.of(TRACE), "embeddings u-1").attributes
+    assert embedded["gen_ai.embeddings.dimension.count"] == 1
+    assert embedded["gen_ai.request.encoding_formats"] == ["float"]
     values = {
         name.removeprefix("gen_ai.client."): [
             getattr(point, "as_int", None) or point.sum for _, point in points

@@ -41,6 +41,7 @@ PROVIDERS: Mapping[str, str] = {
 
 _OLDEST_NAMES: Mapping[str, str | None] = {
     "gen_ai.provider.name": "gen_ai.system",
+    "gen_ai.embeddings.dimension.count": None,
     "gen_ai.request.stream": None,
     "gen_ai.response.time_to_first_chunk": None,
     "gen_ai.usage.cache_read.input_tokens": None,
@@ -71,6 +72,7 @@ _NUMBERS: tuple[tuple[str, str, type[int] | type[float]], ...] = (
     ("seed", "gen_ai.request.seed", int),
 )
 _MOST_STOPS, _LONGEST_STOP = 16, 64
+_ENCODINGS = ("float", "base64")
 _OUTPUTS = {"text": "text", "json_object": "json", "json_schema": "json"}
 
 
@@ -134,6 +136,12 @@ def request_attributes(request: ChatRequest, model: str) -> Attributes:
         found["gen_ai.request.choice.count"] = request.choices
     if request.stream:
         found["gen_ai.request.stream"] = True
+    if request.embeds:
+        dimensions, encoding = params.get("dimensions"), params.get("encoding_format")
+        if type(dimensions) is int:
+            found["gen_ai.embeddings.dimension.count"] = dimensions
+        if isinstance(encoding, str) and encoding in _ENCODINGS:
+            found["gen_ai.request.encoding_formats"] = (encoding,)
     wanted = params.get("response_format")
     kind_wanted = wanted.get("type") if isinstance(wanted, Mapping) else None
     if isinstance(kind_wanted, str) and kind_wanted in _OUTPUTS:
