@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import yaml
@@ -82,15 +82,33 @@ def _model_tier() -> Iterator[Row]:
     folder = Path(tempfile.mkdtemp(prefix="tg-"))
     config = SidecarConfig(socket=str(folder / "s"))
     argv = [sys.executable, "-m", "gateway.sidecar.worker"]
-    with running(argv, cores={0}, env={CONFIG: config.to_json(), "HF_HUB_OFFLINE": "1"}):
-        busy = os.getloadavg()[0]
-        for what, times in asyncio.run(_ask(Path(config.socket))).items():
-            p50 = statistics.median(times) * 1000
-            note = f"p99 {statistics.quantiles(times, n=100)[98] * 1000:.1f} ms; sidecar on one core, load {busy:.1f}"
+    with running(argv, cores={0}, env={CONFIG: config.to_json(), "HF_HUB_OFFLINE": "1"}) as sidecar:
+        for what, looks in asyncio.run(_ask(Path(config.socket), sidecar)).items():
+            p50 = statistics.median(look.passed for look in looks) * 1000
+            p99 = statistics.quantiles((look.passed for look in looks), n=100)[98] * 1000
+            worked = statistics.mean(look.worked for look in looks) * 1000
+            note = (
+                f"{worked:.1f} ms of processor time, p99 {p99:.1f} ms; sidecar on one core, machine's load "
+                f"{os.getloadavg()[0]:.1f}"
+            )
             yield Row(f"model check, {what}: ms for 1,000 characters, p50", p50, "≤ 25", p50 <= 25, note)
 
 
-async def _ask(socket: Path) -> dict[str, list[float]]:
+class _Look(NamedTuple):
+    """Seconds that one judgement took."""
+
+    passed: float
+    worked: float
+    """By processors, ours and the sidecar's, which other programs lengthen less than ``passed``."""
+
+
+def _worked(pid: int) -> float:
+    """Seconds of processor time of this process and of ``pid``, which counts in hundredths."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return time.process_time() + (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+async def _ask(socket: Path, sidecar: int) -> dict[str, list[_Look]]:
     client = SidecarClient(socket)
     rng = random.Random(1)
     for _ in range(600):
@@ -117,14 +135,14 @@ async def _ask(socket: Path) -> dict[str, list[float]]:
         "injection, with a second look at what is hidden": lambda: injected.thorough([hiding(rng)], "user"),
         "both, and an embedding": lambda: together(text(rng)),
     }
-    times: dict[str, list[float]] = {name: [] for name in looks}
+    found: dict[str, list[_Look]] = {name: [] for name in looks}
     for _ in range(TEXTS):
         for name, look in looks.items():
-            began = time.perf_counter()
+            worked, began = _worked(sidecar), time.perf_counter()
             await look()
-            times[name].append(time.perf_counter() - began)
+            found[name].append(_Look(time.perf_counter() - began, _worked(sidecar) - worked))
     await client.aclose()
-    return times
+    return found
 
 
 def _lag() -> Iterator[Row]:
