@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
-from gateway.admin.api import session
+from gateway.admin.api import oidc, session
 from gateway.admin.endpoint import routes as admin_routes
 from gateway.admin.site import Site
 from gateway.children import watchdog
@@ -23,7 +23,8 @@ from gateway.children.process_pool import ProcessPool
 from gateway.control.control_socket import publish_keys
 from gateway.control.peers import Peers
 from gateway.guards.actions.offload import MAX_WAIT
-from gateway.identity.session import Seal
+from gateway.identity.oidc import Provider
+from gateway.identity.session import PendingSignIn, Seal, Session
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.key_store import state_files
@@ -115,8 +116,13 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             await scanning.aclose()
             metrics.flush()
 
-    sessions = SessionAuth(Seal(settings.session_secret or secrets.token_hex(), "admin session"))
-    admin_operations = [*admin.operations(site), *session.operations(sessions)]
+    secret = settings.session_secret or secrets.token_hex()
+    sessions = SessionAuth(Seal(secret, "admin session", Session))
+    admin_operations = [
+        *admin.operations(site),
+        *session.operations(sessions),
+        *oidc.operations(sessions, Seal(secret, "sign-in", PendingSignIn), Provider(state.outgoing)),
+    ]
     endpoints = routes.build(
         metrics,
         pool,
@@ -131,7 +137,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     chat = next(route.app for route in endpoints if route.path == "/v1/chat/completions")
     page = [Route(playground.PATH, playground.Playground(chat), methods=["POST"]), *page_files.routes()]
     router = EndpointRouter([*endpoints, *admin_routes(admin_operations), *page], lifespan)
-    public = (*routes.PUBLIC, session.PATH, *page_files.paths())
+    public = (*routes.PUBLIC, session.PATH, *oidc.PATHS, *page_files.paths())
     guarded: ASGIApp = AuthMiddleware(router, public=public, sessions=sessions)
     if settings.metrics_port is not None:
         guarded = OperatorPort(guarded, settings.metrics_port, routes.OPERATORS)

@@ -11,6 +11,7 @@ import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from hashlib import sha256
+from typing import Generic, TypeVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -28,27 +29,54 @@ class Session(BaseModel):
     """Unix time."""
     csrf: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
     """What the page sends along with each change, and no other site can know."""
-    digest: str
-    """The SHA-256 of the key that it was begun with."""
+    digest: str = ""
+    """The SHA-256 of the key that it was begun with; empty where a provider said who it is, and the rest is set."""
+    issuer: str = ""
+    client_id: str = ""
+    subject: str = ""
+    name: str = ""
+    """For people to read."""
+    roles: tuple[str, ...] = ()
+    """Of those that the policy named."""
 
 
-class Seal:
-    """Encrypts and authenticates texts for cookies (AES-GCM), for one ``purpose`` each.
+class PendingSignIn(BaseModel):
+    """What a browser keeps while its user is at the provider."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    expires: float
+    """Unix time."""
+    issuer: str
+    state: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
+    nonce: str = Field(default_factory=lambda: secrets.token_urlsafe(24))
+    verifier: str = Field(default_factory=lambda: secrets.token_urlsafe(48))
+    """PKCE's (RFC 7636)."""
+
+
+Content = TypeVar("Content", Session, PendingSignIn)
+
+
+class Seal(Generic[Content]):
+    """Encrypts and authenticates what cookies hold (AES-GCM): one ``kind`` of content, for one ``purpose``.
 
     ``secret`` is the gateway's; whoever knows it can sign in as anyone. ``clock`` is Unix time.
     """
 
-    def __init__(self, secret: str, purpose: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, secret: str, purpose: str, kind: type[Content], clock: Callable[[], float] = time.time
+    ) -> None:
         key = sha256(b"tollgate " + purpose.encode() + b"\0" + secret.encode()).digest()
         self._cipher = AESGCM(key)
+        self._kind: type[Content] = kind
         self._clock = clock
 
-    def close(self, session: Session) -> str:
+    def close(self, session: Content) -> str:
         nonce = secrets.token_bytes(_NONCE)
         sealed = nonce + self._cipher.encrypt(nonce, session.model_dump_json().encode(), None)
         return _written(sealed)
 
-    def open(self, text: str) -> Session | None:
+    def open(self, text: str) -> Content | None:
         """None for one that was not sealed here, or is over."""
         if len(text) > MAX_COOKIE:
             return None
@@ -56,7 +84,7 @@ class Seal:
             sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
             if _written(sealed) != text:
                 return None
-            session = Session.model_validate_json(
+            session = self._kind.model_validate_json(
                 self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], None)
             )
         except (ValueError, InvalidTag, ValidationError):

@@ -8,12 +8,14 @@ the token that the page alone was told, as OWASP's "Cross-Site Request Forgery P
 from __future__ import annotations
 
 from hmac import compare_digest
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.types import Scope
 
 from gateway.errors import Forbidden, Unauthenticated
+from gateway.identity.api_keys import DEVELOPMENT
 from gateway.identity.session import Seal, Session
+from gateway.policy.schema.admin import Role
 from gateway.types import Principal
 from gateway.web.context import RequestContext
 
@@ -23,7 +25,7 @@ _CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
 
 
 class SessionAuth:
-    def __init__(self, seal: Seal) -> None:
+    def __init__(self, seal: Seal[Session]) -> None:
         self.seal = seal
 
     def principal(self, scope: Scope) -> Principal | None:
@@ -40,9 +42,12 @@ class SessionAuth:
         if session is None:
             raise ended()
         check_origin(scope)
+        holder = self.holder(scope, session)
         if scope["method"] not in ("GET", "HEAD"):
             _check_token(scope, session)
-        return self.holder(scope, session)
+            if self.role(scope, session) != "admin":
+                raise Forbidden("Your role is to look: changes are for admins.", code="wrong_role")
+        return holder
 
     def session(self, scope: Scope) -> Session | None:
         """The session that a request is part of, where there is one and its key is still accepted."""
@@ -56,12 +61,27 @@ class SessionAuth:
         return session
 
     def holder(self, scope: Scope, session: Session) -> Principal:
-        """Raises ``Unauthenticated`` where its key is not accepted any more."""
-        authenticator = RequestContext.of(scope).runtime.authenticator
+        """Raises ``Unauthenticated`` where its key is not accepted any more, or its role is none any more."""
+        runtime = RequestContext.of(scope).runtime
+        if not session.digest:
+            if self.role(scope, session) is None:
+                raise ended()
+            key_id = "oidc:" + quote(session.subject, safe="/:@+|~", errors="backslashreplace")
+            return Principal(key_id, DEVELOPMENT.tenant, models=(), scopes=("admin",))
+        authenticator = runtime.authenticator
         try:
             return authenticator.holder(bytes.fromhex(session.digest), scope)
         except Unauthenticated:
             raise ended() from None
+
+    def role(self, scope: Scope, session: Session) -> Role | None:
+        """By the policy in force: None where it does not trust the provider any more, or knows none of the roles."""
+        if session.digest:
+            return "admin"
+        oidc = RequestContext.of(scope).runtime.policy.admin.oidc
+        if oidc is None or (oidc.issuer, oidc.client_id) != (session.issuer, session.client_id):
+            return None
+        return oidc.role_of(session.roles)
 
 
 def cookie(scope: Scope, name: str) -> str:

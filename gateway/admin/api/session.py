@@ -12,6 +12,7 @@ from gateway.admin.endpoint import Handle, Reply, Request, Strict, Told
 from gateway.errors import Forbidden
 from gateway.identity.api_keys import digest_of
 from gateway.identity.session import Session
+from gateway.policy.schema.admin import Role
 from gateway.types import Principal
 from gateway.web.operation import JSON, Operation
 from gateway.web.session_auth import COOKIE, SessionAuth, check_origin, is_secure, set_cookie
@@ -27,7 +28,11 @@ class SignIn(Strict):
 class SessionState(Told):
     signed_in: bool
     name: str | None = None
-    """The key's id."""
+    """The key's id, or the person's name."""
+    role: Literal["admin", "viewer"] | None = None
+    """A viewer changes nothing."""
+    oidc: bool = False
+    """Whether one can sign in by an identity provider, too: at ``/admin/api/oidc/login``."""
     scopes: tuple[Literal["inference", "admin"], ...] = ()
     """``inference``, too: the playground needs no other key."""
     csrf: str | None = None
@@ -41,8 +46,8 @@ def operations(sessions: SessionAuth) -> list[tuple[Operation, Handle]]:
         check_origin(request.scope)
         session = sessions.session(request.scope)
         if session is None:
-            return SessionState(signed_in=False)
-        return _state(session, sessions.holder(request.scope, session))
+            return SessionState(signed_in=False, oidc=request.context.runtime.policy.admin.oidc is not None)
+        return _state(session, sessions.holder(request.scope, session), sessions.role(request.scope, session))
 
     async def begin(request: Request) -> Reply:
         check_origin(request.scope)
@@ -60,7 +65,7 @@ def operations(sessions: SessionAuth) -> list[tuple[Operation, Handle]]:
         header = set_cookie(
             COOKIE, sessions.seal.close(session), seconds=seconds, secure=is_secure(request.scope)
         )
-        return _reply(_state(session, principal), [header])
+        return _reply(_state(session, principal, "admin"), [header])
 
     async def end(request: Request) -> Reply:
         check_origin(request.scope)
@@ -82,10 +87,11 @@ def operations(sessions: SessionAuth) -> list[tuple[Operation, Handle]]:
     ]
 
 
-def _state(session: Session, principal: Principal) -> SessionState:
+def _state(session: Session, principal: Principal, role: Role | None) -> SessionState:
     return SessionState(
         signed_in=True,
-        name=principal.key_id,
+        name=session.name or principal.key_id,
+        role=role,
         scopes=principal.scopes,
         csrf=session.csrf,
         expires=session.expires,

@@ -51,7 +51,7 @@ function askToSignIn(note = "") {
   fill(app, signInView((signed) => {
     state = signed;
     enter();
-  }, note));
+  }, note, state?.oidc));
 }
 
 function enter() {

@@ -4,7 +4,21 @@ import { signIn } from "./api.js";
 import { h } from "./dom.js";
 import { problem } from "./parts.js";
 
-export function signInView(onsigned, note = "") {
+const REFUSED = {
+  state: "That sign-in was not begun here, or too long ago. Begin again.",
+  refused: "The identity provider refused to sign you in.",
+  provider: "The identity provider cannot be used now. The gateway's log has the reason.",
+  token: "The identity provider's answer is not valid. The gateway's log has the reason.",
+  role: "You are known, but none of your roles opens this page. Ask for one.",
+};
+
+/** `oidc`: whether the policy names an identity provider. */
+export function signInView(onsigned, note = "", oidc = false) {
+  const [, view, reason] = location.hash.split("/");
+  if (view === "sign-in") {
+    note = REFUSED[reason] || "You were not signed in.";
+    history.replaceState(null, "", "/admin");
+  }
   const key = h("input", { id: "key", type: "password", autocomplete: "off", spellcheck: "false", required: true, "aria-describedby": "key-note" });
   const trouble = h("div", {});
   const button = h("button.main", { type: "submit" }, "Sign in");
@@ -31,5 +45,7 @@ export function signInView(onsigned, note = "") {
   trouble, button);
   setTimeout(() => key.focus());
   return h("main.sign-in", { id: "main" }, h("h1", {}, h("img", { src: "/admin/assets/icon.svg", alt: "", width: 28, height: 28 }), "Tollgate"),
-    note && h("p.note", { role: "status" }, note), form);
+    note && h("p.note", { role: "status" }, note),
+    oidc && h("p", {}, h("a.button.wide-button", { href: "/admin/api/oidc/login" }, "Sign in with your organisation")),
+    oidc && h("p.note", {}, "or"), form);
 }

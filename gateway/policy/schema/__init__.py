@@ -26,6 +26,7 @@ from gateway.policy.schema.access import (
     Tenant,
     Tier,
 )
+from gateway.policy.schema.admin import Admin, Oidc
 from gateway.policy.schema.backends import (
     BACKEND_SECRETS,
     AnthropicBackend,
@@ -80,7 +81,7 @@ from gateway.policy.schema.models import (
 )
 from gateway.policy.schema.responses import ResponseSettings
 from gateway.policy.schema.telemetry import Telemetry
-from gateway.policy.schema.values import Frozen, Name, Network, Text, Timeout, parse_duration, sha256_digits
+from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
 
 __all__ = [
     "BACKEND_SECRETS",
@@ -116,6 +117,7 @@ __all__ = [
     "Ledger",
     "LengthGuard",
     "Model",
+    "Oidc",
     "OnSaturation",
     "OpenAIBackend",
     "PiiGuard",
@@ -217,14 +219,6 @@ class Billing(Frozen):
 
     shadow: Literal["house", "tenant"] = "house"
     judge: Literal["house", "tenant"] = "house"
-
-
-class Admin(Frozen):
-    """The page and the API at ``/admin``, for keys of scope ``admin``."""
-
-    enabled: bool = Field(default=False, strict=True)
-    session: Timeout = 43200.0
-    """How long one who signed in at the page stays so."""
 
 
 class Policy(Frozen):

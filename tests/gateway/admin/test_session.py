@@ -68,7 +68,11 @@ async def test_without_the_policys_word_there_is_no_page(tmp_path: Path) -> None
 
 
 async def test_a_key_opens_a_session_and_is_not_in_it(gateway: Gateway) -> None:
-    assert (await gateway.http.get("/admin/api/session")).json() == {"signed_in": False, "scopes": []}
+    assert (await gateway.http.get("/admin/api/session")).json() == {
+        "signed_in": False,
+        "oidc": False,
+        "scopes": [],
+    }
     response = await sign_in(gateway)
     state = response.json()
     assert (state["signed_in"], state["name"], state["scopes"]) == (True, "ops", ["admin"])
@@ -164,7 +168,7 @@ async def test_a_session_ends_by_the_policys_time(tmp_path: Path) -> None:
 @given(st.binary(max_size=60), st.integers(0, 200))
 def test_no_made_up_or_altered_text_is_a_session(noise: bytes, place: int) -> None:
     now = 1000.0
-    seal = Seal("secret", "admin session", lambda: now)
+    seal = Seal("secret", "admin session", Session, lambda: now)
     session = Session(expires=now + 60, digest="0" * 64, csrf="x")
     text = seal.close(session)
     assert seal.open(text) == session
@@ -172,7 +176,7 @@ def test_no_made_up_or_altered_text_is_a_session(noise: bytes, place: int) -> No
     at = place % len(text)
     altered = text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :]
     assert seal.open(altered) is None
-    assert Seal("another", "admin session", lambda: now).open(text) is None
-    assert Seal("secret", "sign-in", lambda: now).open(text) is None
+    assert Seal("another", "admin session", Session, lambda: now).open(text) is None
+    assert Seal("secret", "sign-in", Session, lambda: now).open(text) is None
     now += 60
     assert seal.open(text) is None
