@@ -187,6 +187,16 @@ async def compare_cost(pid: int, port: int) -> float:
     print(
         f"windows without: {[round(one) for one in taken[False]]}, with: {[round(one) for one in taken[True]]}"
     )
+    for is_open in (False, True):
+        page = asyncio.create_task(watch(url)) if is_open else None
+        await asyncio.sleep(1.0)
+        before, began = processor_seconds(pid), time.monotonic()
+        await asyncio.sleep(4 * WINDOW)
+        share = (processor_seconds(pid) - before) / (time.monotonic() - began)
+        print(f"without requests, {'with' if is_open else 'without'} the page: {share:.2%} of a core")
+        if page is not None:
+            page.cancel()
+            await asyncio.gather(page, return_exceptions=True)
     return open_ / without - 1
 
 
