@@ -73,7 +73,7 @@ def _queries(now: float) -> Iterator[tuple[str, Query]]:
         return lambda database: read_usage(database, where, by, interval)  # type: ignore[arg-type]
 
     def search(**where: object) -> Query:
-        return lambda database: find_requests(database, RequestFilter(**where), limit=51)  # type: ignore[arg-type]
+        return lambda database: find_requests(database, RequestFilter(**where), limit=50).rows  # type: ignore[arg-type]
 
     for days in (1, 30):
         for group in GROUPS:
@@ -87,7 +87,9 @@ def _queries(now: float) -> Iterator[tuple[str, Query]]:
     yield "requests, the newest", search()
     yield (
         "requests, a page in the middle",
-        lambda database: find_requests(database, RequestFilter(), limit=51, after=(now - 15 * DAY, "req")),
+        lambda database: (
+            find_requests(database, RequestFilter(), limit=50, after=(now - 15 * DAY, "req")).rows
+        ),
     )
     for name, where in (
         ("a tenant", {"tenant": "tenant-7"}),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from gateway.databases.database import Database
-from gateway.databases.tables import COUNTS, DAY, HALF, HOUR, SUM_KEYS, SUMMED, TOKENS
+from gateway.databases.tables import COUNTS, DAY, HALF, HOUR, SUMMED, TOKENS
 
 Group = Literal["tenant", "key", "model", "backend", "user_agent", "purpose", "reason"]
 Interval = Literal["hour", "day", "month"]
@@ -25,12 +25,10 @@ SUMS = (*COUNTS, *TOKENS, "cost_nanodollars")
 """The columns that rows have beside their groups."""
 _UNKNOWN = frozenset[Group](("backend", "user_agent"))
 """Of months."""
-_TABLE = f"SELECT start, {', '.join((*SUM_KEYS, *SUMMED))} FROM {{table}} WHERE {{where}}"
 _MONTHS = (
     "SELECT CAST(created AS BIGINT) AS start, tenant, key_id, model, '' AS backend, '' AS user_agent, purpose, reason, "
     + ", ".join(name for name in SUMMED if not name.startswith("cost"))
-    + f", cost_nanodollars >> {HALF} AS cost_high, cost_nanodollars & {2**HALF - 1} AS cost_low FROM months "
-    "WHERE {where}"
+    + f", cost_nanodollars >> {HALF} AS cost_high, cost_nanodollars & {2**HALF - 1} AS cost_low FROM months"
 )
 
 
@@ -84,26 +82,32 @@ def _query(
     parameters: dict[str, Any] = {"since": since, "until": until, **dict(where.equal)}
     equal = [f"{_COLUMNS[group]} = :{group}" for group, _ in where.equal]
 
-    def part(query: str, table: str, *span: str) -> str:
-        return query.format(table=table, where=" AND ".join((*span, *equal)))
+    names: dict[str, str] = {group: _COLUMNS[group] for group in by}
+    if starts is not None:
+        names = {"start": starts, **names}
+    grouping = f" GROUP BY {', '.join(str(number + 1) for number in range(len(names)))}" if names else ""
+    sums = [f"sum({name}) AS {name}" for name in SUMMED]
+    columns = ", ".join([*(f"{column} AS {name}" for name, column in names.items()), *sums])
 
-    within = ("start >= :since", "start < :until")
+    def part(table: str, *span: str) -> str:
+        # Each is summed by itself: to hand rows of 18 columns on to the union costs more than to add them up.
+        return f"SELECT {columns} FROM {table} WHERE {' AND '.join((*span, *equal))}{grouping}"
+
     if whole_days and first < last:
         parameters |= {"first": first, "last": last}
         parts = [
-            part(_TABLE, "days", "start >= :first", "start < :last"),
-            part(_TABLE, "hours", "start >= :since", "start < :first"),
-            part(_TABLE, "hours", "start >= :last", "start < :until"),
+            part("days", "start >= :first", "start < :last"),
+            part("hours", "start >= :since", "start < :first"),
+            part("hours", "start >= :last", "start < :until"),
         ]
     else:
-        parts = [part(_TABLE, "hours", *within)]
+        parts = [part("hours", "start >= :since", "start < :until")]
     if _UNKNOWN.isdisjoint(group for group, _ in where.equal):
-        parts.append(part(_MONTHS, "months", "created >= :since", "created < :until"))
-    names = [*([f"{starts} AS start"] if starts else []), *(f"{_COLUMNS[group]} AS {group}" for group in by)]
-    columns = [*names, *(f"sum({name}) AS {name}" for name in SUMMED)]
-    groups = ", ".join(str(number) for number in range(1, len(names) + 1))
-    grouping = f" GROUP BY {groups}" if groups else " HAVING count(*) > 0"
-    return f"SELECT {', '.join(columns)} FROM ({' UNION ALL '.join(parts)}) AS found{grouping}", parameters
+        parts.append(part(f"({_MONTHS}) AS months", "start >= :since", "start < :until"))
+    whole = ", ".join([*names, *sums])
+    # Without a group each part has a row, of nulls where nothing was found.
+    having = grouping or " HAVING sum(requests) IS NOT NULL"
+    return f"SELECT {whole} FROM ({' UNION ALL '.join(parts)}) AS found{having}", parameters
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
