@@ -4,7 +4,7 @@
 
 ``queries`` writes a ledger of a day's requests with the gateway's own writer (some minutes; ``--ledger`` keeps it for
 the next time), starts ``tollgate serve`` on it, and asks each question of the page's several times, over HTTP. ``cost``
-has a load generator send requests at an even pace while the page is closed and open in turns (its events once a second,
+has eight callers ask one request after the other while the page is closed and open in turns (its events once a second,
 the newest requests every three), and compares the processor time that the gateway took for a request. ``load`` opens
 the page in Chromium: bytes over the wire, and milliseconds until the first figures are shown.
 """
@@ -45,8 +45,8 @@ AGENTS = [f"client-{number}/1.{number % 7}" for number in range(30)]
 ADMIN, CALLER = "tg-admin-of-the-benchmark", "tg-caller-of-the-benchmark"
 AS_ADMIN = {"authorization": f"Bearer {ADMIN}"}
 TIMES_ASKED = 7
-PACE, WINDOW, WINDOWS = 60, 8.0, 12
-"""Requests a second, seconds of each window, and how many there are."""
+CALLERS, WINDOW, WINDOWS = 8, 6.0, 12
+"""Who ask one request after the other, seconds of each window, and how many there are."""
 
 
 def policy() -> dict[str, Any]:
@@ -181,9 +181,7 @@ async def compare_cost(pid: int, port: int) -> float:
                 page.cancel()
                 await asyncio.gather(page, return_exceptions=True)
     without, open_ = statistics.median(taken[False]), statistics.median(taken[True])
-    print(
-        f"processor time of a request at {PACE}/s: {without:.0f} µs without the page, {open_:.0f} µs with it open"
-    )
+    print(f"processor time of a request: {without:.0f} µs without the page, {open_:.0f} µs with it open")
     print(
         f"windows without: {[round(one) for one in taken[False]]}, with: {[round(one) for one in taken[True]]}"
     )
@@ -201,14 +199,19 @@ async def compare_cost(pid: int, port: int) -> float:
 
 
 async def load(http: httpx.AsyncClient, seconds: float) -> int:
-    """Sends ``PACE`` requests a second for so long; returns how many."""
-    begin, sent = time.monotonic(), 0
+    """Has ``CALLERS`` ask for so long; returns how often they did."""
+    end, sent = time.monotonic() + seconds, 0
     headers = {"authorization": f"Bearer {CALLER}"}
-    while time.monotonic() < begin + seconds:
-        body = {"model": MODELS[sent % len(MODELS)], "messages": [{"role": "user", "content": f"Hi {sent}"}]}
-        (await http.post("/v1/chat/completions", json=body, headers=headers)).raise_for_status()
-        sent += 1
-        await asyncio.sleep(max(0.0, begin + sent / PACE - time.monotonic()))
+
+    async def ask() -> None:
+        nonlocal sent
+        while time.monotonic() < end:
+            sent += 1
+            question = {"role": "user", "content": f"Hi {sent}"}
+            body = {"model": MODELS[sent % len(MODELS)], "messages": [question]}
+            (await http.post("/v1/chat/completions", json=body, headers=headers)).raise_for_status()
+
+    await asyncio.gather(*(ask() for _ in range(CALLERS)))
     return sent
 
 

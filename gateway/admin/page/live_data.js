@@ -43,6 +43,7 @@ export class LiveData {
 
   add(sample) {
     const before = this.latest;
+    if (before && sample.at === before.at) return;  // who comes in between two samples is told the last one twice
     // Workers that were replaced begin to count anew.
     if (before && (sample.at <= before.at || total(sample.counters.requests) < total(before.counters.requests))) this.samples = [];
     this.samples.push(sample);
