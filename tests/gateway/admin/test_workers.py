@@ -1,0 +1,144 @@
+"""The admin API of a real ``tollgate serve`` with two workers: figures of both, a policy's history and way back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import yaml
+
+from tests.serving import KEY, a_policy, chat, key
+
+ADMIN = "tg-admin-1"
+SECRET = "sk-written-into-the-file"
+TIMES = 16
+
+
+@dataclass
+class Served:
+    url: str
+    file: Path
+
+    def get(self, path: str) -> Any:
+        return self._told("GET", path)
+
+    def post(self, path: str, body: Any) -> Any:
+        return self._told("POST", path, content=orjson.dumps(body))
+
+    def chat(self, model: str) -> int:
+        """Over a connection of its own, which either worker may accept."""
+        headers = {"authorization": f"Bearer {KEY}", "cache-control": "no-store"}
+        return httpx.post(
+            f"{self.url}/v1/chat/completions", json=chat(model), headers=headers, timeout=300
+        ).status_code
+
+    def live(self) -> Any:
+        with httpx.stream("GET", f"{self.url}/admin/api/live", headers=_ADMIN, timeout=300) as response:
+            line = next(line for line in response.iter_lines() if line.startswith("data: "))
+        return orjson.loads(line[6:])
+
+    def _told(self, method: str, path: str, **body: Any) -> Any:
+        response = httpx.request(method, f"{self.url}/admin/api{path}", headers=_ADMIN, timeout=300, **body)
+        assert response.is_success, response.text
+        return response.json()
+
+
+_ADMIN = {"authorization": f"Bearer {ADMIN}"}
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 300
+    while not true():
+        assert time.monotonic() < deadline, "not within 300 s"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("workers")
+    whole = a_policy("http://127.0.0.1:1/v1", admin={"enabled": True})
+    whole["keys"].append(key(ADMIN, "ops", tenant="ops", scopes=["admin"]))
+    whole["tenants"] = {"acme": {"quotas": {"requests_per_minute": 1000}}}
+    whole["backends"]["up"]["api_key"] = SECRET
+    file = folder / "policies" / "gateway.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(whole))
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    command = [sys.executable, "-m", "gateway", "serve", "--policies", str(file.parent), "--port", str(port)]
+    environment = {
+        **os.environ,
+        "TOLLGATE_STATE_DIR": str(folder / "state"),
+        "TOLLGATE_SHUTDOWN_DELAY": "0",
+    }
+    log = (folder / "log").open("w")
+    process = subprocess.Popen([*command, "--workers", "2"], env=environment, stdout=log, stderr=log)
+    served = Served(f"http://127.0.0.1:{port}", file)
+
+    def both_answer() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        try:
+            return bool(served.live()["workers"] == 2)
+        except (httpx.TransportError, StopIteration, AssertionError):
+            return False
+
+    try:
+        until(both_answer)
+        yield served
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(300)
+        log.close()
+
+
+def test_figures_are_those_of_all_workers(served: Served) -> None:
+    assert {served.chat("fake") for _ in range(TIMES)} == {200}
+    label = "fake\tscripted\t200"
+    until(lambda: served.live()["counters"]["requests"].get(label) == TIMES)
+    assert sum(served.live()["histograms"]["first_token"]["counts"]) == TIMES
+    tenants = {one["name"]: one for one in served.get("/tenants")["tenants"]}
+    [limit] = tenants["acme"]["limits"]
+    assert limit["used"] == TIMES, "counted by each worker in its own memory"
+    until(lambda: len(served.get(f"/requests?limit={2 * TIMES}")["requests"]) == TIMES)
+    for found in served.get(f"/requests?limit={TIMES}")["requests"]:
+        assert served.get(f"/requests/{found['id']}")["receipt"]["id"] == found["id"], "whoever keeps it"
+
+
+def test_the_policys_history_tells_changes_and_no_secret_and_leads_back(served: Served) -> None:
+    first = served.get("/policy")["policy"]
+    before = served.file.read_text()
+    assert SECRET in before and "(hidden)" in first["files"]["gateway.yaml"]
+    changed = yaml.safe_load(before)
+    changed["models"]["later"] = changed["models"]["fake"]
+    changed["backends"]["up"]["api_key"] = SECRET + "-2"
+    served.file.write_text(yaml.safe_dump(changed))
+    # Of both workers: each takes it up by itself.
+    until(lambda: all("later" in served.get("/policy")["models"] for _ in range(TIMES)))
+    second = served.get("/policy")
+    assert second["policy"]["generation"] == first["generation"] + 1
+    assert "+  later:" in second["policy"]["diff"]
+    generations = served.get("/policy/history")["generations"]
+    assert [one["generation"] for one in generations[:2]] == [first["generation"] + 1, first["generation"]]
+    assert generations[0]["added"] > 0
+    earlier = served.get(f"/policy/history/{first['generation']}")
+    assert earlier["files"] == first["files"]
+    rolled = served.post("/policy/rollback", {"generation": first["generation"]})
+    assert rolled["in_force"] and served.file.read_text() == before
+    until(lambda: {served.chat("later") for _ in range(TIMES)} == {404})
+    newest = served.get("/audit")["entries"][0]
+    assert newest["action"] == "policy.roll_back" and newest["ok"]
+    told = orjson.dumps(
+        [first, second, generations, earlier, rolled, served.get("/audit"), served.get("/policy")]
+    )
+    assert SECRET.encode() not in told
