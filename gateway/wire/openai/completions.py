@@ -19,7 +19,7 @@ from gateway.wire.openai.events_to_chunks import read_chunks
 
 PATH = "/completions"
 
-Tokens = Annotated[json_body.Items[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Tokens = Annotated[json_body.Items[Annotated[int, Field(ge=0, le=2**53)]], Field(min_length=1)]
 
 
 class CompletionBody(Sampling):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import RequestLimits
@@ -45,8 +45,17 @@ class Reasoning(Lenient):
     summary: str | None = None
 
 
+_CONVERSATION: list[Json] = [
+    {"required": ["input"], "properties": {"input": {"type": ["string", "array"]}}},
+    {"required": ["previous_response_id"], "properties": {"previous_response_id": {"type": "string"}}},
+]
+"""One of the two must be there, and not null."""
+
+
 class InputBody(Lenient):
     """What every endpoint takes that reads a conversation."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": _CONVERSATION})
 
     model: Annotated[str, Field(min_length=1)]
     input: str | json_body.Items[dict[str, Any]] | None = None
