@@ -29,7 +29,7 @@ def spendings(draw: st.DrawFn) -> Row:
 def test_sums_are_exact(asked: list[Row], spent: list[Row]) -> None:
     columns = [(row, list(REQUESTS)) for row in asked] + [(row, list(SPENDINGS)) for row in spent]
     wanted = [
-        sum(int(row[names.index(name)] or 0) for row, titles in columns)
+        sum(int(row[names.index(name)] or 0) for row, names in columns)
         for name in ("cost_nanodollars", "prompt_tokens")
     ]
     for length, sums in zip((HOUR, DAY), sums_of(asked, spent), strict=True):
