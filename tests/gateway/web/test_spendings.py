@@ -78,7 +78,8 @@ CHAT = "/v1/chat/completions"
 
 @pytest.mark.parametrize("payer", ["house", "tenant"])
 async def test_copies_and_judges_are_booked_on_whom_the_policy_says(tmp_path: Path, payer: str) -> None:
-    guards = {"injection": {"on": ["input"], "action": "block", "checks": ["fast"], "judge": "guard"}}
+    judge = {"model": "guard", "unsure": [0, 1]}
+    guards = {"injection": {"on": ["input"], "action": "block", "checks": ["fast"], "judge": judge}}
     tenants = {"acme": {"quotas": {"requests_per_minute": 1, "concurrent_requests": 1}}}
     billing = {"shadow": payer, "judge": payer}
     async with (
@@ -98,7 +99,8 @@ async def test_copies_and_judges_are_booked_on_whom_the_policy_says(tmp_path: Pa
             labels = f'model="{model}",purpose="{purpose}",tenant="{other}"'
             assert metrics[f"tollgate_cost_dollars_total{{{labels}}}"] == pytest.approx(dollars)
         receipt = (await gateway.http.get(f"/v1/requests/{answer.headers['x-request-id']}")).json()["stages"]
-        assert receipt["judge"] == {"model": "guard", "asked": 1, "cost_usd": 0.001, "paid_by": payer}
+        told = {"model": "guard", "asked": 1, "remembered": 0, "found": {}, "cost_usd": 0.001, "paid_by": payer}
+        assert receipt["judge"] == told
         assert receipt["quota"]["cost_usd"] == 0.00001
 
 
