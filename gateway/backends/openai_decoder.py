@@ -61,7 +61,7 @@ class OpenAIStreamDecoder:
         return chunks
 
     def pieces(self, part: bytes) -> Sequence[Chunk]:
-        if not self._limits.has_room(len(part)):
+        if self.done or not self._limits.has_room(len(part)):
             return ()
         chunks: list[Chunk] = []
         for data in self._reader.plain_events(part) or ():

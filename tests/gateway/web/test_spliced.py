@@ -43,6 +43,7 @@ SCRIPTS: dict[str, list[list[Step]]] = {
     "two choices": [[ROLE, *(sse(delta(w, index=i)) for w in "abc" for i in (0, 1)), FINISH, END]],
     "nonsense": [[ROLE, *WORDS[:2], b"data: {nonsense\n\n", *WORDS[2:], FINISH, USAGE, END]],
     "an error": [[ROLE, *WORDS[:3], sse({"error": {"message": "no more", "code": "boom"}})]],
+    "words behind the end": [[ROLE, *WORDS, FINISH, USAGE, END, WORDS[0], WORDS[1]]],
     "an end without a reason": [[ROLE, *WORDS[:3]]],
     "continued by another": [
         [ROLE, *WORDS[:3], Action.ABORT],
