@@ -115,6 +115,9 @@ class Definitions:
 
     @property
     def sentences(self) -> list[str]:
-        """Names that are sentences, with spaces between their words."""
+        """Names that are sentences: with spaces between their words, or as they are if they are no identifiers."""
         split = (_WORDS.findall(name) for name in self.names if _NAME.fullmatch(name))
-        return [" ".join(words).lower() for words in split if len(words) >= _SENTENCE]
+        return [
+            *(" ".join(words).lower() for words in split if len(words) >= _SENTENCE),
+            *(name for name in self.names if not _IDENTIFIER.fullmatch(name) and not _NAME.fullmatch(name)),
+        ]

@@ -99,7 +99,14 @@ async def test_copies_and_judges_are_booked_on_whom_the_policy_says(tmp_path: Pa
             labels = f'model="{model}",purpose="{purpose}",tenant="{other}"'
             assert metrics[f"tollgate_cost_dollars_total{{{labels}}}"] == pytest.approx(dollars)
         receipt = (await gateway.http.get(f"/v1/requests/{answer.headers['x-request-id']}")).json()["stages"]
-        told = {"model": "guard", "asked": 1, "remembered": 0, "found": {}, "cost_usd": 0.001, "paid_by": payer}
+        told = {
+            "model": "guard",
+            "asked": 1,
+            "remembered": 0,
+            "found": {},
+            "cost_usd": 0.001,
+            "paid_by": payer,
+        }
         assert receipt["judge"] == told
         assert receipt["quota"]["cost_usd"] == 0.00001
 
