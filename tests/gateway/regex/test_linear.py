@@ -22,7 +22,7 @@ SCANS: dict[str, Callable[[str], object]] = {
     "readings": lambda text: list(disguise.readings(text, frozenset())),
     "words": wording.words,
     "form": lambda text: wording.form(text, ["a"]),
-    "sentences of the wording": lambda text: wording._SENTENCE.findall(text),
+    "passages of the wording": wording.passages,
     "sentences": lambda text: layered.sentences(text, 0, len(text)),
     "tokens": ngrams.tokens,
     "escapes": lambda text: Unescaping().feed(text),
