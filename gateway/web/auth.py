@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -13,6 +14,9 @@ from gateway.sidecar.api import TENANT
 from gateway.types import Principal
 from gateway.web.context import RequestContext
 from gateway.web.session_auth import SessionAuth
+
+if TYPE_CHECKING:
+    from gateway.runtime.runtime import Runtime
 
 
 class AuthMiddleware:
@@ -27,16 +31,26 @@ class AuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self._public:
             context = RequestContext.of(scope)
-            signed_in = None
-            if self._sessions is not None and scope["path"].startswith("/admin/"):
-                signed_in = self._sessions.principal(scope)
-            context.principal = signed_in or await context.runtime.authenticator.principal(scope)
-            _check_scope(context.principal, scope["path"])
+            context.principal = await self._caller(scope)
+            context.authenticate = partial(self._caller_by, scope)
             connection: ConnectionState | None = scope.get(CONNECTION_STATE)
             if connection is not None and not connection.authenticated:
                 connection.authenticate()
             TENANT.set(context.principal.tenant)  # for whatever this request's task does
         await self._app(scope, receive, send)
+
+    async def _caller(self, scope: Scope) -> Principal:
+        signed_in = None
+        if self._sessions is not None and scope["path"].startswith("/admin/"):
+            signed_in = self._sessions.principal(scope)
+        principal = signed_in or await RequestContext.of(scope).runtime.authenticator.principal(scope)
+        _check_scope(principal, scope["path"])
+        return principal
+
+    async def _caller_by(self, scope: Scope, runtime: Runtime) -> Principal:
+        later = dict(scope)
+        RequestContext(RequestContext.of(scope).request_id, runtime).put(later)
+        return await self._caller(later)
 
 
 def _check_scope(principal: Principal, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -32,6 +33,8 @@ class RequestContext:
     """The policy generation in force when the request arrived; it serves the request to its end."""
     started: float = field(default_factory=time.perf_counter)
     principal: Principal | None = None
+    authenticate: Callable[[Runtime], Awaitable[Principal]] | None = None
+    """Who the caller is by a later policy, for answers that go on for hours. Raises as authentication does."""
     deployment: str | None = None
     """The model that the path names, as Azure's do; it takes precedence over the body's."""
     error_body: ErrorWriter = openai_error

@@ -17,7 +17,7 @@ from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Request, Told
 from gateway.admin.site import Site
 from gateway.admin.snapshot import merged
-from gateway.errors import Overloaded
+from gateway.errors import GatewayError, Overloaded
 from gateway.web.body import ClientDisconnected, WhileConnected
 from gateway.web.event_stream import EventStream
 from gateway.web.operation import EVENTS, Operation
@@ -66,7 +66,10 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
                 with stream:
                     await stream.write(b"retry: 2000\n\n")
                     async for one in sampler.samples():
+                        if not await _may_watch(site, request):
+                            break  # a browser asks again, and is told why not
                         await stream.write(b"event: snapshot\ndata: " + orjson.dumps(one) + b"\n\n")
+                    await stream.end(b"")
         except ClientDisconnected:
             return
 
@@ -81,6 +84,19 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             live,
         ),
     ]
+
+
+async def _may_watch(site: Site, request: Request) -> bool:
+    """Whether the caller would be let in now: keys are revoked, and sessions end, while a page is open."""
+    runtime = site.current()
+    authenticate = request.context.authenticate
+    if authenticate is None or not runtime.policy.admin.enabled:
+        return False
+    try:
+        await authenticate(runtime)
+    except GatewayError:
+        return False
+    return True
 
 
 async def sample(site: Site) -> dict[str, Any]:

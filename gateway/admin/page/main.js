@@ -96,9 +96,18 @@ function show() {
   document.title = `${title} · Tollgate`;
   const place = h("div.view", {});
   fill(main, place);
-  const argument = rest.map(decodeURIComponent).join("/");
+  const argument = rest.map(decoded).join("/");
   const chosen = id === "requests" && argument ? request : view;
   leave = chosen(place, { live, state, argument }) || (() => {});
+}
+
+/** A link that was cut, or typed, may not be decodable. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 addEventListener("hashchange", () => {

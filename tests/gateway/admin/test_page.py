@@ -77,6 +77,12 @@ async def test_a_newcomer_sees_the_first_requests_waterfall(gateway: Gateway, pa
     assert KEY not in await page.run("document.documentElement.outerHTML")
 
 
+async def test_a_link_that_cannot_be_decoded_still_opens_its_view(gateway: Gateway, page: Page) -> None:
+    await sign_in(page)
+    await page.run("location.hash = '#/requests/req_%E0%A4%A'")
+    await page.until("document.querySelector('main').innerText.includes('is on record')")
+
+
 async def test_the_first_load_is_small(gateway: Gateway, page: Page) -> None:
     await sign_in(page)
     await page.until("document.querySelectorAll('.figure').length > 0")

@@ -148,6 +148,35 @@ async def test_a_revoked_key_ends_its_sessions(gateway: Gateway) -> None:
     assert (await gateway.http.get("/admin/api/session")).json()["signed_in"] is False
 
 
+@pytest.mark.parametrize("by_cookie", [True, False])
+async def test_a_revoked_key_ends_the_stream_of_an_open_page(gateway: Gateway, by_cookie: bool) -> None:
+    headers = {} if by_cookie else {"authorization": f"Bearer {ADMIN}"}
+    if by_cookie:
+        await sign_in(gateway)
+    fresh = policy()
+    fresh["keys"] = [one for one in fresh["keys"] if one["id"] != "ops"]
+    async with gateway.http.stream("GET", "/admin/api/live", headers=headers) as response:
+        assert response.status_code == 200
+        gateway.write(fresh)
+        async with asyncio.timeout(300):
+            async for _ in response.aiter_lines():  # until the gateway ends it
+                pass
+    assert (await gateway.http.get("/admin/api/live", headers=headers)).status_code == 401
+
+
+async def test_an_edit_that_leaves_the_key_alone_leaves_the_stream_alone(gateway: Gateway) -> None:
+    await sign_in(gateway)
+    async with gateway.http.stream("GET", "/admin/api/live") as response:
+        fresh = policy()
+        fresh["keys"] = [one for one in fresh["keys"] if one["id"] != "far"]
+        gateway.write(fresh)
+        async with asyncio.timeout(300):
+            async for line in response.aiter_lines():
+                if '"generation":2' in line:
+                    return
+    raise AssertionError("the stream has ended")
+
+
 async def test_signing_out_takes_the_cookie(gateway: Gateway) -> None:
     await sign_in(gateway)
     response = await gateway.http.delete("/admin/api/session")
