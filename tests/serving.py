@@ -120,8 +120,13 @@ class Gateway:
 
 
 @asynccontextmanager
-async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> AsyncIterator[Gateway]:
-    """A gateway for ``policy``, written to ``folder``; ``settings`` as in ``gateway.settings``."""
+async def serving(
+    folder: Path, policy: dict[str, Any], *, drain: int = 1, **settings: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway for ``policy``, written to ``folder``; ``settings`` as in ``gateway.settings``.
+
+    At its end it waits ``drain`` seconds for answers in flight.
+    """
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
@@ -143,7 +148,7 @@ async def serving(folder: Path, policy: dict[str, Any], **settings: Any) -> Asyn
         log_config=None,
         access_log=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=drain,
     )
     server = Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]))

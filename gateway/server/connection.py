@@ -91,6 +91,10 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         self._state.disconnect()
 
+    def shutdown(self) -> None:
+        self._state.stopping = True
+        super().shutdown()
+
     # LimitedConnection
 
     @property

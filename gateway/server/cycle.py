@@ -20,11 +20,15 @@ class ConnectionState:
     ``on_disconnect`` is called when the client disconnects; the request that is being served sets it.
     """
 
-    __slots__ = ("_on_authenticated", "authenticated", "disconnected", "on_disconnect", "write_events")
+    __slots__ = (
+        *("_on_authenticated", "authenticated", "disconnected", "on_disconnect", "stopping", "write_events"),
+    )
 
     def __init__(self, on_authenticated: Callable[[], object]) -> None:
         self.disconnected = False
         self.on_disconnect: Callable[[], object] | None = None
+        self.stopping = False
+        """The server waits for its last answers: one without an end of its own has to end."""
         self.authenticated = False
         """A request on this connection has shown a valid key."""
         self._on_authenticated = on_authenticated

@@ -18,6 +18,7 @@ from gateway.admin.endpoint import Handle, Request, Told
 from gateway.admin.site import Site
 from gateway.admin.snapshot import merged
 from gateway.errors import GatewayError, Overloaded
+from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.web.body import ClientDisconnected, WhileConnected
 from gateway.web.event_stream import EventStream
 from gateway.web.operation import EVENTS, Operation
@@ -66,8 +67,8 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
                 with stream:
                     await stream.write(b"retry: 2000\n\n")
                     async for one in sampler.samples():
-                        if not await _may_watch(site, request):
-                            break  # a browser asks again, and is told why not
+                        if _is_stopping(request) or not await _may_watch(site, request):
+                            break  # a browser asks again, here or at another gateway, and is told why not
                         await stream.write(b"event: snapshot\ndata: " + orjson.dumps(one) + b"\n\n")
                     await stream.end(b"")
         except ClientDisconnected:
@@ -84,6 +85,12 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             live,
         ),
     ]
+
+
+def _is_stopping(request: Request) -> bool:
+    """A gateway that is stopped lets answers in flight finish, and this one would not."""
+    connection: ConnectionState | None = request.scope.get(CONNECTION_STATE)
+    return connection is not None and connection.stopping
 
 
 async def _may_watch(site: Site, request: Request) -> bool:

@@ -164,6 +164,15 @@ async def test_a_revoked_key_ends_the_stream_of_an_open_page(gateway: Gateway, b
     assert (await gateway.http.get("/admin/api/live", headers=headers)).status_code == 401
 
 
+async def test_a_gateway_that_stops_does_not_wait_for_open_pages(tmp_path: Path) -> None:
+    async with httpx.AsyncClient(timeout=300, trust_env=False) as browser:
+        async with serving(tmp_path / "policies", policy(), drain=100) as gateway:
+            url, headers = f"{gateway.url}/admin/api/live", {"authorization": f"Bearer {ADMIN}"}
+            response = await browser.send(browser.build_request("GET", url, headers=headers), stream=True)
+            assert response.status_code == 200
+        await response.aread()  # it ended well, and was not cut when the time to drain was over
+
+
 async def test_an_edit_that_leaves_the_key_alone_leaves_the_stream_alone(gateway: Gateway) -> None:
     await sign_in(gateway)
     async with gateway.http.stream("GET", "/admin/api/live") as response:
