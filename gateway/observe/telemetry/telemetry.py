@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from gateway.observe.batch_writer import BatchWriter
+from gateway.observe.batch_writer import SECONDS_TO_CLOSE, BatchWriter
 from gateway.observe.telemetry.conventions import operation, provider, server
 from gateway.observe.telemetry.measured import AttemptMetrics, ClientMetrics, Labels
 from gateway.observe.telemetry.metric_names import Metrics, metrics
@@ -158,8 +158,12 @@ class Telemetry:
 
     def _close(self) -> None:
         self._ended.set()
+        by = time.monotonic() + SECONDS_TO_CLOSE
+        # Beside the spans: a receiver that accepts and says nothing holds each export for the whole timeout.
+        last = threading.Thread(target=self._export_metrics, name="telemetry-last-metrics", daemon=True)
+        last.start()
         self._writer.close()
-        self._export_metrics()
+        last.join(max(0.0, by - time.monotonic()))
         self._exporter.close()
 
 
