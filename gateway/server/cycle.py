@@ -56,6 +56,8 @@ class Cycle(RequestResponseCycle):
     head = b""
     events = False
     """Whether the response is an event stream."""
+    until_close = False
+    """The end of the connection is that of the body: HTTP/1.0 knows of no chunks."""
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -75,6 +77,8 @@ class Cycle(RequestResponseCycle):
             if body:
                 head = b"%b%x\r\n%b\r\n" % (head, len(body), body)
             self.transport.write(head if more else head + b"0\r\n\r\n")
+        elif self.until_close:
+            self.transport.write(head + body)
         else:
             self.expected_content_length -= len(body)
             if self.scope["method"] == "HEAD":
@@ -150,10 +154,13 @@ class Cycle(RequestResponseCycle):
         named = dict(fields)
         length = int(named[b"content-length"]) if b"content-length" in named else None
         self.events = named.get(b"content-type", b"").startswith(b"text/event-stream")
+        of_unknown_length = length is None and self.scope["method"] != "HEAD" and status not in (204, 304)
+        self.until_close = of_unknown_length and self.scope["http_version"] == "1.0"
+        self.chunked_encoding = of_unknown_length and not self.until_close
         if (b"connection", b"close") in fields:
             self.keep_alive = False
-        elif not self.keep_alive:
+        elif not self.keep_alive or self.until_close:
+            self.keep_alive = False
             whole += b"connection: close\r\n"
-        self.chunked_encoding = length is None and self.scope["method"] != "HEAD" and status not in (204, 304)
         self.expected_content_length = length or 0
         return whole + (b"transfer-encoding: chunked\r\n\r\n" if self.chunked_encoding else b"\r\n")

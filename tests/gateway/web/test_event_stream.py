@@ -9,10 +9,11 @@ from typing import Any
 
 import anthropic
 import openai
+import orjson
 import pytest
 
 from tests.fakes import Action, FakeUpstream, answer_events, reply, stream
-from tests.serving import KEY, Gateway, a_policy, serving
+from tests.serving import KEY, Gateway, a_policy, chat, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -104,3 +105,19 @@ async def test_it_can_be_turned_off(tmp_path: Path, upstream: FakeUpstream) -> N
     upstream.scripts = [(0.3, *reply({"error": {"message": "boom"}}, status=500))]
     async with serving(tmp_path / "policies", a_policy(upstream.base_url), heartbeat=0) as gateway:
         assert (await asked(gateway, "/v1/chat/completions", CHAT))[0] == 502
+
+
+@pytest.mark.parametrize("keep", [b"", b"connection: keep-alive\r\n"])
+async def test_old_clients_read_events_until_the_connection_ends(gateway: Gateway, keep: bytes) -> None:
+    """HTTP/1.0 knows of no chunks (RFC 9112, section 6.1): nginx asks so unless it is told otherwise."""
+    body = orjson.dumps(chat(stream=True))
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.0\r\nauthorization: Bearer %b\r\n%bcontent-length: %d\r\n\r\n%b"
+        % (KEY.encode(), keep, len(body), body)
+    )
+    head, _, events = (await reader.read()).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower() and b"connection: close" in head.lower()
+    assert events.startswith(b"data: {") and events.endswith(b"data: [DONE]\n\n")
+    assert all(one.startswith(b"data: ") for one in events.split(b"\n\n")[:-1])
+    writer.close()
