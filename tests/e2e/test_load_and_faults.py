@@ -91,13 +91,21 @@ async def test_a_killed_engine_gives_clean_errors_and_comes_back(own_stack: Stac
     stack = own_stack
     async with client_of(stack) as client:
         before = await ask(client, QUESTIONS[0])
-        asking = [asyncio.create_task(ask(client, "Count from 1 to 50.")) for _ in range(16)]
+        killed = asyncio.Event()
+
+        async def ask_on() -> None:
+            """So that answers are under way whenever the engine is killed."""
+            while not killed.is_set():
+                await ask(client, "Count from 1 to 50.")
+
+        asking = [asyncio.create_task(ask_on()) for _ in range(16)]
         await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") > 4)
         (engine,) = children(stack.process.pid, "engine", "serve")
         os.kill(engine, signal.SIGKILL)
+        killed.set()
         results = await asyncio.gather(*asking, return_exceptions=True)
         failures = [r for r in results if isinstance(r, Exception)]
-        assert failures, "the kill came too late to cut anything"
+        assert failures, "the kill cut nothing"
         assert all(isinstance(r, openai.APIError) for r in failures), failures
         with pytest.raises(openai.APIStatusError) as caught:
             await ask(client, QUESTIONS[0])
