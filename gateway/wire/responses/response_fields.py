@@ -32,6 +32,8 @@ class ResponseFields:
     tollgate: Mapping[str, Json] | None = None
     """Why a guard has cut it, and where."""
     service_tier: str | None = None
+    completed: int | None = None
+    """What is kept and what is sent have the same."""
 
     @property
     def id(self) -> str:
@@ -63,7 +65,9 @@ class ResponseFields:
         if reason:
             response["incomplete_details"] = {"reason": reason}
         else:
-            response["completed_at"] = max(int(time.time()), self.created)
+            if self.completed is None:
+                self.completed = max(int(time.time()), self.created)
+            response["completed_at"] = self.completed
         if self.tollgate is not None:
             response["tollgate"] = self.tollgate
         return response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -171,3 +172,12 @@ def test_what_the_provider_says_of_the_tier_and_the_usage() -> None:
         "output_tokens_details": {"reasoning_tokens": 2},
         "total_tokens": 15,
     }
+
+
+def test_what_is_kept_and_what_is_sent_were_completed_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = a_writer()
+    events.event(Chunk(delta={"content": "Hi"}, finish_reason="stop"))
+    kept = events.response()
+    now = time.time()
+    monkeypatch.setattr("gateway.wire.responses.response_fields.time.time", lambda: now + 5)
+    assert events.response() == kept
