@@ -17,7 +17,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "errors settings private packages version findings engine_load fair_turns splice regex pii text children",
         "policy",
         "types deltas joined_chunks prefix_sharing metering control spans",
-        "stores databases observe server",
+        "stores databases files observe server",
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",
         "stages",

@@ -1,1 +1,1 @@
-"""Databases that hold the ledger: an SQLite file, or a PostgreSQL server for several replicas."""
+"""Databases that hold the ledger and other tables: SQLite files, or a PostgreSQL server for several replicas."""

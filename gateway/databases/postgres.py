@@ -7,13 +7,15 @@ transaction to another connection.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gateway.databases.database import Conflict, DatabaseError, Found, Row
-from gateway.databases.postgres_schema import MIGRATIONS, SCHEMA, VERSION
+from gateway.databases.migrations import Migrations
+from gateway.databases.postgres_schema import LEDGER, SCHEMA
 from gateway.databases.tables import REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, Kind, sums_of
 
 if TYPE_CHECKING:
@@ -29,8 +31,7 @@ SILENCE = 10
 NEEDED = "it needs psycopg, which `pip install 'tollgate[postgres]'` brings"
 
 _LOCK = 0x746F6C6C67617465
-"""Held by whoever changes the schema, or rolls up a month ("tollgate")."""
-_ROLL_UP_LOCK = _LOCK + 1
+"""Held by whoever changes the schema ("tollgate")."""
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _KINDS: dict[Kind, str] = {
     "text": "text",
@@ -42,11 +43,15 @@ _KINDS: dict[Kind, str] = {
 
 class PostgresDatabase:
     """``url`` as libpq has it (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING);
-    ``password`` gives the password where the URL has none, or None for what libpq finds (PGPASSWORD, .pgpass)."""
+    ``password`` gives the password where the URL has none, or None for what libpq finds (PGPASSWORD, .pgpass).
+    ``tables`` are those that are made there, and changed."""
 
-    def __init__(self, url: str, password: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self, url: str, password: Callable[[], str | None] = lambda: None, tables: Migrations = LEDGER
+    ) -> None:
         self._url = url
         self._password = password
+        self._tables = tables
 
     def __str__(self) -> str:
         return address(self._url)
@@ -63,9 +68,11 @@ class PostgresDatabase:
     def changing(self) -> Iterator[_Change]:
         with closing(self.connect()) as connection:
             self.migrate(connection)
-            # A snapshot: what comes in between reading and deleting is neither read nor deleted.
-            with self.transaction(connection, CHANGE_TIMEOUT, "ISOLATION LEVEL REPEATABLE READ"):
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_ROLL_UP_LOCK])
+            # With a snapshot what comes in between reading and deleting is neither read nor deleted. It is taken before
+            # the lock is had: who must know what the one before changed does without.
+            level = "REPEATABLE READ" if self._tables.snapshot else "READ COMMITTED"
+            with self.transaction(connection, CHANGE_TIMEOUT, f"ISOLATION LEVEL {level}"):
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_change_lock(self._tables.name)])
                 yield _Change(self, connection)
 
     def writer(self) -> _Writer:
@@ -119,7 +126,8 @@ class PostgresDatabase:
 
     def migrate(self, connection: Connection[Found]) -> None:
         """Bring the tables to this version; of several processes that start together one does."""
-        if self._version(connection) == VERSION:
+        name = f"{self._tables.name}_version"
+        if self._version(connection) == self._tables.version:
             return
         with self.transaction(connection, CHANGE_TIMEOUT):
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
@@ -129,15 +137,15 @@ class PostgresDatabase:
                 connection.execute(
                     f"DO $$ BEGIN IF to_regnamespace('{SCHEMA}') IS NULL THEN CREATE SCHEMA {SCHEMA}; END IF; END $$"
                 )
-                connection.execute("CREATE TABLE ledger_version (version INTEGER NOT NULL)")
-                connection.execute("INSERT INTO ledger_version VALUES (0)")
-            for statement in [statement for step in MIGRATIONS[version:] for statement in step]:
+                connection.execute(f"CREATE TABLE {name} (version INTEGER NOT NULL)")
+                connection.execute(f"INSERT INTO {name} VALUES (0)")
+            for statement in [statement for step in self._tables.steps[version:] for statement in step]:
                 connection.execute(statement)
-            connection.execute("UPDATE ledger_version SET version = %s", [VERSION])
+            connection.execute(f"UPDATE {name} SET version = %s", [self._tables.version])
 
     def _version(self, connection: Connection[Found]) -> int:
         with self.translated():
-            table = f"{SCHEMA}.ledger_version"
+            table = f"{SCHEMA}.{self._tables.name}_version"
             # Not to_regclass: within a transaction it may still say what it said before another one made the table.
             there = connection.execute(
                 "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = %s", table.split(".")
@@ -146,8 +154,8 @@ class PostgresDatabase:
                 return 0
             found = connection.execute(f"SELECT version FROM {table}").fetchone()
         version = int(found["version"]) if found is not None else 0
-        if version > VERSION:
-            raise DatabaseError(f"its version is {version}, this program knows {VERSION}")
+        if version > self._tables.version:
+            raise DatabaseError(f"its version is {version}, this program knows {self._tables.version}")
         return version
 
     @contextmanager
@@ -170,6 +178,10 @@ class PostgresDatabase:
             if secret:
                 message = message.replace(secret, "…").replace(unquote(secret), "…")
         return message.splitlines()[0]
+
+
+def _change_lock(name: str) -> int:
+    return _LOCK + 1 + zlib.crc32(name.encode())
 
 
 def address(url: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.databases.migrations import Migrations
 from gateway.databases.tables import COUNTS, REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, TOKENS, Kind
 
 SCHEMA = "tollgate"
@@ -64,3 +65,4 @@ CREATE TABLE months (
 MIGRATIONS = (_FIRST,)
 """The statements that lead from each version to the next, the first from none at all."""
 VERSION = len(MIGRATIONS)
+LEDGER = Migrations("ledger", MIGRATIONS, snapshot=True)

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.databases.database import DatabaseError, Found, Row
-from gateway.databases.sqlite_schema import TO_THIS, VERSION
+from gateway.databases.sqlite_schema import TO_THIS
 from gateway.databases.tables import REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, sums_of
 from gateway.private import private_file, private_folder
 
@@ -44,10 +44,14 @@ _ADD = {
 
 
 class SqliteDatabase:
-    """A file at ``path``, which is made when something is first written."""
+    """A file at ``path``, which is made when something is first written.
 
-    def __init__(self, path: Path) -> None:
+    ``scripts`` lead from each earlier version of its tables to the one they should have; the ledger's, without them.
+    """
+
+    def __init__(self, path: Path, scripts: Mapping[int, str] = TO_THIS) -> None:
         self.path = path
+        self._scripts = scripts
 
     def __str__(self) -> str:
         return str(self.path)
@@ -65,7 +69,7 @@ class SqliteDatabase:
     @contextmanager
     def changing(self) -> Iterator[_Change]:
         with _translated():
-            connection = _opened(self.path, CHANGE_PATIENCE)
+            connection = _opened(self.path, CHANGE_PATIENCE, self._scripts)
         with closing(connection), _translated(), connection:
             connection.execute("BEGIN IMMEDIATE")
             yield _Change(connection)
@@ -120,7 +124,7 @@ class _Writer:
             if self._connection is not None and self._identity() != self._file:
                 self.close()
             if self._connection is None:
-                self._connection = _opened(self._path, BUSY_TIMEOUT)
+                self._connection = _opened(self._path, BUSY_TIMEOUT, TO_THIS)
                 self._file = self._identity()
             with self._connection as connection:
                 connection.execute("BEGIN IMMEDIATE")
@@ -175,7 +179,7 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
             start += count
 
 
-def _opened(path: Path, patience: float) -> sqlite3.Connection:
+def _opened(path: Path, patience: float, scripts: Mapping[int, str]) -> sqlite3.Connection:
     private_folder(path.parent)
     private_file(path)
     for name in (f"{path}-wal", f"{path}-shm"):
@@ -187,24 +191,25 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > VERSION:
-            raise sqlite3.DatabaseError(f"its version is {version}, this program knows {VERSION}")
-        if version < VERSION:
-            _migrate(connection)
+        known = len(scripts)
+        if version > known:
+            raise sqlite3.DatabaseError(f"its version is {version}, this program knows {known}")
+        if version < known:
+            _migrate(connection, scripts)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: sqlite3.Connection, scripts: Mapping[int, str]) -> None:
     """Migrate the file to this version; another worker may be about to do the same."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        for statement in TO_THIS.get(version, "").split(";"):
+        for statement in scripts.get(version, "").split(";"):
             connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute(f"PRAGMA user_version = {len(scripts)}")
     except BaseException:
         connection.rollback()
         raise

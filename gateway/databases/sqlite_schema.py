@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gateway.databases.tables import COUNTS, DAY, HALF, HOUR, REASON, REFUSED, SUM_KEYS, SUMMED, TOKENS
 
-VERSION = 6
-
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
     request_id TEXT PRIMARY KEY,

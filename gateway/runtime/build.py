@@ -12,7 +12,10 @@ from gateway.backends.model_readiness import ModelReadiness
 from gateway.backends.readiness import Readiness
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
-from gateway.databases.opening import open_database
+from gateway.databases.opening import open_database, open_tables
+from gateway.files.file_table import FILES, FileTable
+from gateway.files.folder import FolderBlobs
+from gateway.files.stored_files import Bounds, StoredFiles
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.guards.actions.moderator import Moderator
@@ -119,6 +122,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         engines=engines,
         receipts=receipts,
         responses=_responses(policy, before),
+        files=_files(policy, state, before),
         quotas=quotas,
         earlier_usage=earlier_usage,
         ledger=ledger,
@@ -184,6 +188,20 @@ def _responses(policy: schema.Policy, before: Runtime | None) -> ResponseStore |
     else:
         store = RedisStore(policy.store, name="responses")
     return ResponseStore(store, ttl=config.ttl, max_entry=config.max_entry)
+
+
+def _files(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> StoredFiles | None:
+    config = policy.files
+    if not config.enabled:
+        return None
+    if before is not None and (before.policy.files, before.policy.ledger) == (config, policy.ledger):
+        return before.files
+    table = FileTable(open_tables(FILES, policy.ledger, state.state_dir))
+    bounds = Bounds(config.max_bytes, config.max_tenant_bytes, config.max_tenant_files, config.max_age)
+    files = StoredFiles(table, FolderBlobs(state.state_dir / config.path), bounds)
+    if state.worker == 1:
+        files.start_sweeping()
+    return files
 
 
 def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> Ledger | None:

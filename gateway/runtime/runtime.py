@@ -11,6 +11,7 @@ from typing import Self
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.readiness import Readiness
 from gateway.caching.caches import Caches, Closable
+from gateway.files.stored_files import StoredFiles
 from gateway.guards.actions.background import BackgroundScans
 from gateway.identity.authenticator import Authenticator
 from gateway.observe.accounting import Accounting
@@ -39,6 +40,8 @@ class Runtime:
     receipts: Receipts
     responses: ResponseStore | None
     """What ``/v1/responses`` keeps; None where it is to keep nothing."""
+    files: StoredFiles | None
+    """What ``/v1/files`` keeps; None where it is switched off."""
     quotas: Quotas
     earlier_usage: EarlierUsage | None
     ledger: Ledger | None
@@ -70,6 +73,7 @@ class Runtime:
             self.earlier_usage,
             self.cache_days,
             self.responses.store if self.responses is not None else None,
+            self.files,
             self.telemetry,
             *self.backends.values(),
             *self.engines.values(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import TracebackType
 
 from starlette.types import Receive, Scope
@@ -25,14 +26,12 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     Raises ``ClientDisconnected``; ``BodyTooLarge`` past ``limit`` bytes, as sent (at once if declared so) or
     decompressed; ``UnsupportedCoding``; and ``BadRequest`` for one that cannot be decompressed.
     """
-    named = dict(scope["headers"])
-    declared = named.get(b"content-length", b"")
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
-    coding = coding_of(scope["headers"]) if b"content-encoding" in named else None
-    inflater = None if coding is None else Inflater(coding)
+    if any(name == b"content-encoding" for name, _ in scope["headers"]):
+        whole = b"".join([piece async for piece in body_pieces(scope, receive, limit)])
+        return whole.removeprefix(_BYTE_ORDER_MARK)
+    _check_declared(scope, limit)
     parts: list[bytes] = []
-    size = inflated = 0
+    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -41,20 +40,49 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         size += len(part)
         if size > limit:
             raise _too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            whole = b"".join(parts) if len(parts) != 1 else parts[0]
+            return whole.removeprefix(_BYTE_ORDER_MARK)
+
+
+async def body_pieces(scope: Scope, receive: Receive, limit: int) -> AsyncIterator[bytes]:
+    """The body as it arrives, decompressed. Raises as ``read_body`` does."""
+    _check_declared(scope, limit)
+    coding = coding_of(scope["headers"])
+    inflater = None if coding is None else Inflater(coding)
+    size = inflated = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
         if inflater is None:
-            parts.append(part)
+            yield part
         else:
             for piece in inflater.feed(part):
                 inflated += len(piece)
                 if inflated > limit:
                     raise _too_large(limit)
-                parts.append(piece)
+                yield piece
                 await asyncio.sleep(0)
-        if not message.get("more_body", False):
-            if inflater is not None:
-                inflater.end()
-            whole = b"".join(parts) if len(parts) != 1 else parts[0]
-            return whole.removeprefix(_BYTE_ORDER_MARK)
+    if inflater is not None:
+        inflater.end()
+
+
+def declared_length(scope: Scope) -> int | None:
+    """``content-length``; None where it has none that can be read."""
+    declared = dict(scope["headers"]).get(b"content-length", b"")
+    return int(declared) if declared.isdigit() else None
+
+
+def _check_declared(scope: Scope, limit: int) -> None:
+    if (declared_length(scope) or 0) > limit:
+        raise _too_large(limit)
 
 
 def _too_large(limit: int) -> BodyTooLarge:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 
 UNVERSIONED = frozenset(
-    {"chat", "completions", "embeddings", "messages", "models", "moderations", "requests", "responses"}
+    {
+        "chat",
+        "completions",
+        "embeddings",
+        "files",
+        "messages",
+        "models",
+        "moderations",
+        "requests",
+        "responses",
+    }
 )
 """The first segment after ``/v1`` of the paths that are served."""
 
@@ -25,7 +35,7 @@ def canonical(path: str) -> tuple[str, str | None]:
         deployed = _DEPLOYMENT.fullmatch("/".join(parts[1:]))
         if deployed is not None:
             return f"/v1/{deployed[2]}", deployed[1]
-        if parts[1:2] in (["v1"], ["models"], ["responses"]):
+        if parts[1:2] in (["v1"], ["files"], ["models"], ["responses"]):
             parts = parts[1:]
     while parts[:2] == ["v1", "v1"]:
         parts = parts[1:]

@@ -113,7 +113,7 @@ def _operation(one: Operation, references: Mapping[type[BaseModel], dict[str, An
     if parameters:
         found["parameters"] = parameters
     if one.body is not None:
-        found["requestBody"] = {"required": True, "content": {JSON: {"schema": references[one.body]}}}
+        found["requestBody"] = {"required": True, "content": {one.takes: {"schema": references[one.body]}}}
     found["responses"] = {
         str(one.status): {
             "description": "Done",

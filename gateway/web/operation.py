@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel
 
 JSON = "application/json"
+FORM = "multipart/form-data"
 EVENTS = "text/event-stream"
 
 
@@ -31,3 +32,5 @@ class Operation:
     """What a 503 has, where that is no error."""
     scope: str | None = "inference"
     """Of the key that it needs: ``inference``, ``admin`` or ``metrics``; None where it needs none."""
+    takes: str = JSON
+    """The content type of ``body``."""

@@ -6,11 +6,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gateway.web.operation import EVENTS, JSON, Operation
+from gateway.web.operation import EVENTS, FORM, JSON, Operation
 from gateway.wire.anthropic.body_to_request import CountBody, MessagesBody
 from gateway.wire.openai.chat import ChatBody
 from gateway.wire.openai.completions import CompletionBody
 from gateway.wire.openai.embeddings import EmbeddingsBody
+from gateway.wire.openai.files import ListQuery, UploadBody
 from gateway.wire.openai.moderations import ModerationsBody
 from gateway.wire.responses.body import CountBody as ResponsesCountBody
 from gateway.wire.responses.body import CreateBody, InputBody
@@ -101,6 +102,22 @@ OPERATIONS = (
     Operation(
         *("GET", "/v1/responses/{response_id}/input_items", "listInputItems", "What it was asked", "models"),
         errors=(400, 404, 503),
+    ),
+    Operation(
+        *("POST", "/v1/files", "createFile", "Upload a file", "files", {JSON: None}, 200, None, UploadBody),
+        errors=(404, 429),
+        takes=FORM,
+    ),
+    Operation(
+        *("GET", "/v1/files", "listFiles", "The tenant's files", "files", {JSON: None}, 200, ListQuery),
+        errors=(404, 429),
+    ),
+    Operation("GET", "/v1/files/{file_id}", "retrieveFile", "One of them", "files", errors=(404, 429)),
+    Operation("DELETE", "/v1/files/{file_id}", "deleteFile", "Delete it", "files", errors=(404, 429)),
+    Operation(
+        *("GET", "/v1/files/{file_id}/content", "downloadFile", "What it holds", "files"),
+        *({"application/octet-stream": None},),
+        errors=(404, 429),
     ),
     Operation("GET", "/v1/models", "listModels", "The models that the key may use", "models"),
     Operation("GET", "/v1/models/{model:path}", "retrieveModel", "One of them", "models", errors=(404,)),

@@ -16,6 +16,7 @@ from gateway.web.body_parser import BodyParser
 from gateway.web.dialect import is_anthropic
 from gateway.web.endpoints import health, requests
 from gateway.web.endpoints.count_tokens import CountTokens
+from gateway.web.endpoints.files import File, FileContent, Files
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
@@ -78,6 +79,9 @@ def build(
         Route("/v1/responses/{response_id}", stored.one, methods=["GET", "DELETE"]),
         Route("/v1/responses/{response_id}/cancel", stored.cancel, methods=["POST"]),
         Route("/v1/responses/{response_id}/input_items", stored.input_items),
+        Route("/v1/files", Files(), methods=["GET", "POST"]),
+        Route("/v1/files/{file_id}", File(), methods=["GET", "DELETE"]),
+        Route("/v1/files/{file_id}/content", FileContent(), methods=["GET"]),
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),

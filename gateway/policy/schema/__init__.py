@@ -49,6 +49,7 @@ from gateway.policy.schema.backends import (
 from gateway.policy.schema.caches import CacheSettings, ExactCache, SemanticCache
 from gateway.policy.schema.callbacks import Callback
 from gateway.policy.schema.cors import Cors
+from gateway.policy.schema.files import FileSettings
 from gateway.policy.schema.guards import (
     AnyGuard,
     Classifier,
@@ -109,6 +110,7 @@ __all__ = [
     "ExactCache",
     "FakeBackend",
     "FakeReply",
+    "FileSettings",
     "GeminiBackend",
     "Guard",
     "InjectionGuard",
@@ -257,6 +259,8 @@ class Policy(Frozen):
     caches: CacheSettings = CacheSettings()
     responses: ResponseSettings = ResponseSettings()
     """What ``/v1/responses`` keeps."""
+    files: FileSettings = FileSettings()
+    """What ``/v1/files`` keeps."""
     shared_prompts: dict[Name, Text] = Field(default={})
     """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""
     limits: RequestLimits = RequestLimits()
