@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import orjson
 
-from gateway.metering.image_tokens import KINDS, tokens_of
+from gateway.media import kind_of
+from gateway.metering.media_tokens import MediaReader
 from gateway.types import Call, ChatRequest, Json, TokenEstimate, Usage
 
 Name = TypeVar("Name")
@@ -22,8 +23,6 @@ Figure = TypeVar("Figure")
 CHARACTERS_PER_TOKEN = 4.0
 """Of English, with most tokenizers; the learned factor says how far a model is from that."""
 MESSAGE_OVERHEAD = 4
-MEDIA_CHARACTERS_PER_TOKEN = 1000.0
-"""Of audio in base64: well above ten tokens a second at 16 kB/s."""
 
 FIRST_ANSWER = 512
 """Tokens reserved for an answer of which nothing is known, and no cap declared."""
@@ -254,12 +253,12 @@ def declared_cap(params: Mapping[str, Json]) -> int | None:
 def measure(request: ChatRequest, model: str = "") -> tuple[float, int]:
     """The tokens of the prompts' text at ``CHARACTERS_PER_TOKEN``, and those given as token ids.
 
-    Pictures count by the rule of ``model``, as its provider calls it.
+    Media count by the rule of ``model``, as its provider calls it.
     """
     if request.messages is not None:
-        text = 3.0
+        text, reader = 3.0, MediaReader()
         for message in request.messages:
-            text += _message(message, model)
+            text += _message(message, model, reader)
         for name in ("tools", "functions", "response_format"):
             if given := request.params.get(name):
                 text += _json(given)
@@ -279,7 +278,7 @@ def _is_text(request: ChatRequest) -> bool:
     return all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts)
 
 
-def _message(message: Mapping[str, Json], model: str) -> float:
+def _message(message: Mapping[str, Json], model: str, reader: MediaReader) -> float:
     tokens = float(MESSAGE_OVERHEAD)
     content = message.get("content")
     if type(content) is str and len(message) == 2 and "role" in message:  # nearly all of them
@@ -288,24 +287,20 @@ def _message(message: Mapping[str, Json], model: str) -> float:
         tokens += _text(content)
     elif isinstance(content, list):
         for part in content:
-            tokens += _part(part, model)
+            tokens += _part(part, model, reader)
     for name in ("name", "tool_calls", "function_call", "refusal", "reasoning_content"):
         if given := message.get(name):
             tokens += _text(given) if isinstance(given, str) else _json(given)
     return tokens
 
 
-def _part(part: Json, model: str) -> float:
+def _part(part: Json, model: str, reader: MediaReader) -> float:
     if not isinstance(part, dict):
         return 0.0
     text = part.get("text")
     if isinstance(text, str):
         return _text(text)
-    if part.get("type") in KINDS:
-        return tokens_of(part, model)
-    given = part.get("input_audio") or part.get("file")
-    data = given.get("data") or given.get("file_data") if isinstance(given, dict) else None
-    return len(data) / MEDIA_CHARACTERS_PER_TOKEN if isinstance(data, str) else _json(part)
+    return _json(part) if kind_of(part) is None else reader.usual(part, model)
 
 
 def _text(text: str) -> float:

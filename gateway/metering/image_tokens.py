@@ -105,6 +105,20 @@ class Squares:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Gemini's since 3: what it takes at its usual resolution at most, whatever the size
+    (https://ai.google.dev/gemini-api/docs/media-resolution)."""
+
+    most: int
+
+    def tokens(self, width: int, height: int) -> float:
+        return self.most
+
+    def small(self) -> float | None:
+        return None
+
+
 _RULES: tuple[tuple[str, ImageRule], ...] = (
     (r"gpt-4o-mini", Tiles(2833, 5667)),
     (r"gpt-(4\.1|5)-mini", Patches(1.62)),
@@ -114,6 +128,7 @@ _RULES: tuple[tuple[str, ImageRule], ...] = (
     (r"gpt-4(o|\.1|\.5|-turbo)|chatgpt-4o", Tiles(85, 170)),
     (r"o[13]", Tiles(75, 150)),
     (r"claude", Pixels()),
+    (r"gemini-([3-9]|[1-9]\d)", Budget(1120)),
     (r"gemini", Squares()),
 )
 _NAMES = tuple((re.compile(rf"(?:^|[/.:]){name}(?![a-z0-9])"), rule) for name, rule in _RULES)

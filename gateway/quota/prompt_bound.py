@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from gateway.metering.image_tokens import KINDS, MOST
+from gateway.media import kind_of
+from gateway.metering.media_tokens import ANY_MODEL, MediaBounds, MediaReader
 from gateway.types import ChatRequest, Json
 
 TEMPLATE = 32
@@ -21,14 +22,6 @@ MESSAGE = 12
 TOOLS = 1024
 """Instructions that a provider adds with tools: Anthropic's have 313 to 735
 (https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview#pricing)."""
-AUDIO_CHARACTERS_PER_TOKEN = 32
-"""Of base64: ten tokens a second, of which the thinnest MP3 has 1,333 characters."""
-FILE = 200_000
-"""A file given by reference, or a packed one such as a PDF, whose bytes say nothing about its pages: about the largest
-context of most models."""
-
-_AUDIO = frozenset({"input_audio", "audio"})
-_FILES = frozenset({"file", "input_file", "document"})
 _TEXT_FIELDS = frozenset({"role", "content"})
 _PAYLOAD = frozenset({"data", "file_data", "image_url", "url"})
 """Fields of a medium that hold the medium itself."""
@@ -60,14 +53,15 @@ _INSTRUCTED = frozenset({"tools", "functions", "response_format"})
 _FIGURES = (int, float)
 
 
-def most_tokens(request: ChatRequest, image: int = MOST) -> int:
-    """Tokens of all prompts of ``request`` together, of which a picture takes at most ``image``."""
+def most_tokens(request: ChatRequest, media: MediaBounds = ANY_MODEL) -> int:
+    """Tokens of all prompts of ``request`` together, whose media take at most ``media``."""
     if request.messages is None:
         return _prompts(request.prompt) + request.prompt_count * _parameters(request.params)
     tokens = TEMPLATE + _parameters(request.params)
+    parts = _Parts(media)
     for message in request.messages:
         content = message.get("content")
-        tokens += MESSAGE + (_bytes(content) if isinstance(content, str) else _value(content, image))
+        tokens += MESSAGE + (_bytes(content) if isinstance(content, str) else parts.tokens(content))
         if len(message) > 2 or not message.keys() <= _TEXT_FIELDS:
             tokens += sum(
                 _written(value) for name, value in message.items() if name not in _TEXT_FIELDS and value
@@ -76,7 +70,8 @@ def most_tokens(request: ChatRequest, image: int = MOST) -> int:
         # The canonical form may have less than the caller's own body, which is what a server of that dialect gets.
         own = {name: value for name, value in request.native.body.items() if name != "tools"}
         tools = request.native.body.get("tools") or ()
-        tokens = max(tokens, TEMPLATE + TOOLS + _value(own, image) + (_written(tools) if tools else 0))
+        native = _Parts(media).tokens(own)
+        tokens = max(tokens, TEMPLATE + TOOLS + native + (_written(tools) if tools else 0))
     return tokens
 
 
@@ -103,56 +98,35 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _value(value: Json, image: int) -> int:
-    """Of parts of a content, or of a body: texts by their bytes, media by their kind."""
-    if isinstance(value, str):
-        return _bytes(value) + 2
-    if isinstance(value, Mapping):
-        kind = value.get("type")
-        if not isinstance(kind, str):
-            kind = ""
-        if kind in KINDS:
-            return image + _beside(value, image)
-        if kind in _AUDIO:
-            size = _data(value)
-            sound = FILE if size is None else size // AUDIO_CHARACTERS_PER_TOKEN + MESSAGE
-            return sound + _beside(value, image)
-        if kind in _FILES:
-            size = _data(value)
-            if size is None or not _is_plain(value.get("source")):
-                size = max(FILE, size or 0)
-            return size + image + _beside(value, image)
-        return sum(_bytes(name) + 4 + _value(one, image) for name, one in value.items())
-    if isinstance(value, list | tuple):
-        return sum(MESSAGE + _value(one, image) for one in value)
-    return 0 if value is None else 24
+class _Parts:
+    """Parts of the contents of one request, or of its body: texts count by their bytes, media by their kind."""
 
+    def __init__(self, bounds: MediaBounds) -> None:
+        self._bounds, self._reader = bounds, MediaReader()
 
-def _beside(part: Mapping[str, Json], image: int) -> int:
-    """Text beside the medium itself, such as a document's title and context."""
-    return sum(
-        _beside(value, image) if isinstance(value, Mapping) else _value(value, image)
-        for name, value in part.items()
-        if name not in _PAYLOAD or not isinstance(value, str)
-    )
+    def tokens(self, value: Json) -> int:
+        if isinstance(value, str):
+            return _bytes(value) + 2
+        if isinstance(value, Mapping):
+            if kind_of(value) is not None and not _is_plain(value.get("source")):
+                return self._reader.most(value, self._bounds) + self._beside(value)
+            return sum(_bytes(name) + 4 + self.tokens(one) for name, one in value.items())
+        if isinstance(value, list | tuple):
+            return sum(MESSAGE + self.tokens(one) for one in value)
+        return 0 if value is None else 24
+
+    def _beside(self, part: Mapping[str, Json]) -> int:
+        """Text beside the medium itself, such as a document's title and context."""
+        return sum(
+            self._beside(value) if isinstance(value, Mapping) else self.tokens(value)
+            for name, value in part.items()
+            if name not in _PAYLOAD or not isinstance(value, str)
+        )
 
 
 def _is_plain(source: Json) -> bool:
     """Whether a document is given as text, or as parts of a content, and not packed."""
     return isinstance(source, Mapping) and source.get("type") in ("text", "content")
-
-
-def _data(part: Mapping[str, Json]) -> int | None:
-    """The characters of a part's data or text; None where it has only a reference."""
-    given = [
-        value[name]
-        for value in part.values()
-        if isinstance(value, Mapping)
-        for name in ("data", "file_data", "text", "content")
-        if name in value
-    ]
-    sizes = [_bytes(one) if isinstance(one, str) else _written(one) for one in given]
-    return sum(sizes) if sizes else None
 
 
 def _written(value: Json) -> int:

@@ -108,7 +108,7 @@ def quota_request(
     """What ``call`` asks for at a target within ``bounds``: never more than the smallest token limit allows."""
     request = call.request
     priced = limits.dollars is not None and any(bounds.rates)
-    bound = most_tokens(request, bounds.image) if priced or limits.strict else estimate.prompt
+    bound = most_tokens(request, bounds.media) if priced or limits.strict else estimate.prompt
     prompt = bound if limits.strict else estimate.prompt
     overshoot = 1 if limits.strict else OVERSHOOT
     answers = 0 if request.embeds else estimate.answers

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
-from gateway.metering.image_tokens import MOST, most_of
+from gateway.metering.media_tokens import ANY_MODEL, MediaBounds
 from gateway.metering.price import Rates, at_most, dearest, price_of
 from gateway.policy.prices import is_unpriced
 from gateway.policy.schema import Policy, Target
@@ -25,8 +26,8 @@ class TargetBounds:
     """The same, or the model's context, whichever is less."""
     default_cap: int | None = None
     """The cap that the backend itself sends where the caller declares none."""
-    image: int = MOST
-    """The most tokens that a picture can take."""
+    media: MediaBounds = ANY_MODEL
+    """The most tokens that pictures, sound and files can take."""
 
 
 class TargetBoundsCache:
@@ -81,7 +82,7 @@ def _of_target(policy: Policy, name: str, target: Target) -> TargetBounds:
         None if model is None else model.max_output,
         min(known, default=None),
         getattr(backend, "max_tokens", None),
-        most_of("" if backend is None else backend.kind, target.model),
+        MediaBounds.of("" if backend is None else backend.kind, target.model),
     )
 
 
@@ -114,7 +115,7 @@ def _first(policy: Policy, name: str, tier: str) -> TargetBounds:
         _largest(target.max_output for target in targets),
         _largest(target.max_answer for target in targets),
         _largest(target.default_cap for target in targets),
-        max((target.image for target in targets), default=MOST),
+        reduce(MediaBounds.or_more, (target.media for target in targets)) if targets else ANY_MODEL,
     )
 
 

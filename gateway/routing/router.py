@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
-from gateway.errors import ContextTooLong, Forbidden, GatewayError, UnknownModel
+from gateway.errors import BadRequest, ContextTooLong, Forbidden, GatewayError, UnknownModel
+from gateway.media import ARTICLES, MEDIA, MediaKind, media_in
 from gateway.metering.estimate import declared_cap
+from gateway.policy.inputs import taken
 from gateway.policy.schema import Policy, Target
 from gateway.prefix_sharing import sharing
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.selector import Loads, ModelTargets, Selector
 from gateway.types import Call, Candidate
 
-_RouteKey = tuple[str, str, bool, int, int]
-"""A model, why it is used, whether only local backends may be, and how many context lengths the request exceeds: with
-the answer that it asks for, and by its prompt alone."""
+_Media = frozenset[MediaKind]
+_TEXT: _Media = frozenset()
+_RouteKey = tuple[str, str, bool, _Media, int, int]
+"""A model, why it is used, whether only local backends may be, the kinds of media that must be taken, and how many
+context lengths the request exceeds: with the answer that it asks for, and by its prompt alone."""
+_Usable = Callable[[str, Target], bool]
+"""Whether a model's target may be used."""
+_MOST_NAMED = 3
+"""Models in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,12 @@ class Router:
         self._local = {name for name, backend in policy.backends.items() if backend.local}
         self._local_tenants = {name for name, tenant in policy.tenants.items() if tenant.local_only}
         self._contexts = sorted({model.context for model in policy.models.values() if model.context})
+        self._takes = {
+            (name, target): taken(policy, name, target)
+            for name, model in policy.models.items()
+            for target in model.targets
+        }
+        self._chooses_by_media = any(kinds != MEDIA for kinds in self._takes.values())
         self._downgrades = {
             name: (tier.on_saturation.to, tier.on_saturation.at)
             for name, tier in policy.tiers.items()
@@ -77,20 +92,24 @@ class Router:
 
         These are the targets of its model, then those of the fallbacks, then those of the models with a larger
         context (``larger_context``), which are for a prompt that proves too long. A prompt known to be too
-        long is sent to a larger model at once. Raises ``UnknownModel`` where no backend is enabled,
-        ``Forbidden`` where none of them is local and the content must stay, ``ContextTooLong`` where it fits none.
+        long is sent to a larger model at once, and media only to targets that take them. Raises ``UnknownModel`` where
+        no backend is enabled, ``Forbidden`` where none of them is local and the content must stay, ``BadRequest`` where
+        none takes the media, ``ContextTooLong`` where it fits none.
         """
         local = call.local_only or call.principal.tenant in self._local_tenants
         exceeded = (0, 0)
         if self._contexts:
             exceeded = (bisect_left(self._contexts, _size(call)), bisect_left(self._contexts, _prompt(call)))
-        route = self._route((call.model, "primary", local, *exceeded))
+        media = _TEXT
+        if self._chooses_by_media and (found := media_in(call.request.messages or ())):
+            media = frozenset(found)
+        route = self._route((call.model, "primary", local, media, *exceeded))
         if self._downgrades:
-            route = self._downgraded(call, route, local, exceeded)
+            route = self._downgraded(call, route, local, media, exceeded)
         if route.plan is not None:
             return route.plan
         if not route.usable:
-            raise self._refusal(call, local)
+            raise self._refusal(call, local, media)
         prefix = self._prefix(call) if route.affine else None
         order = self._selector.order
         own = order(route.own, prefix) if route.own is not None else []
@@ -135,7 +154,9 @@ class Router:
                 return [Candidate(other.model, other.target, other.timeouts, "spill_over"), *plan]
         return plan
 
-    def _downgraded(self, call: Call, route: _Route, local: bool, exceeded: tuple[int, int]) -> _Route:
+    def _downgraded(
+        self, call: Call, route: _Route, local: bool, media: _Media, exceeded: tuple[int, int]
+    ) -> _Route:
         """The route of the model that the caller's tier is downgraded to while its own is full."""
         downgrade = self._downgrades.get(call.principal.tier)
         if downgrade is None or route.own is None or call.request.embeds:
@@ -146,7 +167,7 @@ class Router:
             return route
         if any(saturation(candidate.target.backend) < at for candidate in route.own.candidates):
             return route
-        instead = self._route((substitute, "downgrade", local, *exceeded))
+        instead = self._route((substitute, "downgrade", local, media, *exceeded))
         return instead if instead.own is not None else route
 
     def _route(self, key: _RouteKey) -> _Route:
@@ -155,15 +176,18 @@ class Router:
             route = self._routes[key] = self._build_route(*key)
         return route
 
-    def _build_route(self, name: str, why: str, local: bool, exceeded: int, by_prompt: int) -> _Route:
+    def _build_route(
+        self, name: str, why: str, local: bool, media: _Media, exceeded: int, by_prompt: int
+    ) -> _Route:
         first, *others = self._models(name, exceeded, by_prompt)
         substituted = first != self._leaf(name)
         taken: set[tuple[str, str]] = set()
-        own = self._model_targets(first, "fallback" if substituted else why, local, taken)
-        fallbacks = self._all_targets(others, "fallback", local, taken)
+        usable = partial(self._may_use, local=local, media=media)
+        own = self._model_targets(first, "fallback" if substituted else why, usable, taken)
+        fallbacks = self._all_targets(others, "fallback", usable, taken)
         larger_models = list(self._larger_models(first))[1:] if first is not None else []
         larger_models = [model for model in larger_models if self._fits(model, exceeded)]
-        larger = self._all_targets(larger_models, "larger_context", local, taken)
+        larger = self._all_targets(larger_models, "larger_context", usable, taken)
         spill_over = first is not None and self._policy.models[first].spill_over and bool(fallbacks)
         all_targets = [targets for targets in (own, *fallbacks, *larger) if targets is not None]
         plan = None
@@ -232,7 +256,7 @@ class Router:
         return steps[-1].model if steps else known
 
     def _model_targets(
-        self, name: str | None, why: str, local: bool, taken: set[tuple[str, str]]
+        self, name: str | None, why: str, usable: _Usable, taken: set[tuple[str, str]]
     ) -> ModelTargets | None:
         """The usable targets of a model that are not ``taken`` yet; None where there are none."""
         if name is None:
@@ -241,7 +265,7 @@ class Router:
         regions: dict[str | None, list[Candidate]] = {region: [] for region in (*model.regions, None)}
         for target in model.targets:
             where = (target.backend, target.model)
-            if where not in taken and self._may_use(target, local):
+            if where not in taken and usable(name, target):
                 taken.add(where)
                 region = self._policy.backends[target.backend].region
                 group = regions[region if region in regions else None]
@@ -250,22 +274,28 @@ class Router:
         return ModelTargets(name, model.select, groups) if groups else None
 
     def _all_targets(
-        self, names: Iterable[str | None], why: str, local: bool, taken: set[tuple[str, str]]
+        self, names: Iterable[str | None], why: str, usable: _Usable, taken: set[tuple[str, str]]
     ) -> tuple[ModelTargets, ...]:
-        all_targets = (self._model_targets(name, why, local, taken) for name in names)
+        all_targets = (self._model_targets(name, why, usable, taken) for name in names)
         return tuple(targets for targets in all_targets if targets is not None)
 
-    def _may_use(self, target: Target, local: bool) -> bool:
-        return target.backend in self._enabled and (not local or target.backend in self._local)
+    def _may_use(self, model: str, target: Target, *, local: bool, media: _Media) -> bool:
+        return (
+            target.backend in self._enabled
+            and (not local or target.backend in self._local)
+            and media <= self._takes[model, target]
+        )
 
-    def _refusal(self, call: Call, local: bool) -> GatewayError:
+    def _refusal(self, call: Call, local: bool, media: _Media) -> GatewayError:
         """Why there is no candidate."""
         name = call.model
-        fitting = self._route((name, "primary", local, 0, 0))
+        fitting = self._route((name, "primary", local, media, 0, 0))
+        if not fitting.usable and media and self._route((name, "primary", local, _TEXT, 0, 0)).usable:
+            return self._no_media(call, local)
         if fitting.usable:
             all_targets = (fitting.own, *fitting.fallbacks, *fitting.larger)
             return self._too_long(call, [targets.model for targets in all_targets if targets is not None])
-        if local and self._route((name, "primary", False, 0, 0)).usable:
+        if local and self._route((name, "primary", False, _TEXT, 0, 0)).usable:
             return Forbidden(
                 f"This request is to stay on local backends, and the model '{name}' has none. Choose another model, "
                 "or ask the operator for a target or fallback on a backend with 'local: true'.",
@@ -274,6 +304,25 @@ class Router:
             )
         return UnknownModel(
             f"The model '{name}' is configured here, but none of its backends is enabled.", param="model"
+        )
+
+    def _no_media(self, call: Call, local: bool) -> BadRequest:
+        """The first kind of media that no target takes, or not beside the others; and who does."""
+        found = media_in(call.request.messages or ())
+
+        def takes(model: str, media: Iterable[MediaKind]) -> bool:
+            return self._route((model, "primary", local, frozenset(media), 0, 0)).usable
+
+        kind = next((kind for kind in found if not takes(call.model, (kind,))), next(iter(found)))
+        others = [
+            f"'{name}'" for name in self._policy.models if call.principal.may_use(name) and takes(name, found)
+        ]
+        such = f", such as {' or '.join(others[:_MOST_NAMED])}" if others else ""
+        return BadRequest(
+            f"'{found[kind]}' is {ARTICLES[kind]}, which the model '{call.model}' does not take. Leave it out, or "
+            f"ask a model that does{such}.",
+            param=found[kind],
+            code="unsupported_parameter",
         )
 
     def _too_long(self, call: Call, models: Iterable[str]) -> GatewayError:

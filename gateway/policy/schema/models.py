@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gateway.policy.schema.values import Count, Frozen, Name, Share, Text, Timeout, Weight
 
@@ -84,6 +84,15 @@ Select = Literal["weighted", "least_loaded", "prefix_affinity"]
 Sharing = Literal["none", "system", "all"]
 
 
+Input = Literal["text", "image", "audio", "video", "file"]
+
+
+def _with_text(kinds: tuple[Input, ...]) -> tuple[Input, ...]:
+    if "text" not in kinds:
+        raise ValueError("should have 'text', and what the model takes beside it: image, audio, video, file")
+    return kinds
+
+
 class Model(Frozen):
     """A public model name: ``targets`` that serve it, or a ``cascade`` of other models."""
 
@@ -99,6 +108,8 @@ class Model(Frozen):
     """Ask a fallback, rather than wait, when every target's backend is full."""
     context: Count | None = None
     """Tokens of prompt and answer that the model takes."""
+    input: Annotated[tuple[Input, ...], AfterValidator(_with_text)] | None = None
+    """What it takes beside text; None is what the APIs of its backends take."""
     max_output: Count | None = None
     """Tokens that an answer of it has at most. A higher cap is lowered to that, and where a budget or quota affords as
     much, a request without a cap is sent without."""

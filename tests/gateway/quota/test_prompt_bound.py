@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metering.image_tokens import MOST as IMAGE
-from gateway.quota.prompt_bound import AUDIO_CHARACTERS_PER_TOKEN, FILE, TOOLS, most_tokens
+from gateway.metering.media_tokens import FILE, MediaBounds
+from gateway.quota.prompt_bound import TOOLS, most_tokens
 from gateway.types import ChatRequest, Native
 
 
 def bound(content: Any = "Hi", image: int = IMAGE, **params: Any) -> int:
-    return most_tokens(ChatRequest("m", ({"role": "user", "content": content},), params=params), image)
+    request = ChatRequest("m", ({"role": "user", "content": content},), params=params)
+    return most_tokens(request, MediaBounds(image))
 
 
 @given(st.text(), st.text())
@@ -61,9 +63,10 @@ def test_media_have_bounds_of_their_own() -> None:
     assert IMAGE <= bound([picture]) < IMAGE + 200
     assert 5_000 <= bound([picture], 5_000) < 5_200
     sound = {"type": "input_audio", "input_audio": {"data": "x" * 32_000, "format": "mp3"}}
-    assert 32_000 // AUDIO_CHARACTERS_PER_TOKEN <= bound([sound]) < 1_200
+    # Of no known format: as if it were an MP3 of 8 kbit/s.
+    assert 32_000 * 3 // 4 // 1000 * 32 <= bound([sound]) < 1_200
     assert bound([{"type": "file", "file": {"file_id": "f"}}]) >= FILE
-    assert bound([{"type": "file", "file": {"file_data": "x" * 70_000}}]) >= 70_000
+    assert bound([{"type": "file", "file": {"file_data": "x" * 400_000}}]) >= 300_000
     nested = {"type": "tool_result", "content": [{"type": "image", "source": {"data": "x" * 10**6}}]}
     assert IMAGE <= bound([nested]) < IMAGE + 300
     assert bound([{"type": {"odd": 1}, "text": "x" * 1000}]) >= 1000

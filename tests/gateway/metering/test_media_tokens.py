@@ -1,0 +1,143 @@
+"""Sound and files count by their provider's rule, in every dialect's words; what cannot be looked into, by a bound."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.metering.estimate import Estimator
+from gateway.metering.media_tokens import FILE, USUAL_PAGES, MediaBounds, MediaReader, rule_of
+from tests.fakes import a_call, policy
+from tests.gateway.metering.files import coded, mp3, packed_pdf, pdf, wav
+
+
+def sound(data: bytes, format: str = "wav") -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": b64encode(data).decode(), "format": format}}
+
+
+def document(data: bytes, kind: str = "application/pdf", name: str = "a.pdf") -> dict[str, Any]:
+    return {"type": "file", "file": {"filename": name, "file_data": coded(data, kind)}}
+
+
+def usual(part: dict[str, Any], model: str) -> float:
+    return MediaReader().usual(part, model)
+
+
+def most(part: dict[str, Any], kind: str, model: str) -> int:
+    return MediaReader().most(part, MediaBounds.of(kind, model))
+
+
+@pytest.mark.parametrize(
+    ("model", "a_second", "a_page"),
+    [
+        ("gpt-4o-audio-preview", 10, 4_000),
+        ("openai/gpt-5", 10, 4_000),
+        ("claude-sonnet-4-5", 32, 4_600),
+        ("eu.anthropic.claude-sonnet-4-5-20250929-v1:0", 32, 4_600),
+        ("gemini-2.5-flash", 32, 258),
+        ("google/gemini-3-pro", 32, 560),
+        ("voxtral-small", 12.5, 4_600),
+        ("llama", 32, 4_600),
+    ],
+)
+def test_each_providers_rule(model: str, a_second: float, a_page: int) -> None:
+    assert usual(sound(wav(20)), model) == pytest.approx(20 * a_second, rel=0.01)
+    assert usual(sound(mp3(1000), "mp3"), model) == pytest.approx(26.12 * a_second, rel=0.01)
+    assert usual(document(pdf(3)), model) == 3 * a_page
+    assert usual(document(packed_pdf(30)), model) == 30 * a_page
+    assert rule_of(model).most_page >= a_page
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "claude-opus-5", "gemini-2.5-pro", "llama"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        sound(wav(60)),
+        sound(b"?" * 9000, "mp3"),
+        document(pdf(5)),
+        document(b"PK\x03\x04" + bytes(9000), "", "a.docx"),
+        document("Grüße, 世界! ".encode() * 200, "text/plain", "a.txt"),
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "video_url", "video_url": {"url": coded(bytes(9000), "video/mp4")}},
+    ],
+)
+def test_no_usual_count_is_beyond_the_bound(part: dict[str, Any], model: str) -> None:
+    assert 0 < usual(part, model) <= most(part, "openai", model) <= 2 * FILE
+
+
+def test_the_same_file_counts_the_same_in_each_dialect() -> None:
+    data = pdf(4)
+    source = {"type": "base64", "media_type": "application/pdf", "data": b64encode(data).decode()}
+    blocks = [
+        document(data),
+        {"type": "document", "source": source},
+        {"type": "document", "block": {"type": "document", "source": source}},
+        {"type": "file", "file": {"file_data": b64encode(data).decode(), "filename": "a.pdf"}},
+    ]
+    assert {usual(block, "claude-opus-5") for block in blocks} == {4 * 4_600.0}
+    assert {most(block, "anthropic", "claude-opus-5") for block in blocks} == {4 * 8_000}
+
+
+def test_what_would_have_to_be_fetched_counts_as_a_usual_file() -> None:
+    parts = [
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "document", "block": {"source": {"type": "url", "url": "https://example.com/a.pdf"}}},
+        {"type": "file", "file": {"file_data": "https://example.com/a.pdf"}},
+    ]
+    for part in parts:
+        assert usual(part, "gemini-2.5-pro") == USUAL_PAGES * 258
+        assert most(part, "gemini", "gemini-2.5-pro") == FILE
+
+
+def test_a_pdf_that_calls_itself_a_text_is_none() -> None:
+    assert usual(document(pdf(5), "text/plain", "a.txt"), "gpt-4o") == 5 * 4_000
+    assert most(document(pdf(5), "text/plain", "a.txt"), "openai", "gpt-4o") == 5 * 5_000
+    packed = document(b"PK\x03\x04" + bytes(9000), "text/plain")
+    assert most(packed, "openai", "gpt-4o") == FILE
+
+
+def test_only_so_many_files_of_a_request_are_looked_into() -> None:
+    reader, part = MediaReader(), sound(wav(1))
+    counts = [reader.usual(part, "gpt-4o") for _ in range(200)]
+    assert counts[0] == pytest.approx(10, rel=0.01)
+    assert counts[-1] > counts[0], "by its size alone, which is more"
+
+
+ODD = st.recursive(
+    st.none() | st.integers() | st.text(max_size=9) | st.binary(max_size=40).map(coded),
+    lambda inner: (
+        st.dictionaries(
+            st.sampled_from(
+                ["data", "file", "file_data", "format", "source", "block", "url", "input_audio", "type"]
+            ),
+            inner,
+        )
+        | st.lists(inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.sampled_from(["input_audio", "audio_url", "video_url", "file", "document", "image", "image_url"]), ODD
+)
+def test_any_part_has_a_count(kind: str, odd: Any) -> None:
+    for part in ({"type": kind, kind: odd}, {"type": kind, "source": odd, "block": odd, "file": odd}):
+        assert usual(part, "gemini-3-pro") >= 0
+        assert most(part, "gemini", "gemini-3-pro") >= 0
+
+
+def test_estimates_of_requests_count_media_by_the_targets_model() -> None:
+    rules = policy(
+        backends={"up": {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}},
+        models={"m": {"targets": [{"backend": "up", "model": "gemini-2.5-flash"}]}},
+    )
+    messages = (
+        {"role": "user", "content": [sound(wav(30)), document(pdf(10)), {"type": "text", "text": "Hi"}]},
+    )
+    estimate = Estimator().estimate(a_call(policy_=rules, model="m", messages=messages))
+    assert 960 + 2_580 < estimate.prompt < 1.5 * (960 + 2_580)
