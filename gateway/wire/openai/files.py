@@ -23,7 +23,6 @@ SHORTEST, LONGEST = 3600, 2_592_000
 """Seconds that an upload may ask to be kept: an hour to 30 days."""
 BATCH_AGE = LONGEST
 """What ``purpose: batch`` is kept for where nothing is asked."""
-FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 
 class UploadBody(BaseModel):
@@ -63,7 +62,9 @@ def check_purpose(purpose: str) -> None:
 
 
 def read_fields(fields: Mapping[str, str]) -> UploadFields:
-    """Raises ``BadRequest``. Fields that are not known are ignored."""
+    """Raises ``BadRequest``. Fields that are not known are ignored, but none that asks for an expiry in another form:
+    the file would be kept for ever.
+    """
     if "purpose" not in fields:
         raise BadRequest(
             "'purpose' is a required property", param="purpose", code="missing_required_parameter"
@@ -71,6 +72,12 @@ def read_fields(fields: Mapping[str, str]) -> UploadFields:
     purpose = fields["purpose"]
     check_purpose(purpose)
     anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if "expires_after" in fields:
+        raise BadRequest(
+            "'expires_after' should be an object, in the fields 'expires_after[anchor]' and 'expires_after[seconds]'.",
+            param="expires_after",
+            code="invalid_type",
+        )
     if anchor is None and seconds is None:
         return UploadFields(purpose, BATCH_AGE if purpose == "batch" else None)
     if anchor != "created_at":
