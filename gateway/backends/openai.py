@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -75,6 +75,7 @@ class OpenAIBackend:
         )
         self._cap = cap or (preset.cap if preset is not None else cap_name(base_url))
         self._preset = preset
+        self._is_openais = is_openais(base_url)
         self._hints = hints
         self._strict = strict
         self._continues = continues
@@ -156,6 +157,8 @@ class OpenAIBackend:
     def _body(self, call: Call, body: dict[str, Json]) -> dict[str, Json]:
         """As the provider takes it. Raises ``BadRequest`` for what it does not."""
         if self._preset is None:
+            if self._is_openais:
+                _refuse_fetched(body.get("messages") or ())
             return body
         sent, ignored = self._preset.body(body, call.optional_params)
         if ignored:
@@ -178,8 +181,32 @@ def cap_name(base_url: str) -> str:
     """The field for a cap on a conversation's answer: OpenAI's own reasoning models know the new one only
     (https://platform.openai.com/docs/api-reference/chat/create), many other servers the old one.
     """
+    return fitting.CAPS[is_openais(base_url)]
+
+
+def is_openais(base_url: str) -> bool:
+    """Whether OpenAI, or Azure for it, answers there, whose API is known to the last field."""
     host = urlsplit(base_url).hostname or ""
-    return fitting.CAPS[host == "api.openai.com" or host.endswith((".openai.azure.com", ".api.openai.com"))]
+    return host == "api.openai.com" or host.endswith((".openai.azure.com", ".api.openai.com"))
+
+
+def _refuse_fetched(messages: Sequence[Mapping[str, Json]]) -> None:
+    """OpenAI's chat completions fetch pictures by their URL, but no files."""
+    for i, message in enumerate(messages):
+        content = message.get("content")
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            match part:
+                case {"type": "file", "file": {"file_data": str(url)}} if url.startswith(_FETCHED):
+                    where = f"messages[{i}].content[{j}].file.file_data"
+                    raise BadRequest(
+                        f"'{where}' is an address, and this model's provider fetches no files. Send the content as a "
+                        "data URL, or ask another model.",
+                        param=where,
+                        code="unsupported_parameter",
+                    )
+
+
+_FETCHED = ("https://", "http://")
 
 
 def _dialect(request: ChatRequest) -> Dialect:

@@ -23,6 +23,7 @@ from gateway.policy.schema import parse_duration
 from gateway.server.cycle import TAKE_BY
 from gateway.splice import Splice
 from gateway.types import Call, ChatRequest, Chunk, Receipt
+from gateway.web.attached_files import attach
 from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext, route_of
@@ -64,6 +65,8 @@ class Generate:
             if await self._rendered(context, scope, data, send):
                 return
             request = await self._reader.read(self._dialect.read_request, data, limits, owner)
+            if b'"file_id"' in data and request.native is None:
+                request = await attach(request, context.runtime.files, owner, most_bytes=self._max_body)
             call = make_call(context, request, scope)
             if request.stream:
                 call.splice = Splice()

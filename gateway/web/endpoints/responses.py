@@ -14,6 +14,7 @@ from gateway.runtime.background_requests import BackgroundRequests
 from gateway.stores.responses import ResponseStore, StoredResponse
 from gateway.stores.store import StoreDown
 from gateway.types import Call, Json
+from gateway.web.attached_files import attach
 from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
@@ -55,7 +56,9 @@ class CreateResponse:
             asked, before = await recall(
                 store, owner, asked, most_items=limits.messages, most_bytes=self._max_body
             )
-            call = make_call(context, asked.chat(before.items), scope)
+            files = context.runtime.files
+            request = await attach(asked.chat(before.items), files, owner, most_bytes=self._max_body)
+            call = make_call(context, request, scope)
             answer = _Answer(call, asked, before, store if asked.store else None)
             if asked.background:
                 await self._begin(context, answer, send)

@@ -159,6 +159,9 @@ class MessagesBuilder:
                 name = block.title if isinstance(block.title, str) and block.title else "document.pdf"
                 file = {"filename": name, "file_data": f"data:{kind};base64,{data}"}
                 return [{"type": "file", "file": file}]
+            case {"type": "url", "url": str(url)}:
+                titled = {"filename": block.title} if isinstance(block.title, str) and block.title else {}
+                return [{"type": "file", "file": {**titled, "file_data": url}}]
         return [self._sourced(block, where)]
 
     def _sourced(self, block: Block, where: str) -> dict[str, Json]:

@@ -87,7 +87,11 @@ def _part(part: Json, where: str) -> Iterable[Block]:
             block = {"type": "document", "source": _document(_source(url, f"{where}.file.file_data"))}
             if file.get("filename"):
                 block["title"] = file["filename"]
-        case {"type": "text" | "refusal" | "image_url" as kind}:
+        case {"type": "file", "file": {"file_id": _}}:
+            raise _invalid(
+                f"{where}.file.file_id", "is no file that this model's provider knows; send file_data"
+            )
+        case {"type": "text" | "refusal" | "image_url" | "file" as kind}:
             raise _invalid(where, f"should have a '{kind}'")
         case {"type": str(kind)}:
             raise _invalid(f"{where}.type", f"is '{kind}', which this model's provider does not take")

@@ -14,11 +14,16 @@ _ROLES = ("user", "assistant", "system", "developer")
 _INPUT_PARTS = {
     "input_text": "text",
     "text": "text",
-    "input_image": "image_url",
+    "input_image": None,
     "input_file": None,
     "input_audio": "input_audio",
 }
-"""Parts of what a model is given, and the field that each must have."""
+"""Parts of what a model is given, and the field that each must have; see ``_PLACES`` for the others."""
+_PLACES = {
+    "input_image": ("image_url", "file_id"),
+    "input_file": ("file_data", "file_id", "file_url"),
+}
+"""Where the content of these may be; the first that is there counts."""
 _OUTPUT_PARTS = {"output_text": "text", "input_text": "text", "text": "text", "refusal": "refusal"}
 """Parts of what a model has said."""
 
@@ -108,34 +113,17 @@ def _part(part: Json, known: Mapping[str, str | None], where: str) -> dict[str, 
     kind = str(part.get("type"))
     if kind not in known:
         raise _invalid(f"{where}.type", f"should be one of {', '.join(known)}")
-    if kind in ("input_image", "input_file") and part.get("file_id"):
-        raise BadRequest(
-            f"'{where}.file_id' names a file that lies with OpenAI; this gateway has no files. Send the content itself "
-            f"as a data URL in {'image_url' if kind == 'input_image' else 'file_data'}.",
-            param=f"{where}.file_id",
-            code="unsupported_parameter",
-        )
-    if kind == "input_file":
-        return _file(part, where)
     name = known[kind]
+    if kind in _PLACES:
+        # Nulls stand for fields that are not there.
+        name = next((place for place in _PLACES[kind] if part.get(place) is not None), _PLACES[kind][0])
+        part = {key: value for key, value in part.items() if key == name or key not in _PLACES[kind]}
     if name == "input_audio":
         if not isinstance(part.get(name), dict):
             raise _invalid(f"{where}.{name}", "should have 'data' and 'format'")
     elif name is not None:
         _text(part, name, where)
     return {"detail": "auto", **part} if kind == "input_image" else part
-
-
-def _file(part: dict[str, Json], where: str) -> dict[str, Json]:
-    if part.get("file_url"):
-        raise BadRequest(
-            f"'{where}.file_url' would have to be fetched, which this gateway does not do. Send the content as a data "
-            "URL in file_data, with a filename.",
-            param=f"{where}.file_url",
-            code="unsupported_parameter",
-        )
-    _text(part, "file_data", where)
-    return part
 
 
 def _given(raw: Mapping[str, Json]) -> dict[str, Json]:

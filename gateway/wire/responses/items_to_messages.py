@@ -133,10 +133,14 @@ def _content(parts: Sequence[Mapping[str, Json]]) -> Json:
 def _part(part: Mapping[str, Json]) -> dict[str, Json]:
     match part["type"]:
         case "input_image":
-            return {"type": "image_url", "image_url": {"url": part["image_url"], "detail": part["detail"]}}
+            where = {"file_id": part["file_id"]} if "file_id" in part else {"url": part["image_url"]}
+            return {"type": "image_url", "image_url": {**where, "detail": part["detail"]}}
         case "input_file":
-            named = {"filename": part["filename"]} if part.get("filename") else {}
-            return {"type": "file", "file": {**named, "file_data": part["file_data"]}}
+            file = {"filename": part["filename"]} if part.get("filename") else {}
+            if "file_id" in part:
+                return {"type": "file", "file": {**file, "file_id": part["file_id"]}}
+            # Chat completions have no field for an address; those who fetch files take it there.
+            return {"type": "file", "file": {**file, "file_data": part.get("file_data") or part["file_url"]}}
         case "input_audio":
             return {"type": "input_audio", "input_audio": part["input_audio"]}
     return {"type": "text", "text": part["text"]}

@@ -35,6 +35,7 @@ FAILS = reply({"error": {"message": "no"}}, status=500)
 FINE = reply(completion("from up"))
 MUCH, LITTLE = 1e6, 1e-6
 LONG = "word " * 200
+PICTURE: Any = [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]
 ENGINE = {"backends": {"up": {"kind": "engine", "base_url": UP.removesuffix("/v1")}}}
 
 
@@ -223,6 +224,14 @@ ROWS = [
         model(**on("script", context=50)),
         code(LONG, model="x"),
         "context_length_exceeded",
+        200,
+        model(**on("script")),
+    ),
+    Row(
+        "models.<name>.input",
+        model(**on("script", input=["text", "audio"])),
+        code(PICTURE, model="x"),
+        "unsupported_parameter",
         200,
         model(**on("script")),
     ),

@@ -1120,3 +1120,22 @@ async def test_long_answers_are_taken_in_turns(
     await backend.aclose()
     assert [sum(chunk.delta is not None for chunk in chunks) for chunks in answers] == [400] * 5
     assert len(most) > 20 and max(most) == 1
+
+
+async def test_openai_fetches_no_files_and_is_not_asked_to(upstream: FakeUpstream) -> None:
+    part = {"type": "file", "file": {"file_data": "https://example.com/a.pdf"}}
+    call = a_call(messages=({"role": "user", "content": [{"type": "text", "text": "Sum up."}, part]},))
+    for base_url in ("https://api.openai.com/v1", "https://contoso.openai.azure.com/openai"):
+        backend = backend_at(base_url)
+        refused = await failure(backend, call)
+        assert isinstance(refused, errors.BadRequest)
+        assert (refused.param, refused.code) == (
+            "messages[0].content[1].file.file_data",
+            "unsupported_parameter",
+        )
+        await backend.aclose()
+    upstream.scripts = [stream(*answer_events("Hi"))]
+    other = backend_at(upstream.base_url)
+    await ask(other, call)
+    assert upstream.requests[-1].json()["messages"][0]["content"][1] == part, "others may fetch it"
+    await other.aclose()

@@ -385,3 +385,27 @@ async def test_why_a_provider_refused_reaches_the_caller(upstream: FakeUpstream,
     with pytest.raises(errors.Rejected, match=told):
         await ask(backend, a_call(stream=False))
     await backend.aclose()
+
+
+async def test_files_are_documents_for_mistral(upstream: FakeUpstream) -> None:
+    parts = [
+        {"type": "text", "text": "Sum up."},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="}},
+        {"type": "file", "file": {"file_data": "https://example.com/a.pdf"}},
+        {"type": "file", "file": {"file_id": "3fa85f64-5717-4562-b3fc-2c963f66afa6"}},
+        {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}},
+    ]
+    body = await sent(
+        upstream, "mistral", a_call(messages=({"role": "user", "content": parts},), stream=False)
+    )
+    assert body["messages"][0]["content"] == [
+        parts[0],
+        {
+            "type": "document_url",
+            "document_url": "data:application/pdf;base64,aGk=",
+            "document_name": "a.pdf",
+        },
+        {"type": "document_url", "document_url": "https://example.com/a.pdf"},
+        {"type": "file", "file_id": "3fa85f64-5717-4562-b3fc-2c963f66afa6"},
+        parts[4],
+    ]

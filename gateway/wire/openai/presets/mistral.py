@@ -21,7 +21,25 @@ _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 def _messages(messages: Sequence[Message]) -> tuple[list[Message], set[str]]:
     ids = {name: _call_id(name) for name in call_ids(messages) if not _CALL_ID.fullmatch(name)}
-    return only(_FIELDS, [_with_ids(_with_thinking(message), ids) for message in messages])
+    return only(_FIELDS, [_with_ids(_with_thinking(_with_documents(message)), ids) for message in messages])
+
+
+def _with_documents(message: Message) -> Message:
+    """A file is a document by its URL there, which may be a data URL; or one that lies with Mistral, by its id."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_document(part) for part in content]}
+
+
+def _document(part: Json) -> Json:
+    match part:
+        case {"type": "file", "file": {"file_data": str(url), **file}}:
+            named = {"document_name": file["filename"]} if file.get("filename") else {}
+            return {"type": "document_url", "document_url": url, **named}
+        case {"type": "file", "file": {"file_id": str(id)}}:
+            return {"type": "file", "file_id": id}
+    return part
 
 
 def _call_id(name: str) -> str:

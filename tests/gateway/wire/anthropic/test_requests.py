@@ -15,6 +15,7 @@ from gateway.errors import BadRequest
 from gateway.types import ChatRequest
 from gateway.wire.anthropic import body_to_request
 from gateway.wire.anthropic.request_to_body import write_request
+from gateway.wire.gemini import request_to_body as gemini
 from gateway.wire.openai import chat as openai_chat
 from tests.examples import examples
 
@@ -219,6 +220,20 @@ def test_pictures_and_documents() -> None:
             "title": "a.pdf",
         },
     ]
+
+
+def test_a_document_by_its_address_goes_to_those_who_fetch_it() -> None:
+    source = {"type": "url", "url": "https://example.com/a.pdf"}
+    block = {"type": "document", "source": source, "title": "Report"}
+    request = read(messages=[{"role": "user", "content": [block]}])
+    [message] = request.messages or ()
+    assert message["content"] == [
+        {"type": "file", "file": {"filename": "Report", "file_data": "https://example.com/a.pdf"}}
+    ]
+    assert write(message)["messages"][0]["content"] == [block]
+    body = gemini.write_request(request, "gemini-3-pro")
+    file = {"mimeType": "application/pdf", "fileUri": "https://example.com/a.pdf"}
+    assert body["contents"][0]["parts"] == [{"fileData": file}]
 
 
 def test_tool_calls_and_their_results() -> None:
@@ -499,23 +514,6 @@ VIDEO = {"type": "video", "source": {"type": "base64", "data": "aGk="}}
             },
             "messages[1].content[0]",
             "of type 'web_search_tool_result'",
-        ),
-        (
-            {
-                "messages": [
-                    {
-                        "role": "user",
-                        "content": [
-                            {
-                                "type": "document",
-                                "source": {"type": "url", "url": "https://example.com/a.pdf"},
-                            }
-                        ],
-                    }
-                ]
-            },
-            "messages[0].content[0]",
-            "a document by url",
         ),
         (
             {

@@ -268,3 +268,36 @@ def test_any_body_is_taken_or_named(body: dict[str, Any]) -> None:
         read(**body)
     except BadRequest as error:
         assert error.param
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (
+            {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="},
+            {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="}},
+        ),
+        (
+            {
+                "type": "input_file",
+                "file_url": "https://example.com/a.pdf",
+                "file_data": None,
+                "file_id": None,
+            },
+            {"type": "file", "file": {"file_data": "https://example.com/a.pdf"}},
+        ),
+        ({"type": "input_file", "file_id": "file-1"}, {"type": "file", "file": {"file_id": "file-1"}}),
+        (
+            {"type": "input_image", "file_id": "file-1", "image_url": None},
+            {"type": "image_url", "image_url": {"file_id": "file-1", "detail": "auto"}},
+        ),
+        (
+            {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}},
+            {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}},
+        ),
+    ],
+)
+def test_media_have_the_form_of_a_chat(part: dict[str, Any], expected: dict[str, Any]) -> None:
+    text = {"type": "input_text", "text": "What is it?"}
+    [message] = messages({"role": "user", "content": [text, part]})
+    assert message["content"] == [{"type": "text", "text": "What is it?"}, expected]

@@ -1,0 +1,113 @@
+"""Files that a conversation names by their id, out of the caller's own that ``/v1/files`` keeps: their content goes
+in place of the id, as no model's server knows the gateway's."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from mimetypes import guess_type
+
+from gateway.errors import BadRequest, BodyTooLarge
+from gateway.files.file_store import FileMissing, StoredFile
+from gateway.files.stored_files import StoredFiles, is_file_id
+from gateway.types import ChatRequest, Json
+
+_KEYS: Mapping[str, str] = {"file": "file_data", "image_url": "url"}
+"""Parts that may name a file, and where their content is."""
+_UNKNOWN = "application/octet-stream"
+
+
+async def attach(
+    request: ChatRequest, files: StoredFiles | None, tenant: str, *, most_bytes: int
+) -> ChatRequest:
+    """``request`` with the content of ``tenant``'s files, of ``most_bytes`` together.
+
+    An id that is none of the gateway's is left to the model's server where that may know it. Raises ``BadRequest`` for
+    one that is nobody's or another's, ``BodyTooLarge``, ``UpstreamUnavailable``.
+    """
+    urls: dict[str, str] = {}
+    for where, kind, file_id in _named(request):
+        if is_file_id(file_id):
+            # Each time that it is named it is sent.
+            if file_id not in urls:
+                urls[file_id] = await _read(files, tenant, file_id, where, most_bytes)
+            most_bytes -= len(urls[file_id]) * 3 // 4
+            if most_bytes < 0:
+                raise _too_large(where)
+        elif kind == "image_url":
+            raise _no_file(where, file_id)
+    if not urls:
+        return request
+    messages = [_attached(message, urls) for message in request.messages or ()]
+    return replace(request, messages=tuple(messages))
+
+
+def _named(request: ChatRequest) -> Iterator[tuple[str, str, str]]:
+    """The path, the type of the part, and the id."""
+    for i, message in enumerate(request.messages or ()):
+        content = message.get("content")
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            if (found := _id_in(part)) is not None:
+                yield f"messages[{i}].content[{j}].{found[0]}.file_id", *found
+
+
+def _id_in(part: Json) -> tuple[str, str] | None:
+    match part:
+        case {"type": "file" | "image_url" as kind, **fields}:
+            held = fields.get(kind)
+            file_id = held.get("file_id") if isinstance(held, Mapping) else None
+            return (kind, file_id) if isinstance(file_id, str) else None
+    return None
+
+
+async def _read(files: StoredFiles | None, tenant: str, file_id: str, where: str, most: int) -> str:
+    """The file as a data URL."""
+    file = await files.find(tenant, file_id) if files is not None else None
+    if files is None or file is None:
+        raise _no_file(where, file_id)
+    if file.bytes > most:
+        raise _too_large(where)
+    try:
+        content = b"".join([piece async for piece in files.read(tenant, file_id)])
+    except FileMissing:
+        raise _no_file(where, file_id) from None
+    return await asyncio.to_thread(_data_url, file, content)
+
+
+def _data_url(file: StoredFile, content: bytes) -> str:
+    kind = guess_type(file.filename)[0] or ("application/pdf" if content.startswith(b"%PDF-") else _UNKNOWN)
+    return f"data:{kind};base64,{b64encode(content).decode()}"
+
+
+def _attached(message: Mapping[str, Json], urls: Mapping[str, str]) -> Mapping[str, Json]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_with_content(part, urls) for part in content]}
+
+
+def _with_content(part: Json, urls: Mapping[str, str]) -> Json:
+    found = _id_in(part)
+    if found is None or found[1] not in urls:
+        return part
+    kind, file_id = found
+    held = {name: value for name, value in part[kind].items() if name != "file_id"}
+    return {**part, kind: {**held, _KEYS[kind]: urls[file_id]}}
+
+
+def _no_file(where: str, file_id: str) -> BadRequest:
+    return BadRequest(
+        f"'{where}' names no file of yours: '{file_id[:64]}'. Upload it to /v1/files, or send its content as a data "
+        "URL.",
+        param=where,
+        code="invalid_value",
+    )
+
+
+def _too_large(where: str) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"'{where}' names a file that is too large beside what else the request attaches. Send fewer or smaller files.",
+        param=where,
+    )
