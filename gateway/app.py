@@ -18,6 +18,8 @@ from gateway.admin import routes as admin
 from gateway.admin.api import oidc, session
 from gateway.admin.endpoint import routes as admin_routes
 from gateway.admin.site import Site
+from gateway.batches.batch import ENDPOINTS
+from gateway.batches.runner import BatchRunner
 from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
 from gateway.control.control_socket import publish_keys
@@ -36,6 +38,7 @@ from gateway.runtime.worker_state import WorkerState
 from gateway.settings import Settings
 from gateway.web import routes
 from gateway.web.auth import AuthMiddleware
+from gateway.web.batch_host import BatchHost
 from gateway.web.cors import CorsMiddleware
 from gateway.web.error_middleware import ErrorMiddleware
 from gateway.web.operator_port import OperatorPort
@@ -66,6 +69,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     )
     generations = Generations(state)
     background = BackgroundRequests()
+    runners: list[BatchRunner] = []
     peers = Peers(settings.peers, settings.worker)
     watchers: list[PolicyWatcher] = []
     site = Site(
@@ -82,6 +86,10 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     def rejected(error: Exception) -> None:
         metrics.policy_errors.inc()
         state.callbacks.policy_rejected(error)
+
+    def wake_batches() -> None:
+        for runner in runners:
+            runner.wake()
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -103,6 +111,9 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         try:
             watchers.append(watcher)
             async with watcher, peers:
+                runner = BatchRunner(BatchHost(generations.current, batched, pool, metrics))
+                runners.append(runner)
+                watching.append(asyncio.create_task(runner.run()))
                 watching.append(asyncio.create_task(Sampler(state, generations.current, watcher).run()))
                 if pulse is not None:
                     watching.append(asyncio.create_task(watchdog.heartbeat(pulse)))
@@ -110,6 +121,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         finally:
             for task in watching:
                 task.cancel()
+            for runner in runners:
+                await runner.aclose()
             await background.aclose()
             await generations.aclose()
             await pool.aclose()
@@ -128,12 +141,14 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         pool,
         OperatorToken(settings.metrics_token, settings.metrics_port),
         background,
+        wake_batches,
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
         documented=[*(operation for operation, _ in admin_operations), playground.OPERATION],
         draining=settings.draining,
         metrics_age=settings.metrics_age,
     )
+    batched = {route.path: route for route in endpoints if route.path in ENDPOINTS}
     chat = next(route.app for route in endpoints if route.path == "/v1/chat/completions")
     page = [Route(playground.PATH, playground.Playground(chat), methods=["POST"]), *page_files.routes()]
     router = EndpointRouter([*endpoints, *admin_routes(admin_operations), *page], lifespan)

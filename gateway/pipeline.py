@@ -93,6 +93,9 @@ class SideCalls:
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
         self._accounting.record_charges(call, bill.charges)
 
+    def record_for_house(self, call: Call, bill: Bill) -> None:
+        self._accounting.record_for_house(call, bill)
+
 
 def _swapped(call: Call) -> Call:
     """Only quotas and accounting know who pays; to all others it is its caller's."""

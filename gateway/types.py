@@ -270,6 +270,32 @@ class Allowance(Protocol):
         ...
 
 
+class BatchLine(Protocol):
+    """What a call that is a line of a batch runs under: only on capacity that nobody else wants, at another price."""
+
+    @property
+    def price_factor(self) -> float:
+        """Of what its tokens cost otherwise; 0 for what was paid before."""
+        ...
+
+    @property
+    def max_utilization(self) -> float:
+        """It takes a place only while less than this share of a backend would be in use with it."""
+        ...
+
+    def is_final(self, error: BaseException | None) -> bool:
+        """Whether what ended it so is its result. If not it runs again, and its caller is not charged for this time."""
+        ...
+
+    def admitted(self, waited: float) -> None:
+        """It has a place at a backend, for which it waited so many seconds."""
+        ...
+
+    def reclaim(self) -> None:
+        """Its place is wanted: it ends at once, to run again later."""
+        ...
+
+
 @dataclass(slots=True)
 class Call:
     """One request on its way through the stages. The policy is the generation it started with, to the end.
@@ -313,6 +339,8 @@ class Call:
     """Under which its attempts are entered in ``spent``."""
     payer: Principal | None = None
     """Whose limits and account it falls on, where it is sent beside a request: a copy, or a question to a judge."""
+    line: BatchLine | None = None
+    """Set where it is a line of a batch, which nobody waits for."""
     optional_params: frozenset[str] = frozenset()
     """Parameters of the request that the gateway added for itself: a server that does not know them is asked without.
     Set by ``cascade``."""

@@ -20,7 +20,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "stores databases files observe server",
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",
-        "stages",
+        "stages batches",
         "pipeline rendered runtime",
         "web",
         "admin",

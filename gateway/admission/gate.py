@@ -13,7 +13,7 @@ from gateway.admission.wait_predictor import Newcomer, check_wait
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
 from gateway.prefix_sharing import alias, sharing
-from gateway.types import Call, Chunk, Chunks
+from gateway.types import BatchLine, Call, Chunk, Chunks
 
 _SHORT = 256
 """Tokens of a prompt below which its length matters little."""
@@ -21,6 +21,11 @@ _FIRST_TOKEN = 50
 """Tokens that take about as long as the first one of an answer."""
 _SLACK = 0.25
 """Seconds of latency that are no sign of a queue at the backend: the network's, and this worker's own."""
+LINE_PRIORITY = -1
+"""Of lines of batches, at the engine: tiers have 0 and more."""
+IDLE_WAIT = 30.0
+"""Seconds that a line of a batch waits for idle capacity at a time. What it holds of its caller's limits is free again
+after that, and it comes anew."""
 UNLIMITED = QueueTerms()
 """For a backend without limits."""
 
@@ -124,6 +129,8 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     tokens = 1 if estimate is None else max(1, estimate.prompt + estimate.expected)
     answers = call.request.slots
     check_size(call, answers)
+    if call.line is not None:
+        return _admit_line(call.line, tenant, pool, tokens, answers)
     now, due = pool.clock(), due_at(call, tier)
     left = None if due is None else due - now
     known = None
@@ -150,6 +157,15 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     lease.service = known
     expires = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
     return Admission(pool, lease, now, lease.position, saturation, expires, wait)
+
+
+def _admit_line(line: BatchLine, tenant: str, pool: Pool, tokens: int, answers: int) -> Admission:
+    """A place on idle capacity, now or while it waits. It waits outside the queue: for all others it is not there."""
+    now, saturation = pool.clock(), pool.saturation
+    lease = pool.acquire_idle(
+        tenant, tokens, answers, max_utilization=line.max_utilization, reclaim=line.reclaim
+    )
+    return Admission(pool, lease, now, lease.position, saturation, now + IDLE_WAIT, 0.0)
 
 
 def check_size(call: Call, answers: int) -> None:
@@ -184,7 +200,7 @@ def engine_headers(call: Call, now: float) -> dict[str, str]:
         return {}
     tier = call.policy.tier(call.principal.tier)
     headers = {
-        "x-tollgate-priority": str(tier.priority),
+        "x-tollgate-priority": str(tier.priority if call.line is None else LINE_PRIORITY),
         "x-tollgate-weight": f"{tier.weight:g}",
         "x-tollgate-tenant": alias(call.principal.tenant),
     }

@@ -16,6 +16,9 @@ from gateway.admission.fair_queue import FairQueue, QueueTerms, Waiter
 from gateway.admission.shared_slots import SharedSlots
 from gateway.admission.speed import SpeedEstimator
 
+LOOK_FOR_IDLE = 0.25
+"""Seconds between two looks for idle capacity, of which other workers and engines do not tell."""
+
 
 @dataclass(slots=True, eq=False)
 class SlotLease:
@@ -30,6 +33,9 @@ class SlotLease:
     """Expected seconds from dispatch to the last token; None where nothing is known yet."""
     granted_at: float | None = None
     """On the pool's clock."""
+    reclaim: Callable[[], None] | None = None
+    """Asks the holder to give it back; None for what nobody may ask back."""
+    asked_back: bool = False
     _waiter: Waiter[SlotLease] | None = None
     _flow: tuple[str, str] | None = None
     """Its tier and tenant, where it was queued."""
@@ -44,7 +50,7 @@ class SlotLease:
     @property
     def position(self) -> int:
         """In the queue, 1 being next; 0 once granted."""
-        return self._pool.queue.position(self._waiter) if self._waiter is not None else 0
+        return self._pool.queue_of(self).position(self._waiter) if self._waiter is not None else 0
 
     @property
     def expected_wait(self) -> float | None:
@@ -60,8 +66,9 @@ class SlotLease:
         if not self.is_granted:
             loop = asyncio.get_running_loop()
             self._wakeup, end = loop.create_future(), loop.time() + seconds
+            look = SILENCE if self.reclaim is None else LOOK_FOR_IDLE
             while not self.is_granted and (left := end - loop.time()) > 0:
-                await asyncio.wait((self._wakeup,), timeout=min(left, SILENCE))
+                await asyncio.wait((self._wakeup,), timeout=min(left, look))
                 self._pool.on_waiting()
         return self.is_granted
 
@@ -79,7 +86,7 @@ class SlotLease:
 
     def correct_tokens(self, tokens: int) -> None:
         """Replace the estimate by the ``tokens`` that were used, in the accounts of its tenant and tier."""
-        if self._flow is not None:
+        if self._flow is not None and self.reclaim is None:
             tier, tenant = self._flow
             self._pool.queue.correct(tier, self.terms, tenant, tokens - self.tokens)
 
@@ -93,6 +100,7 @@ class SlotLease:
         if self.is_granted and not self._released and self._finished < self.answers - 1:
             self._finished += 1
             self._pool.free(1)
+            self._pool.count_idle()
             self._pool.grant_next()
 
     def release(self) -> None:
@@ -101,12 +109,13 @@ class SlotLease:
             return
         self._released = True
         if self._waiter is not None:
-            self._pool.queue.remove(self._waiter)
+            self._pool.queue_of(self).remove(self._waiter)
             self._waiter = None
         elif self.is_granted:
             self._pool.leases.pop(self, None)
             self._pool.free(self.unfinished)
             self._pool.tokens_in_flight -= self.tokens
+            self._pool.idle_released(self)
         self._pool.grant_next()
 
 
@@ -134,6 +143,12 @@ class Pool:
         """Answers, which is slots in use."""
         self.tokens_in_flight = 0
         self.queue: FairQueue[SlotLease] = FairQueue()
+        self.idle_queue: FairQueue[SlotLease] = FairQueue()
+        """Of lines of batches, which get what nobody else wants; they are in no other figure."""
+        self.idle_leases: dict[SlotLease, None] = {}
+        """Those granted that can be asked back, in that order."""
+        self._idle_slots = 0
+        self._idle_tokens = 0
         self.speed = SpeedEstimator(clock)
         self.leases: dict[SlotLease, None] = {}
         """Those granted, in that order."""
@@ -175,9 +190,22 @@ class Pool:
             self.grant_next()
         return lease
 
+    def acquire_idle(
+        self, tenant: str, tokens: int, answers: int, *, max_utilization: float, reclaim: Callable[[], None]
+    ) -> SlotLease:
+        """A lease on capacity that nobody else wants: granted once the backend would be no fuller than
+        ``max_utilization`` with it, and asked back where others come to wait."""
+        lease = SlotLease(self, tokens, QueueTerms(max_utilization=max_utilization), answers, reclaim=reclaim)
+        lease.enqueue(self.idle_queue.push("", lease.terms, tenant, tokens, self.clock(), lease))
+        self.grant_next()
+        return lease
+
+    def queue_of(self, lease: SlotLease) -> FairQueue[SlotLease]:
+        return self.queue if lease.reclaim is None else self.idle_queue
+
     def on_waiting(self) -> None:
         """A request has waited for a while: an adaptive limit may grow, another worker may have ended."""
-        if self._shared is not None:
+        if self._shared is not None or self.idle_queue.size:
             self.grant_next()
         if self._adaptive is not None and self.queue and self._adaptive.grow_in_silence():
             self._slots = self._adaptive.limit
@@ -202,6 +230,12 @@ class Pool:
         if self._shared is not None and self._shared.set_waiting(len(self.queue)):
             self._grant_queued()  # a slot may have become free just before the others could see that this one waits
             self._shared.set_waiting(len(self.queue))
+            if self.queue.size:
+                self._shared.call_in()
+        if self.idle_leases:
+            self._ask_back()
+        if self.idle_queue.size:
+            self._grant_idle()
 
     def _grant_queued(self) -> None:
         while self.queue.size:
@@ -210,6 +244,65 @@ class Pool:
             if head is None or not self.fits(head.tokens, head.item.answers) or not self._grant(head.item):
                 return
             self.queue.take(head, now)
+
+    def _grant_idle(self) -> None:
+        """Nobody else waits, here or at other workers, and room is left."""
+        while self.idle_queue.size and not self.queue.size:
+            now = self.clock()
+            head = self.idle_queue.head(now)
+            if head is None or not self._is_idle(head.item) or not self._grant(head.item):
+                return
+            self.idle_queue.take(head, now)
+            self.idle_leases[head.item] = None
+            self._idle_tokens += head.item.tokens
+            self.count_idle()
+
+    def _is_idle(self, lease: SlotLease) -> bool:
+        if not self.fits(lease.tokens, lease.answers):
+            return False
+        most, engine, shared = lease.terms.max_utilization, self.speed.engine, self._shared
+        if shared is not None and shared.wanted_by_others:
+            return False
+        if engine is not None and engine.saturation >= most and (engine.waiting or engine.running):
+            return False
+        slots = self._slots if shared is None else shared.limit
+        if slots is None and engine is not None and engine.slots:
+            slots = engine.slots
+        in_use = self.in_flight if shared is None else shared.in_use
+        if slots is not None and in_use and in_use + lease.answers > int(slots * most):
+            return False
+        tokens = self.max_tokens
+        if tokens is not None and self.tokens_in_flight:
+            return self.tokens_in_flight + lease.tokens <= tokens * most
+        return True
+
+    def _ask_back(self) -> None:
+        """As many slots as those need who wait, from those who came last."""
+        missing = sum(waiter.item.answers for waiter in self.queue.waiters()) if self.queue.size else 0
+        if self._shared is not None:
+            missing += self._shared.wanted_by_others
+        missing -= sum(lease.unfinished for lease in self.idle_leases if lease.asked_back)
+        for lease in reversed([one for one in self.idle_leases if not one.asked_back]):
+            if missing <= 0:
+                return
+            missing -= lease.unfinished
+            lease.asked_back = True
+            if lease.reclaim is not None:
+                lease.reclaim()
+
+    def idle_released(self, lease: SlotLease) -> None:
+        """For leases alone."""
+        if lease in self.idle_leases:
+            del self.idle_leases[lease]
+            self._idle_tokens -= lease.tokens
+            self.count_idle()
+
+    def count_idle(self) -> None:
+        """For leases alone."""
+        if self.idle_leases or self._idle_slots:
+            self._idle_slots = sum(lease.unfinished for lease in self.idle_leases)
+            if self._shared is not None:
+                self._shared.set_reclaimable(self._idle_slots)
 
     def free(self, slots: int) -> None:
         """For leases alone."""
@@ -240,18 +333,22 @@ class Pool:
         lease.grant(self.clock())
         return True
 
-    def fits(self, tokens: int, answers: int = 1) -> bool:
-        """Whether there is capacity. What is larger than the whole limit runs alone."""
-        if not self.in_flight and (self._shared is None or self._shared.idle):
+    def fits(self, tokens: int, answers: int = 1, *, reclaiming: bool = False) -> bool:
+        """Whether there is capacity; ``reclaiming``: once what can be asked back is. What is larger than the whole
+        limit runs alone."""
+        in_flight, in_tokens = self.in_flight, self.tokens_in_flight
+        if reclaiming:
+            in_flight, in_tokens = in_flight - self._idle_slots, in_tokens - self._idle_tokens
+        if not in_flight and (self._shared is None or self._shared.idle):
             return True
         slots = self.slots
-        if slots is not None and self.in_flight + answers > slots:
+        if slots is not None and in_flight + answers > slots:
             return False
-        return self.max_tokens is None or self.tokens_in_flight + tokens <= self.max_tokens
+        return self.max_tokens is None or in_tokens + tokens <= self.max_tokens
 
-    def _admits(self, tokens: int, terms: QueueTerms, answers: int) -> bool:
+    def _admits(self, tokens: int, terms: QueueTerms, answers: int, *, reclaiming: bool = False) -> bool:
         """As ``fits``, for a tier that may not use all of the backend."""
-        return self.fits(tokens, answers) and (
+        return self.fits(tokens, answers, reclaiming=reclaiming) and (
             terms.max_utilization >= 1.0 or not self.in_flight or self._utilization() < terms.max_utilization
         )
 
@@ -261,10 +358,11 @@ class Pool:
         terms: QueueTerms = QueueTerms(),  # noqa: B008  (it is frozen)
         answers: int = 1,
     ) -> bool:
-        """Whether a request would start at once. Waiting requests that may not use this capacity do not count."""
+        """Whether a request would start at once. Waiting requests that may not use this capacity do not count, nor
+        does what is asked back for it."""
         if not self.limited:
             return True
-        if not self._admits(tokens, terms, answers):
+        if not self._admits(tokens, terms, answers, reclaiming=True):
             return False
         return not self.queue.size or self.queue.head(self.clock(), self._utilization()) is None
 
@@ -276,9 +374,11 @@ class Pool:
         return min(1.0, max(of_slots, of_tokens))
 
     def _utilization(self) -> float:
-        slots = self.slots
-        of_slots = 0.0 if slots is None else self.in_flight / slots if slots else 1.0
-        of_tokens = self.tokens_in_flight / self.max_tokens if self.max_tokens is not None else 0.0
+        """Without what can be asked back."""
+        slots, in_flight = self.slots, self.in_flight - self._idle_slots
+        of_slots = 0.0 if slots is None else in_flight / slots if slots else 1.0
+        in_tokens = self.tokens_in_flight - self._idle_tokens
+        of_tokens = in_tokens / self.max_tokens if self.max_tokens is not None else 0.0
         return min(1.0, max(of_slots, of_tokens))
 
     @property
@@ -286,7 +386,10 @@ class Pool:
         """0 to 1: the fullest of slots, tokens, and the engine's own figure where it is known."""
         engine = self.speed.engine
         utilization = self._utilization()
-        return utilization if engine is None else max(utilization, engine.saturation)
+        if engine is None:
+            return utilization
+        lines = self._idle_slots / engine.slots if engine.slots else 0.0
+        return max(utilization, engine.saturation - lines)
 
     @property
     def load(self) -> int:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-_CELLS = 2
-"""Of each worker: slots in use, and requests waiting."""
+_CELLS = 3
+"""Of each worker: slots in use, requests waiting, and slots in use by what gives them back on demand."""
 _CELL_BYTES = 8
 
 
@@ -38,7 +38,8 @@ class SharedSlots:
         self._map = mmap.mmap(self._fd, size)
         self._cells = memoryview(self._map).cast("q")
         # A worker that died leaves its counts behind.
-        self._cells[index] = self._cells[workers + index] = 0
+        for cell in range(_CELLS):
+            self._cells[cell * workers + index] = 0
 
     @property
     def available(self) -> int:
@@ -56,6 +57,26 @@ class SharedSlots:
     def idle(self) -> bool:
         """No worker uses any."""
         return not any(self._cells[: self._workers].tolist())
+
+    @property
+    def in_use(self) -> int:
+        """By all workers."""
+        return sum(self._cells[: self._workers].tolist())
+
+    @property
+    def wanted_by_others(self) -> int:
+        """Requests of other workers that wait."""
+        waiting = self._cells[self._workers : 2 * self._workers].tolist()
+        return sum(count for other, count in enumerate(waiting) if other != self._index)
+
+    def set_reclaimable(self, slots: int) -> None:
+        self._cells[2 * self._workers + self._index] = slots
+
+    def call_in(self) -> None:
+        """Have the other workers look whether they hold anything that they should give back."""
+        for other in range(self._workers):
+            if other != self._index and self._cells[2 * self._workers + other]:
+                self._wake(other)
 
     def take(self, slots: int) -> bool:
         """Whether they were free; what is larger than the limit gets them if no worker uses any."""
@@ -85,7 +106,8 @@ class SharedSlots:
         return bool(requests) and not before
 
     def close(self) -> None:
-        self._cells[self._index] = self._cells[self._workers + self._index] = 0
+        for cell in range(_CELLS):
+            self._cells[cell * self._workers + self._index] = 0
         self._cells.release()
         self._map.close()
         os.close(self._fd)

@@ -43,6 +43,10 @@ class Change(Protocol):
         """Returns how many rows it changed."""
         ...
 
+    def run_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> None:
+        """Run it once for each of ``parameters``."""
+        ...
+
 
 class Writer(Protocol):
     """The ledger's own connection, for one thread: opened on demand, and again after an error."""
@@ -71,6 +75,10 @@ class Database(Protocol):
     def changing(self) -> AbstractContextManager[Change]:
         """A transaction on tables of this program's version that excludes others of its kind. Raises
         ``DatabaseError``."""
+        ...
+
+    def now(self) -> str:
+        """An expression for Unix time by the database's own clock, the same for all who ask it."""
         ...
 
     def writer(self) -> Writer: ...

@@ -75,6 +75,9 @@ class PostgresDatabase:
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", [_change_lock(self._tables.name)])
                 yield _Change(self, connection)
 
+    def now(self) -> str:
+        return "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
     def writer(self) -> _Writer:
         return _Writer(self)
 
@@ -213,6 +216,10 @@ class _Change(_Reader):
     def run(self, statement: str, parameters: Mapping[str, Any]) -> int:
         with self._database.translated():
             return self._connection.execute(_query(statement), _parameters(parameters)).rowcount
+
+    def run_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> None:
+        with self._database.translated(), self._connection.cursor() as cursor:
+            cursor.executemany(_query(statement), [_parameters(one) for one in parameters])
 
 
 def _insert(table: str, columns: Mapping[str, Kind], returned: str) -> str:

@@ -74,6 +74,9 @@ class SqliteDatabase:
             connection.execute("BEGIN IMMEDIATE")
             yield _Change(connection)
 
+    def now(self) -> str:
+        return "((julianday('now') - 2440587.5) * 86400.0)"
+
     def writer(self) -> _Writer:
         return _Writer(self.path)
 
@@ -105,6 +108,10 @@ class _Change(_Reader):
     def run(self, statement: str, parameters: Mapping[str, Any]) -> int:
         with _translated():
             return self._connection.execute(statement, parameters).rowcount
+
+    def run_many(self, statement: str, parameters: Sequence[Mapping[str, Any]]) -> None:
+        with _translated():
+            self._connection.executemany(statement, parameters)
 
 
 class _Repeated(Exception):

@@ -106,6 +106,7 @@ class KeyRing:
             principal = replace(DEVELOPMENT, tier=tier_of(DEVELOPMENT.tenant, tenants))
             self._active[dev_key_sha256] = ApiKey(bytes.fromhex(dev_key_sha256), principal)
         self._revoked = RevokedKeys()
+        self._by_id: dict[str, ApiKey] | None = None
 
     def __len__(self) -> int:
         return len(self._active)
@@ -123,6 +124,17 @@ class KeyRing:
         key = self._active.get(digest.hex())
         if key is None or not compare_digest(key.digest, digest):
             return None
+        return self._valid(key, now)
+
+    def lookup_id(self, key_id: str, now: float) -> ApiKey | None:
+        """As ``lookup``, for who showed the key before and is known by its id."""
+        if self._by_id is None:
+            # Of a rotated key the newer one comes first.
+            self._by_id = {key.principal.key_id: key for key in reversed(self._active.values())}
+        key = self._by_id.get(key_id)
+        return None if key is None else self._valid(key, now)
+
+    def _valid(self, key: ApiKey, now: float) -> ApiKey | None:
         if key.principal.key_id in self._revoked.gone:
             return None
         if key.principal.key_id in self._revoked.unverified:

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import httpx
 from starlette.types import Scope
 
-from gateway.errors import Forbidden
+from gateway.errors import Forbidden, Unauthenticated
 from gateway.identity.api_keys import ApiKey, KeyRing, digest_of
 from gateway.identity.client_address import ClientAddress, within
 from gateway.identity.credential import presented
 from gateway.identity.jwks_source import CHECK_FILE_EVERY, JwksSource, from_file, from_url
-from gateway.identity.jwt import TokenVerifier
+from gateway.identity.jwt import TOKENS, TokenVerifier
 from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Jwt, Policy
 from gateway.types import Principal
@@ -85,6 +85,23 @@ class Authenticator:
             raise self._keys.refusal("")
         if key.allow_ips:
             self._check_address(key, scope)
+        return key.principal
+
+    def still(self, principal: Principal) -> Principal:
+        """Who ``principal``, as they were authenticated before, is now: what works on for hours asks again.
+
+        An API key's by its id, wherever it was used from. A token is not at hand any more: what it claimed holds while
+        its subject is not revoked and some issuer is trusted. Raises as ``principal`` does.
+        """
+        if principal.key_id.startswith(TOKENS):
+            return self._tokens.still(principal)
+        key = self._keys.lookup_id(principal.key_id, self._clock())
+        if key is None or key.principal.tenant != principal.tenant:
+            raise (
+                self._keys.refusal("")
+                if key is None
+                else Unauthenticated("The API key belongs to another tenant now.", code="invalid_api_key")
+            )
         return key.principal
 
     def revoke(self, revoked: RevokedKeys) -> None:

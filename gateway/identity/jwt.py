@@ -8,7 +8,7 @@ from base64 import urlsafe_b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import jwt
 import orjson
@@ -30,6 +30,8 @@ CACHED_FOR = 60.0
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 _SEPARATORS = re.compile(r"[\s,]+")
 _PLAIN = "/:@+|~"
+TOKENS = "jwt:"
+"""Begins the ids of those who came with a token."""
 
 
 class _Known(NamedTuple):
@@ -114,6 +116,13 @@ class TokenVerifier:
         self._cache(digest, principal, float(claims["exp"]))
         return principal
 
+    def still(self, principal: Principal) -> Principal:
+        """``principal``, whose token was verified before. Raises ``Unauthenticated`` where that would be refused."""
+        subject = unquote(principal.key_id.removeprefix(TOKENS))
+        if not self._issuers or any(subject in revoked for revoked in self._revoked.values()):
+            raise _invalid("it has been revoked, or its issuer is not trusted any more.")
+        return principal
+
     def _cache(self, digest: bytes, principal: Principal, expires: float) -> None:
         now = self._clock()
         until = min(expires, now + CACHED_FOR)
@@ -135,7 +144,7 @@ class TokenVerifier:
         if tenant is None:
             raise _invalid(f"it has no claim '{entry.tenant_claim}', which names the tenant.")
         return Principal(
-            key_id="jwt:" + quote(subject, safe=_PLAIN, errors="backslashreplace"),
+            key_id=TOKENS + quote(subject, safe=_PLAIN, errors="backslashreplace"),
             tenant=tenant,
             models=_models(entry, claims),
             tier=self._tier(entry, claims, tenant),

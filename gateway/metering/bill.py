@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.metering.price import price_of, priced
+from gateway.metering.price import discounted, price_of, priced
 from gateway.policy.schema import Policy
 from gateway.types import UpstreamUsage, Usage
 
@@ -46,7 +46,8 @@ class Bill(NamedTuple):
         return tuple(one for one in self.charges if one is not answer)
 
 
-def bill_of(policy: Policy, attempts: Sequence[UpstreamUsage]) -> Bill:
+def bill_of(policy: Policy, attempts: Sequence[UpstreamUsage], factor: float = 1.0) -> Bill:
+    """``factor``: of the price table's prices."""
     if not attempts:
         return _FREE
     charges: list[Charge] = []
@@ -57,7 +58,7 @@ def bill_of(policy: Policy, attempts: Sequence[UpstreamUsage]) -> Bill:
         price = price_of(policy, one.target)
         if price is None:
             unpriced[f"{one.target.backend}/{one.target.model}"] = None
-        charge = Charge(one, 0 if price is None else priced(price, one.usage))
+        charge = Charge(one, 0 if price is None else discounted(priced(price, one.usage), factor))
         charges.append(charge)
         tokens += one.usage.prompt + one.usage.completion
         nanodollars += charge.nanodollars

@@ -40,6 +40,11 @@ def priced(price: Price, usage: Usage) -> int:
     return _up(pico)
 
 
+def discounted(nanodollars: int, factor: float) -> int:
+    """A share of a price, rounded up as prices are."""
+    return nanodollars if factor == 1.0 else math.ceil(nanodollars * factor)
+
+
 class Rates(NamedTuple):
     """Pico-dollars a token."""
 
@@ -47,6 +52,9 @@ class Rates(NamedTuple):
     answer: int
     written: int = 0
     """A prompt's, where all of it may go into the provider's prompt cache."""
+
+    def times(self, factor: float) -> Rates:
+        return self if factor == 1.0 else Rates(*(math.ceil(rate * factor) for rate in self))
 
     def cost(self, prompt: int, answer: int, *, written: bool = False) -> int:
         """Nano-dollars for tokens of a prompt and of an answer."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gateway.metering.bill import Bill, Charge
 from gateway.metering.price import NANO
 from gateway.observe.cache_days import CacheDays
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
-from gateway.types import Call, Principal
+from gateway.types import HOUSE, Call, Principal
 
 
 class Accounting:
@@ -47,6 +48,16 @@ class Accounting:
             self._ledger.record_charges(
                 call.request_id, call.receipt.created, call.principal, charges, call.user_agent
             )
+
+    def record_for_house(self, call: Call, bill: Bill) -> None:
+        """What a line of a batch used that will run again: the gateway stopped it, or its server failed."""
+        house = replace(call.principal, key_id="batch", tenant=HOUSE, tier=HOUSE)
+        charges = [Charge(replace(one.upstream, purpose="attempt"), one.nanodollars) for one in bill.charges]
+        request_id = f"{call.request_id}-{int(call.receipt.created * 1000):x}"
+        for charge in charges:
+            self._count(house, charge)
+        if self._ledger is not None:
+            self._ledger.record_charges(request_id, call.receipt.created, house, charges, call.user_agent)
 
     def record_refusal(
         self, request_id: str, principal: Principal | None, status: int, reason: str, *, is_question: bool

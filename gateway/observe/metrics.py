@@ -136,6 +136,26 @@ class Metrics:
             "Copies sent to a shadow model, by outcome (an HTTP status).",
             ["model", "status"],
         )
+        self.batch_lines_ended = make.counter(
+            "tollgate_batch_line_runs_total",
+            "Runs of lines of batches: completed, failed, reclaimed (gave way to a request), or repeated (for want of "
+            "capacity, or as a server failed).",
+            ["outcome"],
+        )
+        self.batch_lines = make.sampled(
+            "tollgate_batch_lines",
+            "Lines of the batches that a worker runs, by state: pending, running.",
+            ["state"],
+            mode="livesum",
+            absent=0.0,
+        )
+        self.batches = make.sampled(
+            "tollgate_batches",
+            "Batches that are worked on, by state.",
+            ["status"],
+            mode="livesum",
+            absent=0.0,
+        )
         self.cost = make.counter(
             "tollgate_cost_dollars_total",
             "US dollars by the price table, by what for.",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.metering.estimate import Estimator, LearnedEstimate
-from gateway.metering.price import cost
+from gateway.metering.price import cost, discounted
 from gateway.policy.schema import Policy
 from gateway.quota.counters import Counters, Elastic, QuotaDecision
 from gateway.quota.limits import Amounts, Limits
@@ -50,7 +50,7 @@ class Allowance:
 
     __slots__ = (
         *("_context", "_cap", "_estimate", "_first", "_lock", "_bounds", "_request", "_reservation"),
-        *("_fresh", "_unpriced", "_in_flight", "_used"),
+        *("_factor", "_fresh", "_unpriced", "_in_flight", "_used"),
     )
 
     def __init__(
@@ -72,6 +72,7 @@ class Allowance:
         """The cap that the reservation covered, when last asked."""
         self._fresh = True
         """No attempt has held any of it yet."""
+        self._factor = 1.0 if call.line is None else call.line.price_factor
         self._unpriced: list[tuple[Policy, UpstreamUsage]] = []
         """Not yet in ``_used``, as there is mostly one attempt only. A ``Call`` here would be a reference cycle, left
         to the garbage collector with all that it refers to."""
@@ -123,7 +124,7 @@ class Allowance:
         """What is used, and what other attempts in flight hold."""
         for policy, used in self._unpriced:
             usage = used.usage
-            nanodollars = cost(policy, used.target, usage)
+            nanodollars = discounted(cost(policy, used.target, usage), self._factor)
             self._used = _sum(self._used, Amounts(0, usage.prompt + usage.completion, nanodollars))
         self._unpriced.clear()
         taken = self._used

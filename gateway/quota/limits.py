@@ -128,6 +128,13 @@ class Limits:
         return replace(self, each=each)
 
     @cached_property
+    def of_batches(self) -> Limits:
+        """Those by the day and the month, for lines of batches: limits by the minute and on concurrency are there to
+        keep one caller from taking capacity that others want, which lines never get."""
+        each = tuple(limit for limit in self.each if limit.window in ("day", "month"))
+        return replace(self, each=each)
+
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         return tuple(limit.key for limit in self.each)
 

@@ -139,7 +139,7 @@ def quota_request(
         usual=usual,
         least=min(wanted, least),
         enough=min(wanted, floor),
-        rates=bounds.rates,
+        rates=bounds.rates if call.line is None else bounds.rates.times(call.line.price_factor),
         priced=priced,
         writes=priced and writes_cache(request),
         overshoot=overshoot,

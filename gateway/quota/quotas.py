@@ -89,6 +89,8 @@ class Quotas:
         limits = self._limits.limits(call.policy, call.principal)
         if call.payer is not None:
             limits = limits.of_spending
+        if call.line is not None:
+            limits = limits.of_batches
         if not limits:
             return None
         if limits.dollars is not None:

@@ -104,7 +104,7 @@ class Router:
         if self._chooses_by_media and (found := media_in(call.request.messages or ())):
             media = frozenset(found)
         route = self._route((call.model, "primary", local, media, *exceeded))
-        if self._downgrades:
+        if self._downgrades and call.line is None:
             route = self._downgraded(call, route, local, media, exceeded)
         if route.plan is not None:
             return route.plan
@@ -142,7 +142,7 @@ class Router:
         """Move a candidate first that would start at once, where the first would have to wait."""
         plan = own + fallbacks
         others = plan[1:] if spill_over else own[1:]
-        if not own or not others:
+        if not own or not others or call.line is not None:  # which waits
             return plan
         has_capacity = self._loads.has_capacity
         tokens = call.estimate.prompt + call.estimate.expected if call.estimate is not None else 0

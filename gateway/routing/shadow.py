@@ -100,6 +100,7 @@ def copy_of(call: Call, model: str) -> Call:
         model=call.policy.resolve(model) or model,
         deadline=None,
         shadow=True,
+        line=None,
         purpose="shadow",
         payer=call.principal
         if call.policy.billing.shadow == "tenant"

@@ -10,6 +10,7 @@ from importlib import import_module
 from gateway.admission.shedding import update_terms
 from gateway.backends.model_readiness import ModelReadiness
 from gateway.backends.readiness import Readiness
+from gateway.batches.batch_table import BATCHES, BatchTable
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
 from gateway.databases.opening import open_database, open_tables
@@ -123,6 +124,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         receipts=receipts,
         responses=_responses(policy, before),
         files=_files(policy, state, before),
+        batches=_batches(policy.ledger, state, before),
         quotas=quotas,
         earlier_usage=earlier_usage,
         ledger=ledger,
@@ -202,6 +204,12 @@ def _files(policy: schema.Policy, state: WorkerState, before: Runtime | None) ->
     if state.worker == 1:
         files.start_sweeping()
     return files
+
+
+def _batches(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> BatchTable:
+    if before is not None and before.policy.ledger == config:
+        return before.batches
+    return BatchTable(open_tables(BATCHES, config, state.state_dir))
 
 
 def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> Ledger | None:

@@ -10,6 +10,7 @@ from typing import Self
 
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.readiness import Readiness
+from gateway.batches.batch_table import BatchTable
 from gateway.caching.caches import Caches, Closable
 from gateway.files.stored_files import StoredFiles
 from gateway.guards.actions.background import BackgroundScans
@@ -42,6 +43,7 @@ class Runtime:
     """What ``/v1/responses`` keeps; None where it is to keep nothing."""
     files: StoredFiles | None
     """What ``/v1/files`` keeps; None where it is switched off."""
+    batches: BatchTable
     quotas: Quotas
     earlier_usage: EarlierUsage | None
     ledger: Ledger | None

@@ -136,9 +136,10 @@ class _Cached:
         return found
 
     def _shares(self, call: Call) -> bool:
-        """Whether ``call`` may share an answer in flight. One with a deadline of its own does not wait for others."""
+        """Whether ``call`` may share an answer in flight. One with a deadline of its own does not wait for others,
+        and nobody waits for a line of a batch."""
         exact = self._caches.exact
-        return exact is not None and exact.single_flight and call.deadline is None
+        return exact is not None and exact.single_flight and call.deadline is None and call.line is None
 
     def _flight(self, call: Call, entry: CacheEntry) -> Flight:
         """The same request in flight, or ``call`` as the first."""

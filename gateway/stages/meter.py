@@ -49,7 +49,7 @@ class MeterRecorder:
         elif chunk.delta:
             self._gaps += 1
             # Chunks that came in one read leave in one write. The pace of a cached answer means nothing.
-            if not chunk.more and self._call.cached is None:
+            if not chunk.more and self._call.cached is None and self._call.line is None:
                 now = time.perf_counter()
                 self._inter_token.observe(now - self._last)
                 self._last = now
@@ -73,7 +73,7 @@ class MeterRecorder:
         if self._in_flight is not None:
             self._in_flight.dec()
         if self._first:
-            if call.cached is None:
+            if call.cached is None and call.line is None:
                 metrics.first_token[(model,)].observe(self._first - call.started)
                 if metrics.tenants.enabled and (tenant := metrics.tenant(call.principal.tenant)):
                     metrics.tenant_first_token[(tenant,)].observe(self._first - call.started)
@@ -82,7 +82,8 @@ class MeterRecorder:
         target = call.target
         backend = target.backend if target is not None and call.cached is None else ""
         metrics.requests[model, backend, str(status)].inc()
-        metrics.seconds[(model,)].observe(time.perf_counter() - call.started)
+        if call.line is None:  # which may have waited for hours
+            metrics.seconds[(model,)].observe(time.perf_counter() - call.started)
         if metrics.tenants.enabled and (tenant := metrics.tenant(call.principal.tenant)):
             metrics.tenant_requests[tenant, str(status)].inc()
         if usage is not None and call.cached is not None:

@@ -90,7 +90,10 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
 
     def note(call: Call, admission: Admission) -> None:
         waited = admission.waited
-        if not call.shadow:
+        if call.line is not None:
+            if admission.lease.is_granted:
+                call.line.admitted(waited)
+        elif not call.shadow:
             metrics.queue_seconds[admission.pool.name, call.principal.tier].observe(waited)
         call.receipt.note(
             "queue",
@@ -102,7 +105,7 @@ def queue(pools: Pools, metrics: Metrics, *, quiet: float = 0.5, interval: float
         )
 
     def refused(call: Call, error: Overloaded) -> None:
-        if not call.shadow:
+        if not call.shadow and call.line is None:
             metrics.shed[call.principal.tier, error.code or ""].inc()
         call.receipt.note("queue", refused=error.code, retry_after=error.retry_after)
 

@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 class RequestAccounting(Protocol):
     def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> object: ...
 
+    def record_for_house(self, call: Call, bill: Bill) -> object:
+        """What was used on account of a line of a batch that had to give way."""
+        ...
+
 
 class QuotaRecorder:
     """``accounting`` gets every request once it has ended or was refused."""
@@ -39,7 +43,8 @@ class QuotaRecorder:
         try:
             self._hold(await self._quotas.reserve(self._call))
         except GatewayError as error:
-            self._enter(Bill(), error)
+            if self._call.line is None or self._call.line.is_final(error):
+                self._enter(Bill(), error)
             raise
 
     def begin_now(self) -> None:
@@ -48,7 +53,11 @@ class QuotaRecorder:
 
     def end(self, error: BaseException | None) -> None:
         call, quotas = self._call, self._quotas
-        bill = bill_of(call.policy, call.upstream_usage)
+        line = call.line
+        bill = bill_of(call.policy, call.upstream_usage, 1.0 if line is None else line.price_factor)
+        if line is not None and not line.is_final(error):
+            self._again(bill_of(call.policy, call.upstream_usage))
+            return
         if self._reservation is not None:
             quotas.settle(self._reservation, tokens=bill.tokens, nanodollars=bill.nanodollars)
         if error is None and not bill.estimated and (answer := bill.answer) is not None:
@@ -61,10 +70,20 @@ class QuotaRecorder:
         }
         if bill.charges:
             facts["spent"] = [spent(charge) for charge in bill.charges]
+        if line is not None:
+            facts["price_factor"] = line.price_factor
         if bill.unpriced:
             facts["unpriced"] = list(bill.unpriced)
         call.receipt.note("quota", **facts)
         self._enter(bill, error)
+
+    def _again(self, bill: Bill) -> None:
+        """The line will run again, and is charged for then; what it used this time is the house's."""
+        if self._reservation is not None:
+            self._quotas.settle(self._reservation, tokens=0, nanodollars=0)
+        self._call.receipt.note("quota", again=True)
+        if bill.charges and self._accounting is not None:
+            self._accounting.record_for_house(self._call, bill)
 
     def _hold(self, reservation: Reservation | None) -> None:
         self._reservation = reservation

@@ -6,6 +6,7 @@ import re
 
 UNVERSIONED = frozenset(
     {
+        "batches",
         "chat",
         "completions",
         "embeddings",
@@ -35,7 +36,7 @@ def canonical(path: str) -> tuple[str, str | None]:
         deployed = _DEPLOYMENT.fullmatch("/".join(parts[1:]))
         if deployed is not None:
             return f"/v1/{deployed[2]}", deployed[1]
-        if parts[1:2] in (["v1"], ["files"], ["models"], ["responses"]):
+        if parts[1:2] in (["v1"], ["batches"], ["files"], ["models"], ["responses"]):
             parts = parts[1:]
     while parts[:2] == ["v1", "v1"]:
         parts = parts[1:]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from starlette.types import Scope, Send
 
 from gateway.errors import GatewayError, Internal
-from gateway.types import Principal
+from gateway.types import BatchLine, Principal
 from gateway.web.responses import send_error
 from gateway.wire.dialect import ErrorWriter
 from gateway.wire.openai.errors import error_body as openai_error
@@ -37,6 +37,8 @@ class RequestContext:
     """Who the caller is by a later policy, for answers that go on for hours. Raises as authentication does."""
     deployment: str | None = None
     """The model that the path names, as Azure's do; it takes precedence over the body's."""
+    line: BatchLine | None = None
+    """What it runs under as a line of a batch."""
     error_body: ErrorWriter = openai_error
     """Renders an error in the caller's dialect."""
 

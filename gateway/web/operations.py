@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from gateway.batches.wire_form import BatchPage, CreateBatchBody
 from gateway.web.operation import EVENTS, FORM, JSON, Operation
 from gateway.wire.anthropic.body_to_request import CountBody, MessagesBody
 from gateway.wire.openai.chat import ChatBody
@@ -118,6 +119,37 @@ OPERATIONS = (
         *("GET", "/v1/files/{file_id}/content", "downloadFile", "What it holds", "files"),
         *({"application/octet-stream": None},),
         errors=(404, 429),
+    ),
+    Operation(
+        *(
+            "POST",
+            "/v1/batches",
+            "createBatch",
+            "Have a file of requests answered",
+            "batches",
+            {JSON: None},
+            200,
+        ),
+        *(None, CreateBatchBody),
+        errors=(404, 429),
+    ),
+    Operation(
+        *(
+            "GET",
+            "/v1/batches",
+            "listBatches",
+            "The tenant's batches",
+            "batches",
+            {JSON: None},
+            200,
+            BatchPage,
+        ),
+        errors=(429,),
+    ),
+    Operation("GET", "/v1/batches/{batch_id}", "retrieveBatch", "One of them", "batches", errors=(404, 429)),
+    Operation(
+        *("POST", "/v1/batches/{batch_id}/cancel", "cancelBatch", "End it with what is done", "batches"),
+        errors=(404, 409, 429),
     ),
     Operation("GET", "/v1/models", "listModels", "The models that the key may use", "models"),
     Operation("GET", "/v1/models/{model:path}", "retrieveModel", "One of them", "models", errors=(404,)),

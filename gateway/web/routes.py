@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from starlette.routing import Route
@@ -15,6 +15,7 @@ from gateway.version import version
 from gateway.web.body_parser import BodyParser
 from gateway.web.dialect import is_anthropic
 from gateway.web.endpoints import health, requests
+from gateway.web.endpoints.batches import Batches, CancelBatch, OneBatch
 from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.files import File, FileContent, Files
 from gateway.web.endpoints.generate import Generate
@@ -50,6 +51,7 @@ def build(
     pool: ProcessPool,
     operator: OperatorToken,
     background: BackgroundRequests,
+    wake_batches: Callable[[], None],
     *,
     max_body: int,
     heartbeat: float,
@@ -82,6 +84,9 @@ def build(
         Route("/v1/files", Files(), methods=["GET", "POST"]),
         Route("/v1/files/{file_id}", File(), methods=["GET", "DELETE"]),
         Route("/v1/files/{file_id}/content", FileContent(), methods=["GET"]),
+        Route("/v1/batches", Batches(wake_batches), methods=["GET", "POST"]),
+        Route("/v1/batches/{batch_id}", OneBatch(), methods=["GET"]),
+        Route("/v1/batches/{batch_id}/cancel", CancelBatch(wake_batches), methods=["POST"]),
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),

@@ -11,8 +11,10 @@ INSTEAD: dict[str, tuple[str, str]] = {
     "/v1/edits": ("OpenAI's Edits API", f"use {_CHAT}"),
     "/v1/engines": ("OpenAI's API of engines", "use the paths under /v1 with 'model' in the body"),
     "/v1/complete": ("Anthropic's Text Completions API", "use POST /v1/messages"),
-    "/v1/messages/batches": ("Anthropic's batch API", "send each request to POST /v1/messages"),
-    "/v1/batches": ("OpenAI's Batch API", "send each request by itself"),
+    "/v1/messages/batches": (
+        "Anthropic's batch API",
+        "send requests to POST /v1/messages, or chat completions to POST /v1/batches",
+    ),
     "/v1/uploads": ("OpenAI's Uploads API", "send a file in one piece to POST /v1/files"),
     "/v1/vector_stores": ("OpenAI's API of vector stores", "use POST /v1/embeddings and a store of your own"),
     "/v1/images": ("OpenAI's Images API", "ask its provider directly"),

@@ -46,6 +46,7 @@ from gateway.policy.schema.backends import (
     SidecarBackend,
     Vertex,
 )
+from gateway.policy.schema.batches import BatchSettings
 from gateway.policy.schema.caches import CacheSettings, ExactCache, SemanticCache
 from gateway.policy.schema.callbacks import Callback
 from gateway.policy.schema.cors import Cors
@@ -95,6 +96,7 @@ __all__ = [
     "AwsAuth",
     "AzureBackend",
     "Backend",
+    "BatchSettings",
     "BedrockBackend",
     "Billing",
     "BreakerSettings",
@@ -261,6 +263,8 @@ class Policy(Frozen):
     """What ``/v1/responses`` keeps."""
     files: FileSettings = FileSettings()
     """What ``/v1/files`` keeps."""
+    batches: BatchSettings = BatchSettings()
+    """What ``/v1/batches`` takes, and what its lines may use."""
     shared_prompts: dict[Name, Text] = Field(default={})
     """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""
     limits: RequestLimits = RequestLimits()

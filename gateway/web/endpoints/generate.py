@@ -62,7 +62,7 @@ class Generate:
             if context.deployment is not None:
                 naming = partial(with_model, model=context.deployment)
                 data = await self._reader.read(naming, data, limits, owner)
-            if await self._rendered(context, scope, data, send):
+            if context.line is None and await self._rendered(context, scope, data, send):
                 return
             request = await self._reader.read(self._dialect.read_request, data, limits, owner)
             if b'"file_id"' in data and request.native is None:
@@ -85,7 +85,8 @@ class Generate:
                 raise
         except ClientDisconnected:
             return
-        context.runtime.rendered.keep(self._dialect, call, data)
+        if context.line is None:
+            context.runtime.rendered.keep(self._dialect, call, data)
 
     async def _rendered(self, context: RequestContext, scope: Scope, data: bytes, send: Send) -> bool:
         """Whether an answer stood ready. It waits for nothing, so nobody watches for its client to leave."""
@@ -269,6 +270,7 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
         provider_headers=provider,
         route=scope["path"],
         query=scope.get("query_string", b"").decode("latin-1"),
+        line=context.line,
     )
 
 

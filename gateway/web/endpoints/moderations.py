@@ -60,6 +60,7 @@ def _call(context: RequestContext, texts: list[str], scope: Scope) -> Call:
         route=scope["path"],
         receipt=Receipt(context.request_id, time.time()),
         started=context.started,
+        line=context.line,
         headers={
             "traceparent": headers.get(b"traceparent", b"").decode("latin-1"),
             "x-request-id": context.request_id,

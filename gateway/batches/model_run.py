@@ -1,0 +1,220 @@
+"""Runs the lines of one model in one batch, as many side by side as there is room for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+
+from gateway.batches.batch import Batch
+from gateway.batches.batch_table import BatchTable
+from gateway.batches.host import Host, LineAnswer, LineRequest
+from gateway.batches.line import Line, result_of
+from gateway.batches.line_queue import LineQueue
+from gateway.batches.outcome import FIRST_DELAY, delay_after, is_final
+from gateway.batches.result_writer import ResultWriter
+from gateway.batches.window import Window
+from gateway.databases.database import DatabaseError
+from gateway.errors import (
+    AuthUnavailable,
+    GatewayError,
+    Overloaded,
+    Unauthenticated,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
+from gateway.types import Principal
+
+log = logging.getLogger(__name__)
+
+FETCHED = 128
+"""Lines that are read from the database at once."""
+DATABASE_RETRY = 1.0
+
+
+class LineRun:
+    """One run of one line: what its stages ask (``gateway.types.BatchLine``)."""
+
+    def __init__(
+        self, run: ModelRun, line: Line, started: int, *, price_factor: float, max_utilization: float
+    ) -> None:
+        self.line = line
+        self.started = started
+        self.price_factor = price_factor
+        self.max_utilization = max_utilization
+        self.reclaimed = False
+        self.task: asyncio.Task[None] | None = None
+        self._run = run
+        self._final: tuple[BaseException | None, bool] | None = None
+
+    def is_final(self, error: BaseException | None) -> bool:
+        return is_final(error, self._run.failures[self.line.number])
+
+    def admitted(self, waited: float) -> None:
+        self._run.window.went_well(len(self._run.queue.running), waited=waited > 0.01)
+
+    def reclaim(self) -> None:
+        if self.task is not None and not self.reclaimed:
+            self.reclaimed = True
+            self.task.cancel()
+
+
+class ModelRun:
+    """``run`` ends when all its lines have results, or with the first error; whoever cancels it, stops its lines."""
+
+    def __init__(
+        self,
+        host: Host,
+        table: BatchTable,
+        batch: Batch,
+        model: str,
+        writer: ResultWriter,
+        paid: frozenset[str],
+    ) -> None:
+        """``paid`` are the ids of lines' requests that the ledger has although they have no result."""
+        self._host = host
+        self._table = table
+        self._batch = batch
+        self._model = model
+        self._writer = writer
+        self._paid = paid
+        self.queue = LineQueue()
+        self.window = Window()
+        self.failures: Counter[int] = Counter()
+        """How often the model's server failed on a line."""
+        self._troubles = 0
+        """In a row, without a result in between."""
+        self._paused_until = 0.0
+        self._all_read = False
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+
+    async def run(self) -> None:
+        """Raises ``Unauthenticated`` where the caller's key is not accepted any more."""
+        try:
+            while True:
+                await self._fill()
+                self._start_lines()
+                if self._error is not None:
+                    raise self._error
+                if self._all_read and not len(self.queue):
+                    return
+                await self._wait()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _fill(self) -> None:
+        """Read lines ahead of their turn."""
+        while not self._all_read and self.queue.waiting < FETCHED // 2:
+            try:
+                lines = await asyncio.to_thread(
+                    self._table.pending, self._batch.id, self._model, self.queue.last, FETCHED
+                )
+            except DatabaseError as error:
+                log.warning("lines of batch %s cannot be read: %s", self._batch.id, error)
+                await asyncio.sleep(DATABASE_RETRY)
+                return
+            self.queue.add(lines)
+            self._all_read = len(lines) < FETCHED
+
+    def _start_lines(self) -> None:
+        settings, running = self._host.settings(), self.queue.running
+        if time.monotonic() < self._paused_until:
+            return
+        while self._error is None and self.window.room(len(running), settings.max_concurrency):
+            line = self.queue.take(time.monotonic())
+            if line is None:
+                return
+            paid = self._batch.request_id(line.number) in self._paid
+            run = LineRun(
+                self,
+                line,
+                self.window.start(),
+                price_factor=0.0 if paid else settings.price_factor,
+                max_utilization=settings.max_utilization,
+            )
+            run.task = asyncio.create_task(self._run_line(run))
+            self._tasks.add(run.task)
+            run.task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+        self._changed.set()
+
+    async def _wait(self) -> None:
+        """Until a line has ended, or one that was put off may run."""
+        next_at = self.queue.next_at()
+        self._changed.clear()
+        seconds = None
+        if next_at is not None and self.window.room(len(self.queue.running), 10**6):
+            seconds = max(0.01, max(next_at, self._paused_until) - time.monotonic())
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _run_line(self, run: LineRun) -> None:
+        number = run.line.number
+        try:
+            principal = self._host.holder(self._batch.creator)
+        except AuthUnavailable as error:
+            self._put_off(run, error)
+            return
+        except Unauthenticated:
+            self.queue.give_back(number, 0.0)
+            raise
+        try:
+            answer = await self._host.answer(self._request(run, principal))
+        except asyncio.CancelledError:
+            if not run.reclaimed:
+                raise
+            self._host.count("reclaimed")
+            self.window.congested(run.started)
+            self.queue.give_back(number, time.monotonic())
+            return
+        if not run.is_final(answer.error):
+            self._repeat(run, answer)
+            return
+        result = result_of(
+            self._batch.id, run.line, self._batch.request_id(number), answer.status, answer.body
+        )
+        await self._writer.add(result)
+        self.queue.done(number)
+        self.failures.pop(number, None)
+        self._troubles = 0
+
+    def _repeat(self, run: LineRun, answer: LineAnswer) -> None:
+        if isinstance(answer.error, UpstreamFailed | UpstreamTimeout):
+            self.failures[run.line.number] += 1
+        self._host.count("repeated")
+        self._put_off(run, answer.error)
+
+    def _put_off(self, run: LineRun, error: GatewayError | None) -> None:
+        """For want of capacity it alone waits; where something is wrong, no other line starts until later, either."""
+        now = time.monotonic()
+        self.window.congested(run.started)
+        if isinstance(error, Overloaded):
+            self.queue.give_back(run.line.number, now + FIRST_DELAY)
+            return
+        if now >= self._paused_until:
+            self._troubles += 1
+            self._paused_until = now + delay_after(error, self._troubles)
+        self.queue.give_back(run.line.number, self._paused_until)
+
+    def _request(self, run: LineRun, principal: Principal) -> LineRequest:
+        batch = self._batch
+        return LineRequest(
+            request_id=batch.request_id(run.line.number),
+            endpoint=batch.endpoint,
+            body=run.line.body.encode(),
+            principal=principal,
+            user_agent=batch.creator.user_agent,
+            line=run,
+        )

@@ -1,0 +1,52 @@
+"""Whether a line that failed is done with, or runs again."""
+
+from __future__ import annotations
+
+from gateway.errors import (
+    AuthUnavailable,
+    BudgetSpent,
+    GatewayError,
+    GuardUnavailable,
+    Overloaded,
+    RateLimited,
+    ShuttingDown,
+    UpstreamFailed,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+
+MOST_FAILURES = 3
+"""Times that a model's server may fail on one line, or let its time pass: it may be the line's own fault."""
+FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
+"""Seconds until a line runs again, doubled each time."""
+
+
+def is_final(error: BaseException | None, failures: int) -> bool:
+    """Whether how a line's run ended is its result; ``failures`` is how often its server has failed on it before.
+
+    What passes by itself is waited for as long as the batch may take: a server that is away, capacity that others
+    have, a limit by the minute or the day. A spent budget is not: whoever sees that decides what to do.
+    """
+    match error:
+        case None:
+            return True
+        case BudgetSpent():
+            return True
+        case Overloaded() | RateLimited() | UpstreamUnavailable() | ShuttingDown():
+            return False
+        case GuardUnavailable() | AuthUnavailable():
+            return False
+        case UpstreamFailed(code="upstream_auth" | "upstream_billing"):
+            return False  # of every line, until the operator acts
+        case UpstreamFailed() | UpstreamTimeout():
+            return failures + 1 >= MOST_FAILURES
+        case GatewayError():
+            return True
+    return isinstance(error, Exception)  # a bug; what is cancelled is no exception of that kind
+
+
+def delay_after(error: GatewayError | None, runs: int) -> float:
+    """Seconds until a line that has run so often without a result runs again."""
+    doubled: float = min(FIRST_DELAY * 2 ** min(runs - 1, 10), LONGEST_DELAY)
+    asked = error.retry_after if error is not None else None
+    return doubled if asked is None else min(max(doubled, asked), 10 * LONGEST_DELAY)
