@@ -23,6 +23,7 @@ LEASE = 15.0
 MOST = 16
 """Batches that one worker runs side by side."""
 FORGET_EVERY = 3600.0
+"""Seconds between two looks for what is too old to be kept, at most."""
 CLOSING = 3.0
 """Seconds in which what ran here is written down when the worker stops."""
 
@@ -137,8 +138,9 @@ class BatchRunner:
 
     async def _forget(self, table: BatchTable) -> None:
         if time.monotonic() >= self._forget_at:
-            self._forget_at = time.monotonic() + FORGET_EVERY
-            await asyncio.to_thread(table.forget, int(time.time() - self._host.settings().keep))
+            keep = self._host.settings().keep
+            self._forget_at = time.monotonic() + min(FORGET_EVERY, max(self._beat, keep / 10))
+            await asyncio.to_thread(table.forget, int(time.time() - keep))
 
     def _show(self) -> None:
         runs = [run for run, _ in self._runs.values()]

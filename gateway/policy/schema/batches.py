@@ -13,10 +13,10 @@ class BatchSettings(Frozen):
     """Their state is where the ledger is, their files where ``files`` says."""
 
     enabled: bool = True
-    """``false`` takes no new batch, and runs none; they wait, and expire as ever."""
+    """``false`` takes no new batch, and runs none: they wait until it is on again."""
     price_factor: Share = 0.5
     """Of what tokens cost by the price table."""
-    max_utilization: Annotated[Share, Field(gt=0)] = 0.5
+    max_utilization: Share = 0.5
     """Lines use a backend up to this share of it, what others use included; one may always run where nobody else
     does."""
     max_concurrency: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 64
