@@ -22,6 +22,8 @@ ENDPOINTS = (
     "/v1/responses",
     "/v1/moderations",
 )
+MOST_NUMBER = 0xFFFFF
+"""Lines of a file are counted up to here, empty ones included."""
 WINDOW = 86_400
 """Seconds of ``completion_window: 24h``, the only one."""
 
@@ -93,7 +95,17 @@ class Batch:
 
     def request_id(self, number: int) -> str:
         """Of line ``number`` (from 1): the ledger has one row under it, however often the line runs."""
-        return f"{self.id}-{number}"
+        return f"{self._request_ids}{number:05x}"
+
+    @property
+    def request_ids(self) -> tuple[str, str]:
+        """The least and the greatest of its lines."""
+        return f"{self._request_ids}00000", f"{self._request_ids}fffff"
+
+    @property
+    def _request_ids(self) -> str:
+        """As other requests' ids, which begin with the time, too: when the batch was made, and 32 random bits."""
+        return f"req_{self.id.removeprefix('batch_')[:19]}"
 
 
 def new_id() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from gateway.batches.batch import MOST_NUMBER
 from gateway.batches.input_lines import InputLine, LineError
 from gateway.batches.line import Line
 from gateway.types import Json
@@ -69,7 +70,7 @@ class Validation:
                 for one in await self._parse(lines, self._endpoint)
                 if (line := self._checked(one)) is not None
             ]
-            if found.lines > self._most_lines or self._inputs > MOST_INPUTS:
+            if found.lines > self._most_lines or self._number > MOST_NUMBER or self._inputs > MOST_INPUTS:
                 found.add_error(None, self._too_many())
                 return found
             if good and not found.errors:
@@ -102,6 +103,10 @@ class Validation:
         return Line(number, one.custom_id, one.model, one.prefix, one.body)
 
     def _too_many(self) -> LineError:
+        if self._number > MOST_NUMBER:
+            return LineError(
+                "too_many_tasks", f"The file has more than {MOST_NUMBER:,} lines, most of them empty."
+            )
         if self._found.lines > self._most_lines:
             return LineError(
                 "too_many_tasks", f"The input has more than {self._most_lines:,} lines. Make several batches."

@@ -111,7 +111,11 @@ class BatchHost:
 
     async def charged(self, batch: Batch) -> frozenset[str]:
         ledger = self._current().ledger
-        return frozenset() if ledger is None else await asyncio.to_thread(_charged, ledger.database, batch.id)
+        return (
+            frozenset()
+            if ledger is None
+            else await asyncio.to_thread(_charged, ledger.database, *batch.request_ids)
+        )
 
     def count(self, outcome: str, lines: int = 1) -> None:
         self._metrics.batch_lines_ended[(outcome,)].inc(lines)
@@ -164,13 +168,12 @@ def _scope(asked: LineRequest, route: Route) -> Scope:
     }
 
 
-def _charged(database: Database, batch_id: str) -> frozenset[str]:
+def _charged(database: Database, low: str, high: str) -> frozenset[str]:
     if not database.exists():
         return frozenset()
-    query = "SELECT request_id FROM requests WHERE request_id > :low AND request_id < :high"
+    query = "SELECT request_id FROM requests WHERE request_id BETWEEN :low AND :high"
     with database.reading() as reader:
         if "requests" not in reader.tables():
             return frozenset()
-        # Numbers follow a hyphen, and the full stop is the next character.
-        found = reader.rows(query, {"low": f"{batch_id}-", "high": f"{batch_id}."})
+        found = reader.rows(query, {"low": low, "high": high})
     return frozenset(str(row["request_id"]) for row in found)

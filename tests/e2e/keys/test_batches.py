@@ -62,7 +62,7 @@ async def factor(site: Site) -> float:
     """What a line cost, and its share of what a request of its tokens does."""
     batch = await ended(site, 1)
     async with asyncio.timeout(300):
-        path = f"/v1/requests/{batch['id']}-1"
+        path = f"/v1/requests/req_{batch['id'][6:25]}00001"
         while (found := await site.gateway.http.get(path)).status_code == 404:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     whole = batch["usage"]["total_tokens"] * 0.001
