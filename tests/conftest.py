@@ -21,6 +21,7 @@ from tests.fakes import FakeUpstream
 from tests.ledgers import SQLITE_AND_POSTGRES
 from tests.postgres_server import PostgresServer, postgres_programs
 from tests.redis_server import RedisServer
+from tests.s3_server import S3Server
 from tests.sidecars import SidecarProcess
 from tests.stalls import TOO_LONG, StallDetector
 
@@ -133,6 +134,13 @@ def own_redis(redis_program: str, tmp_path: Path) -> Iterator[RedisServer]:
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    server = S3Server()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

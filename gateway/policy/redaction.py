@@ -10,7 +10,12 @@ import yaml
 from gateway.policy.environment import protect, restore
 from gateway.policy.yaml_tree import LOADER
 
-SECRET_KEYS = frozenset({"api_key", "client_secret", "secret", "previous_secret", "token", "password"})
+SECRET_KEYS = frozenset(
+    [
+        *("api_key", "client_secret", "secret", "previous_secret", "token", "password"),
+        *("secret_access_key", "session_token"),
+    ]
+)
 HIDDEN = '"(hidden)"'
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 _CREDENTIALS = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")

@@ -14,8 +14,10 @@ from gateway.batches.batch_table import BATCHES, BatchTable
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
 from gateway.databases.opening import open_database, open_tables
+from gateway.files.blobs import Blobs
 from gateway.files.file_table import FILES, FileTable
 from gateway.files.folder import FolderBlobs
+from gateway.files.s3 import S3Blobs
 from gateway.files.stored_files import Bounds, StoredFiles
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
@@ -33,7 +35,7 @@ from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.packages import NO_OTEL
+from gateway.packages import NO_OTEL, NO_S3, S3, missing
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
@@ -200,7 +202,12 @@ def _files(policy: schema.Policy, state: WorkerState, before: Runtime | None) ->
         return before.files
     table = FileTable(open_tables(FILES, policy.ledger, state.state_dir))
     bounds = Bounds(config.max_bytes, config.max_tenant_bytes, config.max_tenant_files, config.max_age)
-    files = StoredFiles(table, FolderBlobs(state.state_dir / config.path), bounds)
+    blobs: Blobs = FolderBlobs(state.state_dir / config.path)
+    if config.bucket is not None:
+        blobs = S3Blobs(*config.bucket, config.s3)
+        if missing(S3):
+            log.error("no files can be kept in '%s': %s", config.store, NO_S3)
+    files = StoredFiles(table, blobs, bounds)
     if state.worker == 1:
         files.start_sweeping()
     return files

@@ -50,7 +50,7 @@ from gateway.policy.schema.batches import BatchSettings
 from gateway.policy.schema.caches import CacheSettings, ExactCache, SemanticCache
 from gateway.policy.schema.callbacks import Callback
 from gateway.policy.schema.cors import Cors
-from gateway.policy.schema.files import FileSettings
+from gateway.policy.schema.files import FileSettings, S3Settings
 from gateway.policy.schema.guards import (
     AnyGuard,
     Classifier,
@@ -134,6 +134,7 @@ __all__ = [
     "ResponseSettings",
     "Retry",
     "ReviewSettings",
+    "S3Settings",
     "Scope",
     "SecretsGuard",
     "Select",

@@ -12,3 +12,12 @@ def test_keys_and_the_values_of_headers_are_hidden_and_variables_are_not() -> No
     )
     assert "sk-guard" not in shown and "hunter2" not in shown
     assert "${TEAM}" in shown and "x-token" in shown and "[authorization]" in shown
+
+
+def test_keys_of_amazons_are_hidden() -> None:
+    shown = redacted(
+        'aws: {access_key_id: AKIA1, secret_access_key: of-aws, session_token: "temporary"}\n'
+        "files: {s3: {secret_access_key: '${S3_SECRET}'}}\n"
+    )
+    assert "of-aws" not in shown and "temporary" not in shown
+    assert "AKIA1" in shown and "${S3_SECRET}" in shown
