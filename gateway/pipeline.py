@@ -10,7 +10,15 @@ from functools import partial
 from gateway.admission.pools import Pools
 from gateway.caching.caches import Caches
 from gateway.cascade.cascade import ComplexityScorer
-from gateway.errors import ContextTooLong, Forbidden, Internal, RateLimited, UnknownModel, Upstream
+from gateway.errors import (
+    BadRequest,
+    ContextTooLong,
+    Forbidden,
+    Internal,
+    RateLimited,
+    UnknownModel,
+    Upstream,
+)
 from gateway.fallback.health import HealthRegistry
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
@@ -20,6 +28,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.request_spans import DECIDED
 from gateway.observe.telemetry.telemetry import Telemetry
+from gateway.policy.schema import Target
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
@@ -37,7 +46,7 @@ from gateway.stages.shadow import shadow
 from gateway.stages.spans import attempt, content, entering
 from gateway.stages.trace import trace
 from gateway.stages.truncate import truncate
-from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, Json, Stage
+from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, Json, PassesOn, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +184,24 @@ def with_spans(stages: Mapping[str, Stage]) -> list[Stage]:
 def dispatch(backends: Mapping[str, Backend]) -> Handler:
     """The innermost handler: the target's own backend."""
 
+    def pass_on(call: Call, target: Target) -> Chunks:
+        backend, api = backends[target.backend], call.request.api
+        if isinstance(backend, PassesOn):
+            return backend.pass_on(call, target)
+        kind = call.policy.backends[target.backend].kind
+        raise BadRequest(
+            f"The model '{call.model}' is served by backend '{target.backend}' of kind '{kind}', which has no "
+            f"{(api or '').replace('_', ' ')}. Ask for a model whose backend is of kind 'openai' and has that API.",
+            param="model",
+            code="unsupported_parameter",
+        )
+
     def handle(call: Call) -> Chunks:
         target = call.target
         if target is None:
             raise Internal("The request reached the backends without a target.")
+        if call.request.api is not None:
+            return pass_on(call, target)
         return backends[target.backend].stream(call, target)
 
     return handle

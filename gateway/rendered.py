@@ -159,7 +159,7 @@ class RenderedCache:
             self._answers is None
             or call.cached != "exact"
             or len(data) > MAX_BYTES
-            or call.request.embeds
+            or not call.request.generates
             or self._guards.of_call(call).reads_input
             or (head := dialect.answer_head(call.request_id, created := int(time.time()))) is None
             or (entry := self._caches.entry(call)) is None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from gateway.apis import Api, Form, Units
 from gateway.policy.schema import Budget, Policy, QuotaSettings, Scope, Target, Timeouts
 from gateway.spans import Trace
 from gateway.splice import Splice
@@ -80,6 +81,16 @@ class ChatRequest:
     """The request as its caller wrote it, where the canonical form holds less."""
     truncates: bool = False
     """Where the conversation is too long for the model, its oldest part may be left out."""
+    api: Api | None = None
+    """The API that is asked in place of one that generates text; its answer is passed on as it comes: chunks with
+    ``{"bytes": …}`` as their delta, or one with ``{"json": …}``, the content type in the first one's envelope."""
+    form: Form | None = field(default=None, compare=False)
+    """The upload that is sent, where that API takes no JSON."""
+
+    @property
+    def generates(self) -> bool:
+        """Text is wanted, token by token: no vectors, and nothing that is passed on as it comes."""
+        return not self.embeds and self.api is None
 
     @property
     def prompt_count(self) -> int:
@@ -91,7 +102,7 @@ class ChatRequest:
     def answers_per_prompt(self) -> int:
         """Answers generated for each prompt, more than ``n`` where ``best_of`` says so; 1 for an embedding."""
         best_of = self.params.get("best_of")
-        return max(self.n, best_of) if type(best_of) is int and not self.embeds else self.n
+        return max(self.n, best_of) if type(best_of) is int and self.generates else self.n
 
     @property
     def answers(self) -> int:
@@ -101,8 +112,8 @@ class ChatRequest:
 
     @property
     def slots(self) -> int:
-        """Of a backend's concurrency: one for each answer, one for all embeddings."""
-        return 1 if self.embeds else self.answers
+        """Of a backend's concurrency: one for each answer, one for all embeddings and for what is passed on."""
+        return self.answers if self.generates else 1
 
     @property
     def choices(self) -> int:
@@ -113,7 +124,7 @@ class ChatRequest:
         """The same with other parameters, in a third of the time that ``dataclasses.replace`` takes."""
         return ChatRequest(
             *(self.model, self.messages, self.prompt, self.stream, self.include_usage, self.n, params),
-            *(self.continues, self.embeds, self.native, self.truncates),
+            *(self.continues, self.embeds, self.native, self.truncates, self.api, self.form),
         )
 
     def speaks(self, dialect: str) -> bool:
@@ -142,6 +153,8 @@ class Usage:
     more: Mapping[str, Json] | None = field(default=None, compare=False)
     """What else a server with OpenAI's API reports of it, for callers who speak that dialect: figures of other kinds,
     costs, times. Nothing is billed by it."""
+    units: Units | None = None
+    """What an API counts that does not, or not only, count tokens."""
 
     @property
     def believable(self) -> bool:
@@ -152,6 +165,7 @@ class Usage:
             self.reasoning,
             self.cache_write,
             self.cache_write_1h,
+            0 if self.units is None else self.units.amount,
         )
         return max(counts) <= MOST_TOKENS
 
@@ -422,6 +436,16 @@ class CountsTokens(Protocol):
 
     async def count_tokens(self, call: Call, target: Target) -> dict[str, Json]:
         """Its answer, with ``input_tokens``. Raises ``gateway.errors.GatewayError`` only."""
+        ...
+
+
+@runtime_checkable
+class PassesOn(Protocol):
+    """A backend whose server has other APIs than those that generate text."""
+
+    def pass_on(self, call: Call, target: Target) -> Chunks:
+        """The answer of the API that the request names, as it comes. Raises ``BadRequest`` where there is none such;
+        otherwise as ``stream``."""
         ...
 
 

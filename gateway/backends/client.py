@@ -19,6 +19,15 @@ from gateway.backends.transport import AiohttpTransport, proxy_for
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
 
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A body that is sent in parts, of ``size`` bytes together."""
+
+    size: int
+    parts: Callable[[], AsyncIterator[bytes]]
+    """Opens it, from its beginning, as often as it is sent."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """A method and a URL, taken apart once."""
@@ -83,7 +92,7 @@ class Client:
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        body: bytes = b"",
+        body: bytes | Upload = b"",
         *,
         connect: float | None = None,
         on_send: Callable[[], None] | None = None,
@@ -102,17 +111,21 @@ class Client:
                     endpoint.method,
                     endpoint.path,
                     headers,
-                    body,
+                    body if isinstance(body, bytes) else b"",
                     connect=connect,
                     on_send=on_send,
+                    upload=None if isinstance(body, bytes) else (body.size, body.parts()),
                 )
             except ValueError as error:
                 raise httpx.UnsupportedProtocol(f"not a request to forward: {error}") from error
+        fields = dict(headers)
+        if isinstance(body, Upload):
+            fields["content-length"] = str(body.size)
         request = httpx.Request(
             endpoint.method,
             endpoint.url,
-            headers=dict(headers),
-            content=body or None,
+            headers=fields,
+            content=(body or None) if isinstance(body, bytes) else body.parts(),
             extensions={"timeout": {"connect": connect}},
         )
         try:

@@ -13,7 +13,7 @@ import httpx
 
 from gateway.backends import openai_errors
 from gateway.backends.answer_decoder import AnswerDecoder, ReadsPieces, reads_pieces
-from gateway.backends.client import Client, Endpoint, UpstreamResponse
+from gateway.backends.client import Client, Endpoint, Upload, UpstreamResponse
 from gateway.backends.credentials.credentials import AuthorizedClient, Credentials
 from gateway.backends.error_scrubber import ErrorScrubber
 from gateway.backends.openai_errors import Outage
@@ -94,7 +94,7 @@ class Exchange:
         endpoint: Endpoint,
         headers: Mapping[str, str],
         timeouts: UpstreamTimeouts,
-        body: bytes,
+        body: bytes | Upload,
         *,
         at_once: bool,
         decoder_of: DecoderOf,
@@ -113,7 +113,7 @@ class Exchange:
         """
         begun = False
         try:
-            with self._scrubber.about(body):
+            with self._scrubber.about(body if isinstance(body, bytes) else b""):
                 time_slice = _TimeSlice(self._turns, owner)
                 if at_once:
                     decoder = decoder_of(False)
@@ -243,7 +243,7 @@ class Exchange:
         endpoint: Endpoint,
         headers: Mapping[str, str],
         timeouts: UpstreamTimeouts,
-        body: bytes = b"",
+        body: bytes | Upload = b"",
         on_send: Callable[[], None] | None = None,
     ) -> UpstreamResponse:
         """The answer, not yet read, for the caller to close; any status but 200 is raised."""
@@ -266,7 +266,7 @@ class Exchange:
         endpoint: Endpoint,
         headers: Mapping[str, str],
         timeouts: UpstreamTimeouts,
-        body: bytes,
+        body: bytes | Upload,
         take: Callable[[bytes], object],
         owner: str,
         on_send: Callable[[], None] | None = None,

@@ -142,6 +142,13 @@ def check_native(call: Call, body: Mapping[str, Json], target: Target) -> None:
     _check_tools(body.get("tools"), call.policy.extras)
 
 
+def check_passed_on(call: Call, request: ChatRequest, target: Target, known: Collection[str]) -> None:
+    """What is sent to an API that does not chat, which has ``known`` fields. Raises the same."""
+    if call.allowance is None or call.allowance.most(call) is None or price_of(call.policy, target) is None:
+        return
+    _check_fields(request.params, known, {}, call.policy.extras)
+
+
 def _is_held(call: Call, target: Target) -> bool:
     """Whether dollars are held for it."""
     if call.allowance is None or call.allowance.most(call) is None:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import NamedTuple
 
 import httpx
@@ -127,10 +127,12 @@ class Http1Client:
         *,
         connect: float | None,
         on_send: Callable[[], None] | None = None,
+        upload: tuple[int, AsyncIterator[bytes]] | None = None,
     ) -> Response:
         """The answer, its body still to be read. ``connect`` limits (seconds) the time a new connection takes.
 
-        ``on_send`` is called when there is a connection and the request is about to be written.
+        ``on_send`` is called when there is a connection and the request is about to be written. An ``upload``, of so
+        many bytes, is written in parts in place of ``body``, as fast as the server takes it.
 
         Raises ``httpx.ConnectError``, ``ConnectTimeout``, ``ReadError``, ``RemoteProtocolError``; ``ValueError`` for
         a header that cannot be sent.
@@ -142,14 +144,16 @@ class Http1Client:
         if pool is None:
             pool = self._pools[origin] = _Pool(origin, self)
         head = f"{method} {path} HTTP/1.1\r\nhost: {pool.host_header}\r\n{lines}"
-        if body or method == "POST":
+        if upload is not None:
+            head = f"{head}content-length: {upload[0]}\r\n\r\n"
+        elif body or method == "POST":
             head = f"{head}content-length: {len(body)}\r\n\r\n"
         else:
             head += "\r\n"
         connection = pool.take() or await self._connect(origin, pool, connect)
         if on_send is not None:
             on_send()
-        return await connection.ask(head.encode("latin-1") + body, headers.get("x-request-id"))
+        return await connection.ask(head.encode("latin-1") + body, headers.get("x-request-id"), upload)
 
     async def aclose(self) -> None:
         if self._sweeper is not None:

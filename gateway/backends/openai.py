@@ -12,6 +12,7 @@ import orjson
 
 from gateway.backends import extras, fitting, known_fields
 from gateway.backends.answer_decoder import AnswerDecoder
+from gateway.backends.api_forwarder import ApiForwarder, Locate
 from gateway.backends.client import Endpoint
 from gateway.backends.credentials.credentials import Credentials
 from gateway.backends.exchange import Exchange
@@ -39,7 +40,8 @@ class OpenAIBackend:
     by fields that it may not know; without ``streams`` not for a stream that the caller does not want. ``endpoints``
     is for a server with a path for each model: from a dialect's path and the model. ``key_header`` holds the bare
     ``api_key`` in place of ``authorization``. ``strict`` refuses parameters that the API is not known to take.
-    ``preset`` is the provider's own form of the API. ``transport`` replaces the gateway's own connections.
+    ``preset`` is the provider's own form of the API, ``apis`` tells where it has others. ``transport`` replaces the
+    gateway's own connections.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class OpenAIBackend:
         preset: Preset | None = None,
         credentials: Credentials | None = None,
         strict: bool = False,
+        apis: Locate | None = None,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
@@ -84,6 +87,8 @@ class OpenAIBackend:
         if api_key:
             self._headers[key_header or "authorization"] = api_key if key_header else f"Bearer {api_key}"
         self._post_headers = {**self._headers, "content-type": "application/json"}
+        # What is not text from a model has another form with each provider: it is asked as the caller asks.
+        self._apis = ApiForwarder(name, self._exchange, apis or (lambda api, model: None), self._headers)
 
     def stream(self, call: Call, target: Target) -> Chunks:
         """Raises ``BadRequest`` at once for embeddings of the bundled engine, which has none; and for what a budget
@@ -153,6 +158,9 @@ class OpenAIBackend:
         if call.splice is not None:
             call.splice.made(chunks)
         return chunks
+
+    def pass_on(self, call: Call, target: Target) -> Chunks:
+        return self._apis.answer(call, target)
 
     def _body(self, call: Call, body: dict[str, Json]) -> dict[str, Json]:
         """As the provider takes it. Raises ``BadRequest`` for what it does not."""

@@ -98,7 +98,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             response = await self._open().request(
                 request.method,
                 route.url,
-                data=request.content,
+                data=request.content if isinstance(request.stream, httpx.ByteStream) else request.stream,
                 headers=request.headers.multi_items(),
                 proxy=route.proxy,
                 ssl=self._authorities() if route.url.scheme == "https" else True,

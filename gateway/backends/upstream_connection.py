@@ -15,7 +15,7 @@ import select
 import socket
 import sys
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
 import httptools
@@ -137,6 +137,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._size = 0
         self._paused = False
+        self._uploading = False
+        """Some of the request is not written yet, or never will be."""
+        self._may_write: asyncio.Future[None] | None = None
+        """While the server takes no more; done once it does."""
         self.take_at_once: Callable[[bytes], bool] | None = None
         """See ``Response.divert``."""
 
@@ -176,6 +180,15 @@ class UpstreamConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         return False
+
+    def pause_writing(self) -> None:
+        if self._may_write is None:
+            self._may_write = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        waiting, self._may_write = self._may_write, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
@@ -227,7 +240,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._head_done:
             self._done = True
             # Who refuses a large request may not have read it, and may never do: the next would be its end.
-            unread = self._early or (self._status >= 400 and self._question[0] > AT_ONCE)
+            unread = self._early or self._uploading or (self._status >= 400 and self._question[0] > AT_ONCE)
             self._keep = self._parser.should_keep_alive() and not self._until_close and not unread
 
     # the caller's side
@@ -241,18 +254,25 @@ class UpstreamConnection(asyncio.Protocol):
         """Nothing waits to be read, the connection's end included: what came since the loop looked last counts."""
         return not self._poll.poll(0)
 
-    async def ask(self, data: bytes, id: str | None = None) -> Response:
+    async def ask(
+        self, data: bytes, id: str | None = None, upload: tuple[int, AsyncIterator[bytes]] | None = None
+    ) -> Response:
         """Send a request, whose own id is ``id``, and wait for the head of its answer.
+
+        An ``upload``, of so many bytes, follows ``data`` in parts.
 
         Raises ``httpx.TransportError``.
         """
         self._begin()
         self._busy = True
         sent_before, self._sent_id = self._sent_id, id
-        asked_before, self._question = self._question, (len(data), hash(data[-_LAST_BYTES:]))
+        more = 0 if upload is None else upload[0]
+        asked_before, self._question = self._question, (len(data) + more, hash(data[-_LAST_BYTES:]))
         self._is_new = self._question != asked_before
         try:
             self._transport.write(data)
+            if upload is not None:
+                await self._write_parts(upload[1])
             while not self._head_done:
                 if self._error is not None:
                     raise self._error
@@ -267,6 +287,20 @@ class UpstreamConnection(asyncio.Protocol):
             self.release()
             raise
         return Response(self._status, self._headers, self)
+
+    async def _write_parts(self, parts: AsyncIterator[bytes]) -> None:
+        """As fast as the server takes them; no more of them to one that has refused, or is gone."""
+        self._uploading = True
+        async for part in parts:
+            if self._refuses():
+                return
+            self._transport.write(part)
+            while self._may_write is not None and not self._refuses():
+                await self._may_write
+        self._uploading = False
+
+    def _refuses(self) -> bool:
+        return self._lost or self._error is not None or (self._head_done and self._status >= 400)
 
     def identify(self, kind: str, id: str) -> None:
         """Raises ``httpx.RemoteProtocolError`` if the answer bears the id of the one before, to another question.
@@ -339,7 +373,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _is_sending(self) -> bool:
         """Some of the request is not known to have arrived: whoever answered that did, acknowledged what it read."""
-        if self._transport.get_write_buffer_size():
+        if self._uploading or self._transport.get_write_buffer_size():
             return True
         if sys.platform != "linux" or self._lost:
             return False
@@ -354,6 +388,8 @@ class UpstreamConnection(asyncio.Protocol):
         return self._waiter
 
     def _wake(self) -> None:
+        if self._may_write is not None and not self._may_write.done() and self._refuses():
+            self._may_write.set_result(None)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

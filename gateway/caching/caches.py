@@ -101,6 +101,8 @@ class Caches:
 
     def entry(self, call: Call) -> CacheEntry | None:
         """None where no cache could store the answer to ``call``."""
+        if call.request.api is not None:
+            return None
         fingerprint = self._fingerprints.of(
             call.model, call.principal.tenant, call.principal.key_id, call.route
         )

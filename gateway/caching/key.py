@@ -91,8 +91,9 @@ BESIDE_POLICY = frozenset(
 )
 """Parts of a policy that do not affect answers: access, limits, prices, storage."""
 
-BESIDE_REQUEST = frozenset({"model", "stream", "include_usage"})
-"""Of a request: the resolved model is hashed, not its alias; and not how the answer is sent."""
+BESIDE_REQUEST = frozenset({"model", "stream", "include_usage", "form"})
+"""Of a request: the resolved model is hashed, not its alias; and not how the answer is sent. What is passed on, as an
+uploaded form is, no cache keeps."""
 
 BESIDE_CALL = frozenset(
     {
@@ -223,7 +224,7 @@ def cache_key(call: Call, fingerprint: str, per: _Per = "tenant") -> str:
 def partition(call: Call, fingerprint: str, per: _Per = "tenant") -> Partition | None:
     """Where to look for questions with the same meaning; None where it is not a single question in plain text."""
     request = call.request
-    if not request.messages or request.n != 1 or request.embeds or request.continues:
+    if not request.messages or request.n != 1 or not request.generates or request.continues:
         return None
     last = request.messages[-1]
     if last.get("role") != "user":

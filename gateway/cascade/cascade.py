@@ -50,6 +50,12 @@ async def run_cascade(
             param="model",
             code="unsupported_parameter",
         )
+    if call.request.api is not None:
+        raise BadRequest(
+            f"The model '{call.model}' is a cascade, which chooses between answers in text. Name a model with targets.",
+            param="model",
+            code="unsupported_parameter",
+        )
     first, complexity = await _start(call, steps, scorer)
     notes: list[dict[str, Any]] = []
     runner_up: _StepAttempt | None = None

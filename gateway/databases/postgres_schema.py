@@ -23,6 +23,11 @@ def _columns(columns: dict[str, Kind], nullable: frozenset[str] = frozenset()) -
     )
 
 
+def _without_units(columns: dict[str, Kind]) -> dict[str, Kind]:
+    """As version 1 had them."""
+    return {name: kind for name, kind in columns.items() if name not in ("unit", "units")}
+
+
 def _sum_table(name: str) -> str:
     # Sums of tokens have no bound; those of halves of costs do.
     types = {one: "NUMERIC" if one in TOKENS else "BIGINT" for one in SUMMED}
@@ -46,8 +51,8 @@ CREATE VIEW spent AS
     SELECT {_CHARGE.format(purpose="purpose", model="model")} FROM spendings
 """
 _FIRST = (
-    f"CREATE TABLE requests ({_columns(REQUESTS, _NULLABLE)}, PRIMARY KEY (request_id))",
-    f"CREATE TABLE spendings ({_columns(SPENDINGS)}, PRIMARY KEY (request_id, number))",
+    f"CREATE TABLE requests ({_columns(_without_units(REQUESTS), _NULLABLE)}, PRIMARY KEY (request_id))",
+    f"CREATE TABLE spendings ({_columns(_without_units(SPENDINGS))}, PRIMARY KEY (request_id, number))",
     _SPENT,
     _sum_table("hours"),
     _sum_table("days"),
@@ -62,7 +67,12 @@ CREATE TABLE months (
     "CREATE INDEX spendings_by_time ON spendings (created)",
     "CREATE INDEX months_by_time ON months (created)",
 )
-MIGRATIONS = (_FIRST,)
+_UNITS = tuple(
+    f"ALTER TABLE {table} ADD COLUMN unit {TYPES['text']} NOT NULL DEFAULT '', "
+    "ADD COLUMN units DOUBLE PRECISION NOT NULL DEFAULT 0"
+    for table in ("requests", "spendings")
+)
+MIGRATIONS = (_FIRST, _UNITS)
 """The statements that lead from each version to the next, the first from none at all."""
 VERSION = len(MIGRATIONS)
 LEDGER = Migrations("ledger", MIGRATIONS, snapshot=True)

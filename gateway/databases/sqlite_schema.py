@@ -74,6 +74,11 @@ _FROM_4 = (
     "ALTER TABLE requests ADD COLUMN user_agent TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE spendings ADD COLUMN user_agent TEXT NOT NULL DEFAULT '';"
 )
+_FROM_6 = "".join(
+    f"ALTER TABLE {table} ADD COLUMN unit TEXT NOT NULL DEFAULT '';"
+    f"ALTER TABLE {table} ADD COLUMN units REAL NOT NULL DEFAULT 0;"
+    for table in ("requests", "spendings")
+)
 _SUM_TABLE = f"""
 CREATE TABLE IF NOT EXISTS {{name}} (
     start INTEGER NOT NULL,
@@ -125,13 +130,14 @@ DROP INDEX IF EXISTS requests_by_time;
 CREATE INDEX requests_by_time ON requests (created);
 CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, created);
 """
-_TO_SUMS = _FROM_4 + _HOURS + _DAYS + MONTHS + _INDEXES
+_TO_SUMS = _FROM_4 + _HOURS + _DAYS + MONTHS + _INDEXES + _FROM_6
 TO_THIS = {
     0: _SCHEMA + _SPENDINGS + _TO_SUMS,
     1: _FROM_1 + _FROM_2 + _SPENDINGS + _TO_SUMS,
     2: _FROM_2 + _SPENDINGS + _TO_SUMS,
     3: _SPENDINGS + _TO_SUMS,
     4: _TO_SUMS,
-    5: _FROM_5 + _DAYS + MONTHS + _INDEXES,
+    5: _FROM_5 + _DAYS + MONTHS + _INDEXES + _FROM_6,
+    6: _FROM_6,
 }
 """The migrations from each version to this one."""

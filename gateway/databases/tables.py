@@ -38,8 +38,10 @@ REQUESTS: dict[str, Kind] = {
     "cache_write_tokens": "integer",
     "cache_write_1h_tokens": "integer",
     "user_agent": "text",
+    "unit": "text",
+    "units": "real",
 }
-"""In the order of a row."""
+"""In the order of a row. ``units`` are what is not counted in tokens, such as seconds, as ``unit`` says."""
 SPENDINGS: dict[str, Kind] = {
     "request_id": "text",
     "number": "integer",
@@ -60,6 +62,8 @@ SPENDINGS: dict[str, Kind] = {
     "cache_write_tokens": "integer",
     "cache_write_1h_tokens": "integer",
     "user_agent": "text",
+    "unit": "text",
+    "units": "real",
 }
 TOKENS = ("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens")
 COUNTS = ("requests", "errors", "refused")

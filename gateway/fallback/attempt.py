@@ -17,7 +17,9 @@ from gateway.errors import (
 )
 from gateway.fallback.circuit_breaker import Permit
 from gateway.fallback.continuation import AnswerDiverged, AnswerFilter, SentAnswer, whole_usage
+from gateway.metering.api_bounds import settled
 from gateway.metering.estimate import LearnedEstimate, rough_estimate, unseen_tokens
+from gateway.metering.price import price_of
 from gateway.metering.usage_counter import UsageCounter
 from gateway.types import Call, Candidate, Chunk, Purpose, UpstreamUsage, Usage
 
@@ -108,12 +110,24 @@ class Attempt:
         uses. One that is not streamed is completed at many providers after its caller has left, whatever its length:
         leaving early, or a short deadline, must not make it cheaper than it may have become.
         """
-        reported = self.usage_counter.reported if error is None else None
-        found = (reported, False) if reported is not None else self._estimated(error)
+        if self.call.request.api is not None:
+            found = self._passed_on(error)
+        else:
+            reported = self.usage_counter.reported if error is None else None
+            found = (reported, False) if reported is not None else self._estimated(error)
         if found is None:
             return None
         candidate = self.planned.candidate
         return UpstreamUsage(candidate.target, *found, self._purpose(error), candidate.model)
+
+    def _passed_on(self, error: BaseException | None) -> tuple[Usage, bool] | None:
+        """Of an API that generates no text: once sent, and not refused, it is computed and billed to its end."""
+        call, told = self.call, self.usage_counter.usage
+        if error is not None and told is None and not self.delivered and (not call.sent or is_free(error)):
+            return None
+        price = price_of(call.policy, self.planned.candidate.target)
+        tokens = call.estimate.prompt if call.estimate is not None else rough_estimate(call.request).prompt
+        return settled(call.request, price, told, tokens)
 
     def _estimated(self, error: BaseException | None) -> tuple[Usage, bool] | None:
         call, usage_counter = self.call, self.usage_counter

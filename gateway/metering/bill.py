@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.metering.price import discounted, price_of, priced
-from gateway.policy.schema import Policy
+from gateway.metering.unit_price import UnitRates
+from gateway.policy.schema import Policy, Price
 from gateway.types import UpstreamUsage, Usage
 
 NOTHING = Usage(0, 0)
@@ -56,7 +57,7 @@ def bill_of(policy: Policy, attempts: Sequence[UpstreamUsage], factor: float = 1
     unpriced: dict[str, None] = {}
     for one in attempts:
         price = price_of(policy, one.target)
-        if price is None:
+        if price is None or not _counts(price, one.usage):
             unpriced[f"{one.target.backend}/{one.target.model}"] = None
         charge = Charge(one, 0 if price is None else discounted(priced(price, one.usage), factor))
         charges.append(charge)
@@ -64,6 +65,13 @@ def bill_of(policy: Policy, attempts: Sequence[UpstreamUsage], factor: float = 1
         nanodollars += charge.nanodollars
         estimated = estimated or one.estimated
     return Bill(tuple(charges), tokens, nanodollars, estimated, tuple(unpriced))
+
+
+def _counts(price: Price, usage: Usage) -> bool:
+    """Whether it has a price for what was used: sound has none in a table of tokens alone."""
+    if price.by_tokens or not (usage.prompt or usage.completion or usage.units):
+        return True
+    return usage.units is not None and UnitRates.of(price).has(usage.units.unit)
 
 
 _FREE = Bill()

@@ -139,7 +139,7 @@ class Estimator:
         learned = self._prompts.get(name) or self._prompts.get(("", call.model)) or _UNKNOWN
         prompt = exact + (learned.tokens(text) if text else 0)
         least = min(prompt, exact + (_UNKNOWN.tokens(text) if text else 0))
-        if request.embeds:
+        if not request.generates:
             return LearnedEstimate(prompt, 0, 0, call.model, text, prompts, None, least)
         answers = request.answers
         cap = declared_cap(request.params)
@@ -164,7 +164,7 @@ class Estimator:
     def learn(self, call: Call, usage: Usage) -> None:
         """From what the model's server reported of a finished answer; once much is known, from every fourth."""
         estimate = call.estimate
-        if not isinstance(estimate, LearnedEstimate):
+        if not isinstance(estimate, LearnedEstimate) or call.request.api is not None:
             return
         known = self._answers.get((call.principal.key_id, estimate.model))
         if known is not None and known.seen > ENOUGH:
@@ -189,7 +189,7 @@ def rough_estimate(request: ChatRequest) -> TokenEstimate:
     """Where nothing was learned: what ``request`` needs, by its text and its cap."""
     text, exact = measure(request)
     prompt = exact + (_UNKNOWN.tokens(text) if text else 0)
-    if request.embeds:
+    if not request.generates:
         return TokenEstimate(prompt, 0, 0)
     cap = declared_cap(request.params)
     each = FIRST_ANSWER if cap is None else cap
@@ -204,7 +204,7 @@ def unseen_tokens(call: Call, estimate: TokenEstimate) -> int:
     an unknown answer.
     """
     request = call.request
-    if request.embeds:
+    if not request.generates:
         return 0
     if call.allowance is not None and (held := call.allowance.most(call)) is not None:
         return held
@@ -268,6 +268,10 @@ def measure(request: ChatRequest, model: str = "") -> tuple[float, int]:
     if prompts and isinstance(prompts[0], int):
         return 0.0, len(prompts)
     texts = [one for one in prompts if isinstance(one, str)]
+    if request.api == "rerank":
+        # A model reads the query beside each document.
+        documents = request.params.get("documents") or ()
+        return _json(documents) + len(documents) * sum(map(_text, texts)), 0
     return sum(_text(one) + 1 for one in texts), sum(len(one) for one in prompts if not isinstance(one, str))
 
 

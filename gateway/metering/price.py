@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import orjson
 
+from gateway.metering.unit_price import UnitRates
 from gateway.policy.prices import price_of as price_of
 from gateway.policy.schema import Policy, Price, Target
 from gateway.types import ChatRequest, Json, Usage
@@ -23,6 +24,10 @@ def cost(policy: Policy, target: Target, usage: Usage) -> int:
 
 
 def priced(price: Price, usage: Usage) -> int:
+    return _tokens(price, usage) + (0 if usage.units is None else UnitRates.of(price).cost(usage.units))
+
+
+def _tokens(price: Price, usage: Usage) -> int:
     if not (usage.cached or usage.cache_write or usage.reasoning):
         return _up(usage.prompt * _rate(price.input) + usage.completion * _rate(price.output))
     cached = min(usage.cached, usage.prompt)

@@ -78,6 +78,8 @@ class Accounting:
         if metrics.tenants.enabled and (tenant := metrics.tenant(principal.tenant)):
             metrics.tenant_tokens[tenant, "in"].inc(usage.prompt)
             metrics.tenant_tokens[tenant, "out"].inc(usage.completion)
+        if usage.units is not None:
+            metrics.units[model, usage.units.unit, upstream.purpose].inc(usage.units.amount)
         if charge.nanodollars:
             dollars = charge.nanodollars / NANO
             metrics.cost[metrics.tenant(principal.tenant), model, upstream.purpose].inc(dollars)

@@ -11,7 +11,7 @@ from gateway.databases.database import Database, DatabaseError, Row
 from gateway.databases.tables import SPENDINGS
 from gateway.metering.bill import NOTHING, Bill, Charge
 from gateway.observe.batch_writer import BatchWriter, TryAgain
-from gateway.types import Call, Principal
+from gateway.types import Call, Principal, Usage
 
 RETRY = 1.0
 """Seconds after which a failed write is tried again."""
@@ -79,6 +79,7 @@ class Ledger:
                 used.cache_write,
                 used.cache_write_1h,
                 call.user_agent,
+                *_units(used),
             )
         )
         if others := bill.others:
@@ -116,13 +117,14 @@ class Ledger:
                     used.cache_write,
                     used.cache_write_1h,
                     user_agent,
+                    *_units(used),
                 )
             )
 
     def record_refusal(self, request_id: str, principal: Principal, status: int, error: str) -> None:
         """Record a request that was refused before its body was read."""
         who = (principal.tenant, principal.key_id, principal.tier)
-        nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0, "")
+        nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0, "", "", 0.0)
         self._add((request_id, time.time(), *who, "", *nothing))
 
     def wait_drained(self, timeout: float) -> bool:
@@ -168,3 +170,7 @@ class Ledger:
             self._insert([row])
         except Exception:
             self._writer.lost += 1
+
+
+def _units(used: Usage) -> tuple[str, float]:
+    return ("", 0.0) if used.units is None else (used.units.unit, float(used.units.amount))

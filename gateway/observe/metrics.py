@@ -86,6 +86,11 @@ class Metrics:
             "Tokens that were spent, by what for: as the backends counted them, or the gateway where they did not.",
             ["model", "direction", "purpose"],
         )
+        self.units = make.counter(
+            "tollgate_units_total",
+            "What is not counted in tokens: seconds heard, characters spoken, images drawn, searches; by what for.",
+            ["model", "unit", "purpose"],
+        )
         self.in_flight = make.gauge(
             "tollgate_requests_in_flight",
             "Requests in progress: waiting for their first chunk, or running since.",

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import Field, TypeAdapter
 
+from gateway.apis import Api
 from gateway.policy.schema import (
     Backend,
     BedrockBackend,
@@ -105,6 +106,27 @@ def is_bought(policy: Policy, target: Target) -> bool:
 def is_unpriced(policy: Policy, target: Target) -> bool:
     """Whether it costs money and has no price."""
     return price_of(policy, target) is None and is_bought(policy, target)
+
+
+def is_unpriced_for(policy: Policy, target: Target, api: Api | None) -> bool:
+    """The same, or has one for something else than the answers of ``api``; without one, than tokens."""
+    price = price_of(policy, target)
+    return is_bought(policy, target) and (price is None or not _has_price(price, api))
+
+
+def _has_price(price: Price, api: Api | None) -> bool:
+    if price.by_tokens:
+        return True
+    match api:
+        case "speech":
+            return price.million_characters is not None
+        case "image_generation" | "image_edit":
+            return price.image is not None
+        case "rerank":
+            return price.thousand_searches is not None
+        case "tokenize" | "detokenize":
+            return True  # no model is run
+    return False
 
 
 def targets(policy: Policy) -> Iterator[Target]:

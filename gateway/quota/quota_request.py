@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.metering.api_bounds import bound_of
 from gateway.metering.estimate import LearnedEstimate, declared_cap
 from gateway.metering.price import Rates, writes_cache
 from gateway.quota.counters import Elastic
@@ -63,6 +64,8 @@ class QuotaRequest:
     overshoot: int
     divisor: int
     """Beyond ``usual``, it takes at most the remaining capacity divided by this."""
+    fixed: int = 0
+    """Nano-dollars beside all tokens: what is passed on is billed by its own units."""
 
     @property
     def amounts(self) -> Amounts:
@@ -89,7 +92,7 @@ class QuotaRequest:
             left = held.tokens - self.prompt
             cap = min(cap, self.overshoot * left // self.answers if self.answers else min(left, 0))
         if limits.dollars is not None:
-            paid = self.rates.answers_for(held.nanodollars, self.bound, written=self.writes)
+            paid = self.rates.answers_for(held.nanodollars - self.fixed, self.bound, written=self.writes)
             cap = min(cap, paid // self.answers if self.answers else min(paid, 0))
         return int(cap)
 
@@ -99,7 +102,7 @@ class QuotaRequest:
     def _nanodollars(self, cap: int) -> int:
         if not self.priced:
             return 0
-        return self.rates.cost(self.bound, cap * self.answers, written=self.writes)
+        return self.fixed + self.rates.cost(self.bound, cap * self.answers, written=self.writes)
 
 
 def quota_request(
@@ -107,11 +110,13 @@ def quota_request(
 ) -> QuotaRequest:
     """What ``call`` asks for at a target within ``bounds``: never more than the smallest token limit allows."""
     request = call.request
+    if request.api is not None:
+        return _passed_on(request, estimate, bounds, limits)
     priced = limits.dollars is not None and any(bounds.rates)
     bound = most_tokens(request, bounds.media) if priced or limits.strict else estimate.prompt
     prompt = bound if limits.strict else estimate.prompt
     overshoot = 1 if limits.strict else OVERSHOOT
-    answers = 0 if request.embeds else estimate.answers
+    answers = estimate.answers if request.generates else 0
     cap, floor, longest = declared_cap(request.params), _least(request), bounds.max_answer
     if not answers:
         wanted = longest = floor = 0
@@ -148,6 +153,36 @@ def quota_request(
         else DIVISOR_OF_LARGE
         if estimate.known and wanted > USUAL_FACTOR * usual
         else 1,
+    )
+
+
+def _passed_on(
+    request: ChatRequest, estimate: LearnedEstimate, bounds: TargetBounds, limits: Limits
+) -> QuotaRequest:
+    """Of what is passed on: all of it or nothing, by the dearest of what it may be billed by."""
+    most = bound_of(request)
+    by_tokens = any(bounds.rates)
+    tokens = most.prompt + most.answer if by_tokens else most.prompt if limits.strict else estimate.prompt
+    nanodollars = bounds.rates.cost(most.prompt, most.answer)
+    if most.units is not None:
+        nanodollars += max((rates.cost(most.units) for rates in bounds.units), default=0)
+    return QuotaRequest(
+        prompt=tokens,
+        bound=tokens,
+        answers=0,
+        slots=request.slots,
+        cap=0,
+        longest=0,
+        declared=0,
+        usual=0,
+        least=0,
+        enough=0,
+        rates=Rates(0, 0),
+        priced=limits.dollars is not None,
+        writes=False,
+        overshoot=1,
+        divisor=1,
+        fixed=nanodollars,
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
+from gateway.apis import Api
 from gateway.metering.media_tokens import ANY_MODEL, MediaBounds
 from gateway.metering.price import Rates, at_most, dearest, price_of
-from gateway.policy.prices import is_unpriced
+from gateway.metering.unit_price import UnitRates
+from gateway.policy.prices import is_unpriced_for
 from gateway.policy.schema import Policy, Target
 from gateway.types import Call
 
@@ -28,6 +30,8 @@ class TargetBounds:
     """The cap that the backend itself sends where the caller declares none."""
     media: MediaBounds = ANY_MODEL
     """The most tokens that pictures, sound and files can take."""
+    units: tuple[UnitRates, ...] = ()
+    """Prices of what is not billed by tokens."""
 
 
 class TargetBoundsCache:
@@ -37,7 +41,7 @@ class TargetBoundsCache:
         self._policy: Policy | None = None
         self._first: dict[tuple[str, str], TargetBounds] = {}
         self._targets: dict[tuple[str, str, str], TargetBounds] = {}
-        self._unpriced: dict[tuple[str, str], str | None] = {}
+        self._unpriced: dict[tuple[str, str, Api | None], str | None] = {}
         self._same: dict[TargetBounds, TargetBounds] = {}
 
     def first(self, call: Call) -> TargetBounds:
@@ -63,7 +67,7 @@ class TargetBoundsCache:
     def unpriced(self, call: Call) -> str | None:
         """A target that ``call`` may be sent to and that has no price, as ``backend/model``."""
         self._use(call.policy)
-        name = (call.model, call.principal.tier)
+        name = (call.model, call.principal.tier, call.request.api)
         if name not in self._unpriced:
             self._unpriced[name] = _unpriced(call.policy, *name)
         return self._unpriced[name]
@@ -76,17 +80,19 @@ class TargetBoundsCache:
 def _of_target(policy: Policy, name: str, target: Target) -> TargetBounds:
     model, backend = policy.models.get(name), policy.backends.get(target.backend)
     known = [] if model is None else [most for most in (model.max_output, model.context) if most is not None]
+    price = price_of(policy, target)
     return TargetBounds(
-        at_most(price_of(policy, target)),
+        at_most(price),
         "" if backend is None else backend.kind,
         None if model is None else model.max_output,
         min(known, default=None),
         getattr(backend, "max_tokens", None),
         MediaBounds.of("" if backend is None else backend.kind, target.model),
+        () if price is None else (UnitRates.of(price),),
     )
 
 
-def _unpriced(policy: Policy, model: str, tier: str) -> str | None:
+def _unpriced(policy: Policy, model: str, tier: str, api: Api | None) -> str | None:
     on_saturation = policy.tier(tier).on_saturation
     waiting = [model, *([on_saturation.to] if on_saturation is not None and on_saturation.to else [])]
     seen: set[str] = set()
@@ -97,7 +103,7 @@ def _unpriced(policy: Policy, model: str, tier: str) -> str | None:
             continue
         seen.add(name)
         for target in found.targets:
-            if is_unpriced(policy, target):
+            if is_unpriced_for(policy, target, api):
                 return f"{target.backend}/{target.model}"
         waiting += [*found.fallbacks, *(step.model for step in found.cascade)]
         waiting += [found.larger_context] if found.larger_context else []
@@ -116,6 +122,7 @@ def _first(policy: Policy, name: str, tier: str) -> TargetBounds:
         _largest(target.max_answer for target in targets),
         _largest(target.default_cap for target in targets),
         reduce(MediaBounds.or_more, (target.media for target in targets)) if targets else ANY_MODEL,
+        tuple(dict.fromkeys(rates for target in targets for rates in target.units)),
     )
 
 

@@ -159,8 +159,8 @@ class Router:
     ) -> _Route:
         """The route of the model that the caller's tier is downgraded to while its own is full."""
         downgrade = self._downgrades.get(call.principal.tier)
-        if downgrade is None or route.own is None or call.request.embeds:
-            return route  # another model's vectors cannot be compared
+        if downgrade is None or route.own is None or not call.request.generates:
+            return route  # another model's vectors cannot be compared, and most have no voice
         substitute, at = downgrade
         saturation = self._loads.saturation
         if substitute == route.own.model:

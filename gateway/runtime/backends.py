@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from gateway.backends import fitting
 from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.api_forwarder import OF_ENGINE, OF_OPENAI, located, paths_of
 from gateway.backends.azure import KEY_HEADER, AzureEndpoints
 from gateway.backends.bedrock import BedrockBackend
 from gateway.backends.credentials import entra, google
@@ -26,6 +27,7 @@ from gateway.policy.loader import Loaded
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.types import Backend
+from gateway.wire.apis.table import APIS
 from gateway.wire.openai.presets.table import PRESETS
 
 
@@ -56,6 +58,7 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
                 transport=transport,
                 hints=True,
                 streams=config.streams,
+                apis=located(root, OF_ENGINE),
             )
         case schema.AzureBackend():
             return _azure(name, config, transport)
@@ -95,6 +98,7 @@ def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Back
                 continues=config.continues,
                 streams=config.streams,
                 strict=config.unsupported_fields == "refuse",
+                apis=located(root, paths_of(root) if config.preset is None else PRESETS[config.preset].apis),
             )
 
 
@@ -111,6 +115,7 @@ def _azure(
         api_key=_secret(config.api_key),
         key_header=KEY_HEADER,
         endpoints=endpoints,
+        apis=lambda api, model: endpoints(APIS[api].path, model) if api in OF_OPENAI else None,
         credentials=BearerToken(name, token) if token is not None else None,
         cap=fitting.CAPS[1],
         continues=config.continues,

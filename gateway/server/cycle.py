@@ -10,6 +10,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 TAKE_BY = "tollgate.take_by"
 """In the scope, set by an endpoint: when (on the loop's clock) a client that does not read its answer is cut off."""
+MOST_ZEROS = 8
+"""Of one size, which some clients want to have sixteen digits at most."""
 CONNECTION_STATE = "tollgate.connection_state"
 """In the scope: the ``ConnectionState`` of the request's connection."""
 
@@ -56,6 +58,8 @@ class Cycle(RequestResponseCycle):
     head = b""
     events = False
     """Whether the response is an event stream."""
+    zeros = 0
+    """Written before the next chunk's size."""
     until_close = False
     """The end of the connection is that of the body: HTTP/1.0 knows of no chunks."""
 
@@ -74,6 +78,7 @@ class Cycle(RequestResponseCycle):
         if head:
             self.head = b""
         if self.chunked_encoding:
+            self.zeros = 0
             if body:
                 head = b"%b%x\r\n%b\r\n" % (head, len(body), body)
             self.transport.write(head if more else head + b"0\r\n\r\n")
@@ -127,11 +132,19 @@ class Cycle(RequestResponseCycle):
         """Bytes that may be sent now and change nothing for a client that reads; empty where there are none.
 
         Before the response this is an interim one, which any HTTP/1.1 client can discard (RFC 9110, section 15.2.1),
-        and within an event stream a comment.
+        within an event stream a comment, and between the chunks of any other body a zero before the next one's size
+        (RFC 9112, section 7.1).
         """
         if not self.response_started or self.head:
             return b"" if self.scope["http_version"] == "1.0" else b"HTTP/1.1 100 Continue\r\n\r\n"
-        return b"3\r\n:\n\n\r\n" if self.events and self.chunked_encoding else b""
+        if not self.chunked_encoding:
+            return b""
+        if self.events:
+            return b"3\r\n:\n\n\r\n"
+        if self.zeros == MOST_ZEROS:
+            return b""
+        self.zeros += 1
+        return b"0"
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if self.response_started:

@@ -14,12 +14,17 @@ from gateway.types import Call, Chunks, Handler, Stage
 
 
 def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> Stage:
-    """A tenant without output guards passes untouched, and so do embeddings."""
+    """A tenant without output guards passes untouched, and so does what no guard reads: embeddings, and all that is
+    passed on as it comes, which the receipt says."""
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
             mine = guards.of_call(call)
-            if call.request.embeds or not (mine.output or mine.output_flags):
+            if not (mine.output or mine.output_flags):
+                return following(call)
+            if not call.request.generates:
+                if call.request.api is not None:
+                    call.receipt.note("guard_output", unread=[call.request.api])
                 return following(call)
             observed = flagged(mine.output_flags) if mine.output_flags else following
             return guarded(call, mine.output, metrics, observed) if mine.output else observed(call)

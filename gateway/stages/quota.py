@@ -12,7 +12,7 @@ from gateway.metering.price import NANO
 from gateway.observe.outcome import outcome_of, reason_of
 from gateway.quota.allowance import Reservation
 from gateway.quota.quotas import Quotas, tokens_of
-from gateway.types import Call, Json
+from gateway.types import Call, Json, Usage
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,16 @@ def spent(charge: Charge) -> dict[str, Json]:
         "target": upstream.target.model,
         "prompt_tokens": upstream.usage.prompt,
         "completion_tokens": upstream.usage.completion,
+        **units_of(upstream.usage),
         "cost_usd": charge.nanodollars / NANO,
         "estimated": upstream.estimated,
     }
+
+
+def units_of(usage: Usage) -> dict[str, Json]:
+    """What is counted beside tokens, if anything is."""
+    units = usage.units
+    if units is None:
+        return {}
+    kind = units.kind.strip()
+    return {"unit": units.unit, "units": units.amount, **({"kind": kind} if kind else {})}

@@ -18,7 +18,7 @@ def shadow(shadows: Shadows, metrics: Metrics, account: Stage = lambda following
 
         def handle(call: Call) -> Chunks:
             rule = call.policy.models[call.model].shadow
-            if rule is not None:
+            if rule is not None and call.request.api is None:
                 shadows.send(call, rule, accounted, count)
             return following(call)
 

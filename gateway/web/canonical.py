@@ -6,21 +6,16 @@ import re
 
 UNVERSIONED = frozenset(
     {
-        "batches",
-        "chat",
-        "completions",
-        "embeddings",
-        "files",
-        "messages",
-        "models",
-        "moderations",
-        "requests",
-        "responses",
+        *("audio", "batches", "chat", "completions", "embeddings", "files", "images", "messages"),
+        *("models", "moderations", "requests", "rerank", "responses"),
     }
 )
 """The first segment after ``/v1`` of the paths that are served."""
 
-_DEPLOYMENT = re.compile(r"deployments/(.+?)/((?:chat/)?completions|embeddings)")
+_DEPLOYMENT = re.compile(
+    r"deployments/(.+?)/((?:chat/)?completions|embeddings|audio/(?:speech|transcriptions|translations)"
+    r"|images/(?:generations|edits))"
+)
 """https://learn.microsoft.com/azure/ai-services/openai/reference"""
 
 

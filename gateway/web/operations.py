@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 from gateway.batches.wire_form import BatchPage, CreateBatchBody
 from gateway.web.operation import EVENTS, FORM, JSON, Operation
 from gateway.wire.anthropic.body_to_request import CountBody, MessagesBody
+from gateway.wire.apis.images import ImageBody
+from gateway.wire.apis.rerank import RerankBody
+from gateway.wire.apis.speech import SpeechBody
 from gateway.wire.openai.chat import ChatBody
 from gateway.wire.openai.completions import CompletionBody
 from gateway.wire.openai.embeddings import EmbeddingsBody
@@ -64,6 +67,22 @@ OPERATIONS = (
     Operation(
         *("POST", "/v1/embeddings", "createEmbedding", "Vectors of texts", "models"),
         *({JSON: None}, 200, None, EmbeddingsBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/audio/speech", "createSpeech", "Speak a text", "models"),
+        *({"application/octet-stream": None, EVENTS: None}, 200, None, SpeechBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/images/generations", "createImage", "Draw pictures", "models"),
+        *({JSON: None, EVENTS: None}, 200, None, ImageBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/rerank", "rerank", "Rank documents, as Jina and Cohere do", "models"),
+        *({JSON: None}, 200, None, RerankBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v2/rerank", "rerankV2", "The same, where Cohere's clients look for it", "models"),
+        *({JSON: None}, 200, None, RerankBody, _MODEL),
     ),
     Operation(
         *("POST", "/v1/moderations", "createModeration", "What the toxicity guard makes of texts", "models"),

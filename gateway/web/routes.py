@@ -10,7 +10,9 @@ from starlette.types import Scope
 
 from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
+from gateway.policy.schema.limits import RequestLimits
 from gateway.runtime.background_requests import BackgroundRequests
+from gateway.types import ChatRequest
 from gateway.version import version
 from gateway.web.body_parser import BodyParser
 from gateway.web.dialect import is_anthropic
@@ -21,6 +23,7 @@ from gateway.web.endpoints.files import File, FileContent, Files
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
+from gateway.web.endpoints.pass_through import PassThrough, json_reader
 from gateway.web.endpoints.response_inputs import Compact, CountInputTokens
 from gateway.web.endpoints.responses import CreateResponse
 from gateway.web.endpoints.stored_responses import StoredResponses
@@ -31,6 +34,9 @@ from gateway.web.operator_token import OperatorToken
 from gateway.wire.anthropic import models as anthropic_models
 from gateway.wire.anthropic.dialect import AnthropicDialect
 from gateway.wire.anthropic.errors import error_body as anthropic_error
+from gateway.wire.apis import images as api_images
+from gateway.wire.apis import rerank as api_rerank
+from gateway.wire.apis import speech as api_speech
 from gateway.wire.dialect import Dialect, ErrorWriter
 from gateway.wire.openai import models as openai_models
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
@@ -65,6 +71,10 @@ def build(
     def generating(dialect: Dialect) -> Generate:
         return Generate(dialect, reader, max_body=max_body, heartbeat=heartbeat)
 
+    def passing(read_request: Callable[[bytes, RequestLimits], ChatRequest]) -> PassThrough:
+        return PassThrough(json_reader(read_request, reader, max_body=max_body), heartbeat=heartbeat)
+
+    rerank = passing(api_rerank.read_request)
     create = CreateResponse(reader, background, max_body=max_body, heartbeat=heartbeat)
     stored = StoredResponses(background)
     models = Models(openai=openai_models, anthropic=anthropic_models)
@@ -73,6 +83,10 @@ def build(
         Route("/v1/completions", generating(COMPLETIONS), methods=["POST"]),
         Route("/v1/embeddings", generating(EMBEDDINGS), methods=["POST"]),
         Route("/v1/moderations", Moderations(reader, max_body=max_body), methods=["POST"]),
+        Route("/v1/audio/speech", passing(api_speech.read_request), methods=["POST"]),
+        Route("/v1/images/generations", passing(api_images.read_request), methods=["POST"]),
+        Route("/v1/rerank", rerank, methods=["POST"]),
+        Route("/v2/rerank", rerank, methods=["POST"]),
         Route("/v1/messages", generating(AnthropicDialect()), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/responses", create, methods=["POST"]),

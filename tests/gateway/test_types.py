@@ -47,6 +47,8 @@ def test_a_request_with_other_parameters_is_otherwise_the_same() -> None:
             True,
             native,
             True,
+            "rerank",
+            object(),  # type: ignore[arg-type]
         )
     )
     # None is at its default, so that one which is left out shows.

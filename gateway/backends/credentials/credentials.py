@@ -7,7 +7,7 @@ from typing import Protocol
 
 import httpx
 
-from gateway.backends.client import Client, Endpoint, UpstreamResponse
+from gateway.backends.client import Client, Endpoint, Upload, UpstreamResponse
 
 
 class Credentials(Protocol):
@@ -35,12 +35,14 @@ class AuthorizedClient(Client):
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
-        body: bytes = b"",
+        body: bytes | Upload = b"",
         *,
         connect: float | None = None,
         on_send: Callable[[], None] | None = None,
     ) -> UpstreamResponse:
-        own = await self._credentials.headers(endpoint, headers, body)
+        # Where bodies are signed nothing is uploaded: that is for Amazon's API alone.
+        signed = body if isinstance(body, bytes) else b""
+        own = await self._credentials.headers(endpoint, headers, signed)
         answer = await super().send(endpoint, {**headers, **own}, body, connect=connect, on_send=on_send)
         if answer.status in (401, 403):
             self._credentials.refused()

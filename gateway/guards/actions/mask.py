@@ -185,6 +185,8 @@ class Unmasker:
         """The chunks that can be passed on now."""
         if chunk.delta is None:
             return [chunk]
+        if "json" in chunk.delta:
+            return [replace(chunk, delta={"json": self._document(chunk.delta["json"])})]
         fillers = self._fillers.setdefault(chunk.index, {})
         delta: Any = chunk.delta
         if isinstance(delta.get("content"), list):
@@ -214,6 +216,14 @@ class Unmasker:
                     if filler.held:
                         rest.append(Chunk(number, delta_of(channel, filler.end()), more=True))
         return rest
+
+    def _document(self, body: bytes) -> bytes:
+        """A whole answer in JSON, whose server may have escaped the brackets."""
+        for name, original in self._originals.by_name.items():
+            written = orjson.dumps(original)[1:-1]
+            escaped = f"\\u003c{name[1:-1]}\\u003e"
+            body = body.replace(name.encode(), written).replace(escaped.encode(), written)
+        return body
 
     def _open(self, fillers: dict[Channel, PlaceholderFiller], channel: Channel) -> PlaceholderFiller:
         filler = PlaceholderFiller(self._originals, is_json=is_json(channel, self._request))

@@ -39,7 +39,7 @@ class Screening:
         """``replies``: the request may be answered here."""
         self._call = call
         self._began = time.perf_counter()
-        self._replies = replies and not call.request.embeds
+        self._replies = replies and call.request.generates
         self.support: Support | None = None
         """The answer, if no model is to be asked."""
         self._texts = RequestTexts()

@@ -79,6 +79,8 @@ _OUTPUTS = {"text": "text", "json_object": "json", "json_schema": "json"}
 def operation(request: ChatRequest) -> str:
     if request.embeds:
         return "embeddings"
+    if request.api is not None:
+        return request.api
     return "chat" if request.messages is not None else "text_completion"
 
 
@@ -132,7 +134,7 @@ def request_attributes(request: ChatRequest, model: str) -> Attributes:
         stops = [stops]
     if isinstance(stops, list) and all(isinstance(stop, str) for stop in stops):
         found["gen_ai.request.stop_sequences"] = tuple(stop[:_LONGEST_STOP] for stop in stops[:_MOST_STOPS])
-    if request.choices != 1 and not request.embeds:
+    if request.choices != 1 and request.generates:
         found["gen_ai.request.choice.count"] = request.choices
     if request.stream:
         found["gen_ai.request.stream"] = True

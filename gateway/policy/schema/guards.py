@@ -19,7 +19,17 @@ Action = Literal["block", "redact", "mask", "local", "flag"]
 Check = Literal["fast", "model"]
 Source = Literal["system", "user", "assistant", "tool", "definition", "identifier"]
 """Where a text of a request comes from, see ``gateway.guards.scanners.scanner.Origin``."""
-Route = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/responses"]
+Route = Literal[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/v1/responses",
+    "/v1/audio",
+    "/v1/images",
+    "/v1/rerank",
+    "/v2/rerank",
+]
 """With what is below it, such as ``/v1/messages/count_tokens``."""
 
 

@@ -130,16 +130,42 @@ class Model(Frozen):
         return self
 
 
+Dollars = Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
+
+
 class Price(Frozen):
     """US dollars for a million tokens. ``cached_input`` is as ``input`` when left out, ``reasoning`` as ``output``.
 
     ``cache_write`` is for what is put into the provider's prompt cache, ``cache_write_1h`` where it stays for an hour;
-    left out, they are 1.25 and 2 times ``input``, as Anthropic bills.
+    left out, they are 1.25 and 2 times ``input``, as Anthropic bills. What is not, or not only, billed by tokens has a
+    price for its own unit.
     """
 
-    input: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
-    output: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
-    cached_input: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
-    reasoning: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
-    cache_write: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
-    cache_write_1h: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    input: Dollars = 0.0
+    output: Dollars = 0.0
+    cached_input: Dollars | None = None
+    reasoning: Dollars | None = None
+    cache_write: Dollars | None = None
+    cache_write_1h: Dollars | None = None
+    million_characters: Dollars | None = None
+    """Of text that is spoken."""
+    image: Dollars | dict[Text, Dollars] | None = None
+    """A picture; by quality and size (``high 1024x1024``), by quality, by size, or ``*`` for all others."""
+    thousand_searches: Dollars | None = None
+    """Of ranking documents: a query with up to a hundred short ones."""
+
+    @model_validator(mode="after")
+    def _of_something(self) -> Price:
+        given = self.model_fields_set
+        if {"input", "output"} & given != {"input", "output"} and (self.by_tokens or not given & _BY_UNIT):
+            missing = "output" if "input" in given else "input"
+            raise ValueError(f"'{missing}' is missing")
+        return self
+
+    @property
+    def by_tokens(self) -> bool:
+        return not self.model_fields_set.isdisjoint(_BY_TOKENS)
+
+
+_BY_TOKENS = frozenset({"input", "output", "cached_input", "reasoning", "cache_write", "cache_write_1h"})
+_BY_UNIT = frozenset({"million_characters", "image", "thousand_searches"})

@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.keys.harness import (
     UP,
+    Look,
     Row,
     Site,
     code,
@@ -20,7 +21,7 @@ from tests.e2e.keys.harness import (
     status,
     statuses,
 )
-from tests.fakes import Action, completion, reply
+from tests.fakes import Action, Script, completion, reply
 from tests.serving import KEY, key
 
 pytestmark = pytest.mark.anyio
@@ -112,6 +113,36 @@ async def cost(site: Site) -> float | None:
     return None if dollars is None else round(dollars * 1e6, 3)
 
 
+def passed_on(path: str, answer: Script, **body: Any) -> tuple[Look, tuple[Script, ...]]:
+    """What one request to ``up`` costs, in millionths of a dollar, where the server gives ``answer``."""
+
+    async def look(site: Site) -> float:
+        response = await site.post(path, {"model": "up", **body})
+        found = await site.receipt(response)
+        return round(found["stages"]["quota"]["cost_usd"] * 1e6, 3)
+
+    return look, (answer,)
+
+
+SPOKEN = passed_on("/v1/audio/speech", reply(b"sound", kind="audio/mpeg"), input="x" * 40, voice="a")
+DRAWN = passed_on("/v1/images/generations", reply({"data": [{}, {}]}), prompt="a", n=2)
+RANKED = passed_on(
+    "/v1/rerank", reply({"results": [], "usage": {"total_tokens": 1}}), query="a", documents=["b"]
+)
+
+
+def unit_prices(path: str, at: Any) -> list[Row]:
+    free = at(input=0.0, output=0.0)
+    return [
+        Row(f"{path}.{name}", at(**{name: price}), look, dollars, 0.0, free, up=up)
+        for name, price, (look, up), dollars in (
+            ("million_characters", 15.0, SPOKEN, 600.0),
+            ("image", 0.04, DRAWN, 80_000.0),
+            ("thousand_searches", 2.0, RANKED, 2_000.0),
+        )
+    ]
+
+
 def prices(path: str, at: Any) -> list[Row]:
     plain = at(input=1.0, output=2.0)
     claude = CLAUDE | plain
@@ -183,6 +214,8 @@ ROWS = [
     *limits("tiers.<name>", of_tier),
     Row("prices", {"prices": {"u": {"input": 1.0, "output": 2.0}}}, cost, 200.0, 0.0, up=OPENAI),
     *prices("prices.<name>", lambda **price: {"prices": {"u": price}})[1:],
+    *unit_prices("prices.<name>", lambda **price: {"prices": {"u": price}}),
+    *unit_prices("default_price", lambda **price: {"default_price": price}),
     *prices("default_price", lambda **price: {"default_price": price}),
     Row(
         "on_unpriced", {**BUDGET, "on_unpriced": "free"}, code(model="up"), 200, "model_has_no_price", BUDGET

@@ -440,6 +440,8 @@ OTHER_REQUEST: dict[str, Any] = {
     "embeds": True,
     "native": NATIVE,
     "truncates": True,
+    "api": "rerank",
+    "form": object(),
     "model": "z",
     "stream": False,
     "include_usage": True,

@@ -63,6 +63,12 @@ async def test_one_that_others_may_read_is_closed_to_them(tmp_path: Path, no_uma
 
 def made_older(database: sqlite3.Connection, version: int) -> None:
     """A ledger as gateways of an earlier version wrote it."""
+    for name in ("requests", "spendings"):
+        database.execute(f"ALTER TABLE {name} DROP COLUMN unit")
+        database.execute(f"ALTER TABLE {name} DROP COLUMN units")
+    if version == 6:
+        database.execute(f"PRAGMA user_version = {version}")
+        return
     database.execute("DROP TABLE days")
     database.execute("DROP TABLE months")
     if version == 5:
@@ -83,7 +89,7 @@ def made_older(database: sqlite3.Connection, version: int) -> None:
     database.execute(f"PRAGMA user_version = {version}")
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
 async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
     path = tmp_path / "ledger.sqlite"
     before = Ledger(SqliteDatabase(path))

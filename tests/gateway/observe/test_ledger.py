@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.apis import Units
 from gateway.databases.database import Database
 from gateway.metering.bill import Bill, Charge
 from gateway.observe.ledger import Ledger
@@ -24,7 +25,7 @@ async def test_a_request_is_recorded_whole(database: Database) -> None:
     call = a_call(principal=principal, request_id="req_1", model="alias")
     call.candidate = CANDIDATE
     call.receipt.note("fallback", attempts=[{"failed": True}, {"failed": False}])
-    used = Usage(10, 5, cached=4, reasoning=2, cache_write=3, cache_write_1h=1)
+    used = Usage(10, 5, cached=4, reasoning=2, cache_write=3, cache_write_1h=1, units=Units("second", 12.5))
     ledger.record(call, a_bill(used, 1234, estimated=True), 200)
     ledger.record(a_call(request_id="req_2", stream=False), Bill(), 503, "queue_full")
     await ledger.aclose()
@@ -53,6 +54,8 @@ async def test_a_request_is_recorded_whole(database: Database) -> None:
         "cache_write_tokens": 3,
         "cache_write_1h_tokens": 1,
         "user_agent": "",
+        "unit": "second",
+        "units": 12.5,
     }
     assert (second["status"], second["stream"], second["backend"], second["attempts"]) == (503, 0, None, 0)
     assert second["error"] == "queue_full"

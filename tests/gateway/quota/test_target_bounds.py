@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.metering.price import Rates
+from gateway.metering.unit_price import UnitRates
 from gateway.policy.schema import Target
 from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
 from gateway.types import Principal
@@ -70,7 +71,9 @@ def test_how_long_answers_get() -> None:
     assert first("c") == (500, 400)
     assert first("d") == (None, None)
     place = book.target(made, "n", Target(backend="up", model="p1"))
-    assert place == TargetBounds(Rates(10**6, 10**6, 2 * 10**6), "openai", 300, 300, None)
+    assert place == TargetBounds(
+        Rates(10**6, 10**6, 2 * 10**6), "openai", 300, 300, None, units=(UnitRates(),)
+    )
 
 
 def test_what_a_backend_sends_unasked() -> None:

@@ -55,9 +55,11 @@ def test_what_is_meant(path: str, expected: str) -> None:
             "/openai/deployments/chat/completions",
             ("/v1/completions", "chat"),
         ),
+        ("/openai/deployments/gpt/images/generations", ("/v1/images/generations", "gpt")),
+        ("/openai/deployments/tts/audio/speech", ("/v1/audio/speech", "tts")),
         (
-            "/openai/deployments/gpt/images/generations",
-            ("/openai/deployments/gpt/images/generations", None),
+            "/openai/deployments/gpt/videos/generations",
+            ("/openai/deployments/gpt/videos/generations", None),
         ),
     ],
 )

@@ -17,4 +17,5 @@ COHERE = Preset(
         }
     },
     embeddings=frozenset({"encoding_format"}),
+    apis={"rerank": "/v2/rerank"},  # beside the Compatibility API, not below it
 )

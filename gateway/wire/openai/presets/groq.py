@@ -46,6 +46,11 @@ GROQ = Preset(
         }
     ),
     cap="max_completion_tokens",
+    apis={
+        "speech": "audio/speech",
+        "transcription": "audio/transcriptions",
+        "translation": "audio/translations",
+    },
     values={"service_tier": {"default": "on_demand"}},
     messages=_messages,
     answer=_answer,

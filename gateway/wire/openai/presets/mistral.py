@@ -130,6 +130,7 @@ MISTRAL = Preset(
     names={"seed": "random_seed", "dimensions": "output_dimension"},
     values={"service_tier": {"default": "standard_only"}},
     embeddings=frozenset({"dimensions", "encoding_format", "metadata"}),
+    apis={"transcription": "audio/transcriptions"},
     messages=_messages,
     continued=_continued,
     answer=_answer,

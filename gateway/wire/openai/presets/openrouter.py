@@ -10,4 +10,5 @@ OPENROUTER = Preset(
     developer=True,
     completions=True,
     embeddings=frozenset({"dimensions", "encoding_format", "user"}),
+    apis={"rerank": "rerank"},
 )

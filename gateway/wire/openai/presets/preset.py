@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from gateway.apis import Api
 from gateway.errors import BadRequest
 from gateway.types import Json
 from gateway.wire.field_table import DECISIVE, NEUTRAL, unsupported
@@ -61,6 +62,8 @@ class Preset:
     completions: bool = False
     embeddings: frozenset[str] | None = None
     """The parameters of its ``/embeddings``; None where it has no such path."""
+    apis: Mapping[Api, str] = field(default_factory=dict)
+    """Where it has APIs whose answers are passed on: below its base URL or, with a slash before it, below its host."""
     messages: Callable[[Sequence[Message]], tuple[list[Message], set[str]]] | None = None
     """Messages as it takes them, and the names of what was left out of them."""
     continued: Callable[[list[Message]], list[Message]] | None = None

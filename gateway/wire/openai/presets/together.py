@@ -15,4 +15,11 @@ TOGETHER = Preset(
     ),
     completions=True,
     embeddings=frozenset(),
+    apis={
+        "speech": "audio/speech",
+        "transcription": "audio/transcriptions",
+        "translation": "audio/translations",
+        "image_generation": "images/generations",
+        "rerank": "rerank",
+    },
 )

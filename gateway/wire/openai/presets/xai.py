@@ -11,4 +11,5 @@ XAI = Preset(
     - {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier"},
     cap="max_completion_tokens",
     completions=True,
+    apis={"image_generation": "images/generations"},
 )

@@ -1,0 +1,56 @@
+"""APIs that do not chat, such as speech, pictures and ranks of documents: their names, and what they count."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Literal, NamedTuple, Protocol
+
+Api = Literal[
+    "speech",
+    "transcription",
+    "translation",
+    "image_generation",
+    "image_edit",
+    "rerank",
+    "tokenize",
+    "detokenize",
+]
+"""An API whose answers are passed on as they come."""
+Unit = Literal["second", "character", "image", "search"]
+"""What such APIs are billed by, where not by tokens: sound heard, text spoken, pictures drawn, searches ranked."""
+
+
+class Units(NamedTuple):
+    """So much of one unit."""
+
+    unit: Unit
+    amount: float
+    kind: str = ""
+    """Of pictures: quality and size, as far as they are known, such as ``high 1024x1024``."""
+
+
+class Form(Protocol):
+    """An upload (multipart/form-data), kept so that it can be sent more than once."""
+
+    @property
+    def content_type(self) -> str:
+        """With its boundary."""
+        ...
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """What is in it beside text: ``audio``, ``image``."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """How long its sound is, as far as the file tells; else the longest that so many bytes usually are."""
+        ...
+
+    def size(self, texts: Mapping[str, str]) -> int:
+        """Bytes of the form with ``texts`` in place of the fields of these names."""
+        ...
+
+    def parts(self, texts: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The form as it came, byte for byte, but for ``texts`` in place of the fields of these names."""
+        ...

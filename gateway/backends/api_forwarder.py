@@ -1,0 +1,102 @@
+"""Passing on: requests to a provider's other APIs, sent as their callers wrote them but for the model's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from urllib.parse import urljoin, urlsplit
+
+import orjson
+
+from gateway.apis import Api
+from gateway.backends import extras
+from gateway.backends.api_decoder import ApiDecoder
+from gateway.backends.client import Endpoint, Upload
+from gateway.backends.exchange import Exchange
+from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.errors import BadRequest
+from gateway.policy.schema import Target
+from gateway.types import Call, ChatRequest, Chunks
+from gateway.wire.apis.table import APIS
+
+Locate = Callable[[Api, str], Endpoint | None]
+"""Where an API of a model is; None where the server has none such."""
+_ROOTED: Mapping[Api, str] = {"tokenize": "/tokenize", "detokenize": "/detokenize"}
+"""What vLLM and the bundled engine have beside ``/v1``
+(https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html)."""
+_BELOW: Mapping[Api, str] = {
+    name: api.path.removeprefix("/") for name, api in APIS.items() if name not in _ROOTED
+}
+OF_ENGINE = _ROOTED
+OF_OPENAI: Mapping[Api, str] = {name: path for name, path in _BELOW.items() if name != "rerank"}
+OF_ANY: Mapping[Api, str] = {**_BELOW, **_ROOTED}
+"""Of a server with OpenAI's API of which no more is known: it says itself what it has not."""
+
+
+def located(base_url: str, paths: Mapping[Api, str]) -> Locate:
+    """``paths`` are relative to ``base_url``; those that begin with a slash, to its host."""
+    base = base_url.rstrip("/") + "/"
+    known = {api: Endpoint("POST", urljoin(base, path)) for api, path in paths.items()}
+    return lambda api, model: known.get(api)
+
+
+def paths_of(base_url: str) -> Mapping[Api, str]:
+    host = urlsplit(base_url).hostname or ""
+    return OF_OPENAI if host == "openai.com" or host.endswith(".openai.com") else OF_ANY
+
+
+_AS_IT_COMES = frozenset({"speech"})
+"""APIs whose answers begin long before they end, though nobody asked for a stream."""
+
+
+class ApiForwarder:
+    """One backend's."""
+
+    def __init__(self, name: str, exchange: Exchange, locate: Locate, headers: Mapping[str, str]) -> None:
+        """``headers`` are sent with each request."""
+        self._name = name
+        self._exchange = exchange
+        self._locate = locate
+        self._headers = headers
+
+    def answer(self, call: Call, target: Target) -> Chunks:
+        """Raises ``BadRequest`` where the server has no such API, or a budget cannot hold what is asked of it."""
+        request = call.request
+        api = request.api
+        if api is None:
+            raise ValueError("a request that generates text")
+        endpoint = self._locate(api, target.model)
+        if endpoint is None:
+            raise BadRequest(
+                f"The model '{call.model}' is served by backend '{self._name}', whose provider has no "
+                f"'{APIS[api].path}'. Ask for a model of another backend that has it.",
+                param="model",
+                code="unsupported_parameter",
+            )
+        extras.check_passed_on(call, request, target, APIS[api].known)
+        body, content_type = _written(request, target.model)
+        headers: dict[str, str] = {}
+        streams = request.stream or api in _AS_IT_COMES
+        return self._exchange.ask(
+            endpoint,
+            {**self._headers, **call.headers, "content-type": content_type},
+            UpstreamTimeouts(call.timeouts, at_once=not streams, deadline=call.deadline),
+            body,
+            at_once=False,
+            decoder_of=lambda events: ApiDecoder(self._name, call, headers, events=events),
+            owner=call.principal.tenant,
+            on_headers=lambda given: headers.update(given),
+            on_send=call.leaves,
+        )
+
+
+def _written(request: ChatRequest, model: str) -> tuple[bytes | Upload, str]:
+    """The body to send, and its content type."""
+    api = APIS[request.api or "speech"]
+    form = request.form
+    if form is None:
+        return orjson.dumps(api.body(request, model), default=dict), "application/json"
+    texts = {"model": model}
+    if isinstance(request.prompt, str):
+        texts[api.text] = request.prompt
+    return Upload(form.size(texts), partial(form.parts, texts)), form.content_type
