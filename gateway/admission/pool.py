@@ -278,9 +278,9 @@ class Pool:
 
     def _ask_back(self) -> None:
         """As many slots as those need who wait, from those who came last."""
-        missing = sum(waiter.item.answers for waiter in self.queue.waiters()) if self.queue.size else 0
-        if self._shared is not None:
-            missing += self._shared.wanted_by_others
+        missing = self._missing() if self.queue.size else 0
+        if self._shared is not None and (wanted := self._shared.wanted_by_others):
+            missing += max(0, wanted - (self._shared.limit - self._shared.in_use))
         missing -= sum(lease.unfinished for lease in self.idle_leases if lease.asked_back)
         for lease in reversed([one for one in self.idle_leases if not one.asked_back]):
             if missing <= 0:
@@ -289,6 +289,20 @@ class Pool:
             lease.asked_back = True
             if lease.reclaim is not None:
                 lease.reclaim()
+
+    def _missing(self) -> int:
+        """Slots that requests wait for which could have them: those that wait for their tier's turn could not."""
+        utilization = self._utilization()
+        head = self.queue.head(self.clock(), utilization)
+        if head is None:
+            return 0
+        wanted = sum(
+            waiter.item.answers
+            for waiter in self.queue.waiters()
+            if (most := waiter.tier_queue.terms.max_utilization) >= 1.0 or utilization < most
+        )
+        free = 0 if self.slots is None else max(0, self.slots - self.in_flight)
+        return max(wanted - free, head.item.answers - free, 1)
 
     def idle_released(self, lease: SlotLease) -> None:
         """For leases alone."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 BEAT = 1.0
 """Seconds between two renewals of what is owned, and looks for what nobody owns or what was cancelled."""
-LEASE = 15.0
+LEASE = 10.0
 """Seconds after which others may take what was not renewed."""
 MOST = 16
 """Batches that one worker runs side by side."""
