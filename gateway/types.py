@@ -152,9 +152,16 @@ class Usage:
     cache_write_1h: int = 0
     more: Mapping[str, Json] | None = field(default=None, compare=False)
     """What else a server with OpenAI's API reports of it, for callers who speak that dialect: figures of other kinds,
-    costs, times. Nothing is billed by it."""
+    costs, times. Nothing is billed by it but sound (``audio``)."""
     units: Units | None = None
     """What an API counts that does not, or not only, count tokens."""
+
+    @property
+    def audio(self) -> int:
+        """Tokens of the prompt that are sound, where the server tells them."""
+        details = None if self.more is None else self.more.get("prompt_tokens_details")
+        tokens = details.get("audio_tokens") if isinstance(details, Mapping) else None
+        return min(tokens, self.prompt) if type(tokens) is int and tokens > 0 else 0
 
     @property
     def believable(self) -> bool:

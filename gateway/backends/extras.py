@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 
 from gateway.errors import BadRequest
+from gateway.media import kind_of
 from gateway.policy.prices import price_of
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Json
@@ -119,7 +120,7 @@ def check(call: Call, request: ChatRequest, target: Target) -> None:
         _check_fields(request.params, _PASSING, _AT_NO_COST, allowed)
     if tools := request.params.get("tools"):
         _check_tools(tools, allowed)
-    if "input_audio" not in allowed:
+    if "input_audio" not in allowed and not _prices_sound(call, target):
         for message in request.messages or ():
             if type(message.get("content")) is not str and _speaks(message):
                 raise _refused("messages", "input_audio")
@@ -157,6 +158,11 @@ def _is_held(call: Call, target: Target) -> bool:
     return price is not None and (price.input > 0 or price.output > 0)
 
 
+def _prices_sound(call: Call, target: Target) -> bool:
+    price = price_of(call.policy, target)
+    return price is not None and price.audio_input is not None
+
+
 def _check_fields(
     given: Mapping[str, Json],
     known: Collection[str],
@@ -185,9 +191,7 @@ def _kind(tool: Json) -> str:
 
 def _speaks(message: Mapping[str, Json]) -> bool:
     content = message.get("content")
-    return isinstance(content, list) and any(
-        isinstance(part, dict) and part.get("type") == "input_audio" for part in content
-    )
+    return isinstance(content, list) and any(kind_of(part) == "audio" for part in content)
 
 
 def _refused(param: str, name: str) -> BadRequest:

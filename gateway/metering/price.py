@@ -28,14 +28,18 @@ def priced(price: Price, usage: Usage) -> int:
 
 
 def _tokens(price: Price, usage: Usage) -> int:
-    if not (usage.cached or usage.cache_write or usage.reasoning):
+    sound = 0 if price.audio_input is None else usage.audio
+    if not (usage.cached or usage.cache_write or usage.reasoning or sound):
         return _up(usage.prompt * _rate(price.input) + usage.completion * _rate(price.output))
     cached = min(usage.cached, usage.prompt)
     written = min(usage.cache_write, usage.prompt - cached)
     hour = min(usage.cache_write_1h, written)
     reasoning = min(usage.reasoning, usage.completion)
+    # Of what was cached nobody tells how much was sound: none, as that is dearer.
+    sound = min(sound, usage.prompt - cached - written)
     pico = (
-        (usage.prompt - cached - written) * _rate(price.input)
+        (usage.prompt - cached - written - sound) * _rate(price.input)
+        + sound * _rate(price.audio_input or 0)
         + (written - hour) * _rate(_written(price))
         + hour * _rate(_written_1h(price))
         + cached * _rate(_cached(price))
@@ -57,6 +61,12 @@ class Rates(NamedTuple):
     answer: int
     written: int = 0
     """A prompt's, where all of it may go into the provider's prompt cache."""
+    sound: int = 0
+    """A prompt's that is all sound, where that has a price of its own."""
+
+    def with_sound(self) -> Rates:
+        """A bound where the prompt may be sound in part."""
+        return Rates(max(self.prompt, self.sound), self.answer, max(self.written, self.sound), self.sound)
 
     def times(self, factor: float) -> Rates:
         return self if factor == 1.0 else Rates(*(math.ceil(rate * factor) for rate in self))
@@ -113,6 +123,7 @@ def at_most(price: Price | None) -> Rates:
         _rate(max(price.input, _cached(price))),
         _rate(max(price.output, _reasoning(price))),
         _rate(max(price.input, _cached(price), _written(price), _written_1h(price))),
+        0 if price.audio_input is None else _rate(price.audio_input),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.media import media_in
 from gateway.metering.api_bounds import bound_of
 from gateway.metering.estimate import LearnedEstimate, declared_cap
 from gateway.metering.price import Rates, writes_cache
@@ -113,6 +114,9 @@ def quota_request(
     if request.api is not None:
         return _passed_on(request, estimate, bounds, limits)
     priced = limits.dollars is not None and any(bounds.rates)
+    rates = bounds.rates
+    if priced and rates.sound > rates.prompt and "audio" in media_in(request.messages or ()):
+        rates = rates.with_sound()
     bound = most_tokens(request, bounds.media) if priced or limits.strict else estimate.prompt
     prompt = bound if limits.strict else estimate.prompt
     overshoot = 1 if limits.strict else OVERSHOOT
@@ -144,7 +148,7 @@ def quota_request(
         usual=usual,
         least=min(wanted, least),
         enough=min(wanted, floor),
-        rates=bounds.rates if call.line is None else bounds.rates.times(call.line.price_factor),
+        rates=rates if call.line is None else rates.times(call.line.price_factor),
         priced=priced,
         writes=priced and writes_cache(request),
         overshoot=overshoot,

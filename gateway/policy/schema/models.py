@@ -147,6 +147,8 @@ class Price(Frozen):
     reasoning: Dollars | None = None
     cache_write: Dollars | None = None
     cache_write_1h: Dollars | None = None
+    audio_input: Dollars | None = None
+    """Of what is sound in a prompt; left out, a budget refuses sound."""
     million_characters: Dollars | None = None
     """Of text that is spoken."""
     image: Dollars | dict[Text, Dollars] | None = None
@@ -167,5 +169,7 @@ class Price(Frozen):
         return not self.model_fields_set.isdisjoint(_BY_TOKENS)
 
 
-_BY_TOKENS = frozenset({"input", "output", "cached_input", "reasoning", "cache_write", "cache_write_1h"})
+_BY_TOKENS = frozenset(
+    {"input", "output", "cached_input", "reasoning", "cache_write", "cache_write_1h", "audio_input"}
+)
 _BY_UNIT = frozenset({"million_characters", "image", "thousand_searches"})

@@ -86,7 +86,7 @@ USED = {
     "prompt_tokens": 100,
     "completion_tokens": 50,
     "total_tokens": 150,
-    "prompt_tokens_details": {"cached_tokens": 40},
+    "prompt_tokens_details": {"cached_tokens": 40, "audio_tokens": 20},
     "completion_tokens_details": {"reasoning_tokens": 20},
 }
 OPENAI = (reply(completion(usage=USED)),)
@@ -185,6 +185,15 @@ def prices(path: str, at: Any) -> list[Row]:
             257.5,
             claude,
             up=ANTHROPIC,
+        ),
+        Row(
+            f"{path}.audio_input",
+            at(input=1.0, output=2.0, audio_input=11.0),
+            cost,
+            400.0,
+            200.0,
+            plain,
+            up=OPENAI,
         ),
     ]
 

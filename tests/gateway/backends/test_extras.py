@@ -98,6 +98,19 @@ def test_sound_is_dearer_than_text() -> None:
     with pytest.raises(BadRequest, match="input_audio"):
         extras.check(call, spoken, TARGET)
     extras.check(calling({}, allowed=("input_audio",)), spoken, TARGET)
+    heard = {
+        "role": "user",
+        "content": [{"type": "audio_url", "audio_url": {"url": "https://example.com/a"}}],
+    }
+    with pytest.raises(BadRequest, match="input_audio"):
+        extras.check(call, replace(call.request, messages=(heard,)), TARGET)
+
+
+def test_sound_that_has_a_price_passes() -> None:
+    call = calling({})
+    price = {TARGET.model: {"input": 1.0, "output": 1.0, "audio_input": 40.0}}
+    priced = replace(call, policy=policy(prices=price))
+    extras.check(priced, replace(call.request, messages=(SOUND,)), TARGET)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,22 @@ def test_what_is_put_into_a_prompt_cache_has_a_price_of_its_own(price: Price, na
     assert priced(price, usage) == nanodollars
 
 
+def test_sound_has_a_price_of_its_own() -> None:
+    def usage(sound: object, **more: int) -> Usage:
+        return Usage(100, 10, more={"prompt_tokens_details": {"audio_tokens": sound}}, **more)
+
+    price = Price(input=1.0, output=2.0, cached_input=0.5, audio_input=40.0)
+    assert priced(price, usage(60)) == 40 * 1000 + 60 * 40_000 + 10 * 2000
+    assert priced(price, usage(60, cached=70)) == 70 * 500 + 30 * 40_000 + 10 * 2000
+    assert priced(price, usage(10**9)) == 100 * 40_000 + 10 * 2000
+    for odd in (0, -5, True, "60", None):
+        assert priced(price, usage(odd)) == 100 * 1000 + 10 * 2000
+    assert priced(Price(input=1.0, output=2.0), usage(60)) == 100 * 1000 + 10 * 2000
+    rates = at_most(price)
+    assert rates.cost(100, 0) == 100 * 1000
+    assert rates.with_sound().cost(100, 0) == 100 * 40_000
+
+
 def test_who_marks_what_is_to_be_kept_may_pay_for_keeping_all_of_it() -> None:
     marked = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
     quoted = 'as in "cache_control":{"type":"ephemeral"}'

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from gateway.metering.estimate import Estimator
 from gateway.metering.price import Rates
 from gateway.metering.unit_price import UnitRates
 from gateway.policy.schema import Target
+from gateway.quota.limits import LimitsCache
+from gateway.quota.quota_request import quota_request
 from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
 from gateway.types import Principal
 from tests.fakes import a_call, policy
@@ -97,3 +100,21 @@ def test_one_book_reads_each_policy_anew() -> None:
             assert book.target(made, "m", made.models["m"].targets[0]).rates.prompt == price * 10**6
             assert book.unpriced(call) is None
         assert book.unpriced(a_call(policy_=unpriced)) == "up/other"
+
+
+def test_a_prompt_with_sound_is_held_at_the_price_of_sound() -> None:
+    price = {"input": 1.0, "output": 1.0, "audio_input": 40.0}
+    rules = policy(prices={"upstream-model": price}, tenants={"acme": {"budget": {"usd_per_day": 100.0}}})
+    text = {"type": "text", "text": "x" * 100}
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    cache = TargetBoundsCache()
+
+    def held(*parts: dict[str, Any]) -> int:
+        messages = ({"role": "user", "content": [text, *parts]},)
+        call = a_call(policy_=rules, messages=messages, params={"max_tokens": 1})
+        limits = LimitsCache().limits(rules, call.principal)
+        asked = quota_request(call, Estimator().estimate(call), cache.first(call), limits)
+        return asked.at(1).nanodollars
+
+    assert held() < 1000 * 1000
+    assert held(sound) > 20 * held()
