@@ -165,16 +165,19 @@ class BatchTable:
             return []  # nothing is locked to learn that
         return self._change(change)
 
-    def renew(self, owner: str, lease: float) -> dict[str, Status]:
-        """Keep what is owned; its status, by id, which a caller may have changed."""
+    def renew(self, owner: str, lease: float) -> dict[str, tuple[Status, int]]:
+        """Keep what is owned; by id its status, which a caller may have changed, and when it expires."""
 
-        def change(change: Change) -> dict[str, Status]:
+        def change(change: Change) -> dict[str, tuple[Status, int]]:
             statement = (
                 f"UPDATE batches SET lease = {self._database.now()} + :lease WHERE owner = :owner AND {_OPEN}"
             )
             change.run(statement, {"owner": owner, "lease": lease})
-            query = f"SELECT id, status FROM batches WHERE owner = :owner AND {_OPEN}"
-            return {row["id"]: row["status"] for row in change.rows(query, {"owner": owner})}
+            query = f"SELECT id, status, expires_at FROM batches WHERE owner = :owner AND {_OPEN}"
+            return {
+                row["id"]: (row["status"], int(row["expires_at"]))
+                for row in change.rows(query, {"owner": owner})
+            }
 
         return self._change(change)
 

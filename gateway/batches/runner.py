@@ -111,11 +111,12 @@ class BatchRunner:
         owned = await asyncio.to_thread(table.renew, self.owner, self._lease)
         self._renewed = began
         for name, (run, _) in self._runs.items():
-            if name not in owned:
+            status, expires_at = owned.get(name, ("", 0))
+            if not status:
                 run.stop("lost")  # or it has just ended
-            elif owned[name] == "cancelling":
+            elif status == "cancelling":
                 run.stop("cancelled")
-            elif run.batch.expires_at <= time.time():
+            elif expires_at <= time.time():
                 run.stop("expired")
 
     def _start(self, table: BatchTable, batch: Batch) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import openai
-import orjson
 import pytest
-from openai.types import Batch
 
-from gateway.batches.batch import ENDED
-from tests.serving import KEY, NARROW_KEY, OTHER_KEY, Gateway, a_policy, chat, key, serving
+from gateway.batches.batch_table import BATCHES
+from gateway.databases.sqlite import SqliteDatabase
+from tests.gateway.batches.submitting import CHAT, content, create, end, line, until, written
+from tests.serving import KEY, NARROW_KEY, OTHER_KEY, Gateway, a_policy, key, serving
 
 pytestmark = pytest.mark.anyio
-
-CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
@@ -44,37 +41,6 @@ async def client() -> AsyncIterator[Client]:
             return one
 
         yield make
-
-
-def line(custom_id: str, content: str = "Hi", url: str = CHAT, **more: Any) -> dict[str, Any]:
-    return {"custom_id": custom_id, "method": "POST", "url": url, "body": chat(content=content, **more)}
-
-
-def written(*lines: Any) -> bytes:
-    return b"\n".join(one if isinstance(one, bytes) else orjson.dumps(one) for one in lines)
-
-
-async def create(openai: openai.AsyncOpenAI, *lines: Any, endpoint: Any = CHAT, **more: Any) -> Batch:
-    file = await openai.files.create(file=("input.jsonl", written(*lines)), purpose="batch")
-    return await openai.batches.create(
-        input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more
-    )
-
-
-async def end(openai: openai.AsyncOpenAI, batch: Batch) -> Batch:
-    async with asyncio.timeout(300):
-        while batch.status not in ENDED:
-            await asyncio.sleep(0.02)
-            batch = await openai.batches.retrieve(batch.id)
-    return batch
-
-
-async def content(openai: openai.AsyncOpenAI, file_id: str | None) -> list[dict[str, Any]]:
-    """Empty where there is no file."""
-    if file_id is None:
-        return []
-    text = (await openai.files.content(file_id)).text
-    return [orjson.loads(one) for one in text.splitlines()]
 
 
 async def test_lines_become_answers_in_the_order_of_the_input(gateway: Gateway, client: Client) -> None:
@@ -154,27 +120,26 @@ async def test_each_endpoint_answers_as_it_does_itself(
 BAD = {
     "not JSON": (b"{", "invalid_json_line", None),
     "not an object": (b"[]", "invalid_json_line", None),
-    "no custom_id": ({**line("x"), "custom_id": None}, "missing_required_parameter", "custom_id"),
-    "another url": (line("x", url="/v1/embeddings"), "url_mismatch", "url"),
-    "another method": ({**line("x"), "method": "GET"}, "invalid_request", "method"),
-    "no body": ({**line("x"), "body": None}, "missing_required_parameter", "body"),
-    "no model": ({**line("x"), "body": {"messages": []}}, "missing_required_parameter", "body.model"),
-    "a stream": (line("x", stream=True), "invalid_request", "body.stream"),
-    "an unknown model": (line("x", model="none"), "model_not_found", "body.model"),
+    "no custom_id": ({**line("x1"), "custom_id": None}, "missing_required_parameter", "custom_id"),
+    "another url": (line("x2", url="/v1/embeddings"), "url_mismatch", "url"),
+    "another method": ({**line("x3"), "method": "GET"}, "invalid_request", "method"),
+    "no body": ({**line("x4"), "body": None}, "missing_required_parameter", "body"),
+    "no model": ({**line("x5"), "body": {"messages": []}}, "missing_required_parameter", "body.model"),
+    "a stream": (line("x6", stream=True), "invalid_request", "body.stream"),
+    "an unknown model": (line("x7", model="none"), "model_not_found", "body.model"),
     "the same custom_id": (line("first"), "duplicate_custom_id", "custom_id"),
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
-async def test_a_bad_line_fails_the_batch_and_is_told(gateway: Gateway, client: Client, bad: str) -> None:
+async def test_bad_lines_fail_the_batch_and_each_is_told(gateway: Gateway, client: Client) -> None:
     acme = client(gateway)
-    wrong, code, param = BAD[bad]
-    done = await end(acme, await create(acme, line("first"), b"", wrong, line("last")))
+    wrong = [bad for bad, _, _ in BAD.values()]
+    done = await end(acme, await create(acme, line("first"), b"", *wrong, line("last")))
     assert (done.status, done.output_file_id, done.error_file_id) == ("failed", None, None)
     assert done.failed_at is not None and done.errors is not None and done.errors.data is not None
-    (error,) = done.errors.data
-    assert (error.line, error.code, error.param) == (3, code, param)
-    assert error.message
+    told = [(one.line, one.code, one.param) for one in done.errors.data]
+    assert told == [(n, code, param) for n, (_, code, param) in enumerate(BAD.values(), 3)]
+    assert all(one.message for one in done.errors.data)
 
 
 async def test_an_empty_input_fails(gateway: Gateway, client: Client) -> None:
@@ -247,10 +212,7 @@ async def test_cancelling_stops_what_runs_and_keeps_what_is_done(gateway: Gatewa
     quick = [line(f"quick {i}") for i in range(3)]
     slow = [line(f"slow {i}", model="slow") for i in range(200)]
     batch = await create(acme, *quick, *slow)
-    async with asyncio.timeout(300):
-        while batch.request_counts is None or batch.request_counts.completed < 3:
-            await asyncio.sleep(0.02)
-            batch = await acme.batches.retrieve(batch.id)
+    batch = await until(acme, batch, 3)
     asked = await acme.batches.cancel(batch.id)
     assert (asked.status, asked.cancelling_at is None) == ("cancelling", False)
     done = await end(acme, asked)
@@ -269,10 +231,7 @@ async def test_cancelling_stops_what_runs_and_keeps_what_is_done(gateway: Gatewa
 async def test_a_revoked_key_fails_what_is_left_with_that_reason(gateway: Gateway, client: Client) -> None:
     acme, other = client(gateway), client(gateway, OTHER_KEY)
     batch = await create(other, *(line(f"{i}", model="slow") for i in range(60)))
-    async with asyncio.timeout(300):
-        while batch.request_counts is None or not batch.request_counts.completed:
-            await asyncio.sleep(0.02)
-            batch = await other.batches.retrieve(batch.id)
+    batch = await until(other, batch, 1)
     second = key("tg-other-2", "other-2", tenant="other")
     keys = [one for one in policy()["keys"] if one["id"] != "other-1"]
     gateway.write(policy(keys=[*keys, second]))
@@ -291,10 +250,7 @@ async def test_a_revoked_key_fails_what_is_left_with_that_reason(gateway: Gatewa
 async def test_a_model_that_is_taken_away_fails_its_lines(gateway: Gateway, client: Client) -> None:
     acme = client(gateway)
     batch = await create(acme, *(line(f"{i}", model="slow") for i in range(60)))
-    async with asyncio.timeout(300):
-        while batch.request_counts is None or not batch.request_counts.completed:
-            await asyncio.sleep(0.02)
-            batch = await acme.batches.retrieve(batch.id)
+    batch = await until(acme, batch, 1)
     without = policy()
     del without["models"]["slow"]
     gateway.write(without)
@@ -302,3 +258,48 @@ async def test_a_model_that_is_taken_away_fails_its_lines(gateway: Gateway, clie
     errors = await content(acme, done.error_file_id)
     assert errors
     assert {one["response"]["body"]["error"]["code"] for one in errors} == {"model_not_found"}
+
+
+async def test_one_that_expires_has_what_was_done_and_says_what_was_not(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    acme = client(gateway)
+    quick = [line(f"quick {i}") for i in range(3)]
+    batch = await create(acme, *quick, *(line(f"slow {i}", model="slow") for i in range(100)))
+    batch = await until(acme, batch, 3)
+    with SqliteDatabase(tmp_path / "state" / "batches.sqlite", BATCHES.scripts).changing() as change:
+        change.run("UPDATE batches SET expires_at = created_at", {})
+    done = await end(acme, batch)
+    assert (done.status, done.expired_at is None, done.completed_at) == ("expired", False, None)
+    output = await content(acme, done.output_file_id)
+    undone = await content(acme, done.error_file_id)
+    assert {f"quick {i}" for i in range(3)} <= {one["custom_id"] for one in output}
+    assert len(output) + len(undone) == 103
+    assert {one["error"]["code"] for one in undone} == {"batch_expired"}
+    assert {one["response"] for one in undone} == {None}
+
+
+async def test_lines_of_several_models_run_beside_each_other(gateway: Gateway, client: Client) -> None:
+    acme = client(gateway)
+    lines = [line(f"{i}", model=("fake", "slow")[i % 2]) for i in range(6)]
+    done = await end(acme, await create(acme, *lines, b""))
+    assert (done.status, done.model) == ("completed", None)
+    output = await content(acme, done.output_file_id)
+    assert [one["response"]["body"]["model"] for one in output] == ["fake", "slow"] * 3
+
+
+async def test_metrics_tell_how_lines_ended(gateway: Gateway, client: Client) -> None:
+    acme = client(gateway)
+    wrong = {**line("wrong"), "body": {"model": "fake", "messages": "none"}}
+    await end(acme, await create(acme, *(line(f"{i}") for i in range(4)), wrong))
+    metrics = await gateway.metrics()
+    assert metrics['tollgate_batch_line_runs_total{outcome="completed"}'] == 4
+    assert metrics['tollgate_batch_line_runs_total{outcome="failed"}'] == 1
+
+
+async def test_what_is_too_long_for_one_batch_fails_it(tmp_path: Path, client: Client) -> None:
+    async with serving(tmp_path / "policies", policy(batches={"max_lines": 3})) as gateway:
+        acme = client(gateway)
+        done = await end(acme, await create(acme, *(line(f"{i}") for i in range(4))))
+        assert done.errors is not None and done.errors.data is not None
+        assert [(one.code, one.line) for one in done.errors.data] == [("too_many_tasks", None)]
