@@ -8,9 +8,10 @@ import subprocess
 from collections.abc import Iterator
 
 from benchmarks.conformance import tools
-from benchmarks.conformance.providers import anthropic, openai
+from benchmarks.conformance.backends import DEMO, SCRIPTED
+from benchmarks.conformance.providers import openai
 from benchmarks.conformance.report import Outcome
-from benchmarks.conformance.stack import DEMO, Stack
+from benchmarks.conformance.stack import Stack
 
 SUITE = "compatcanary"
 
@@ -18,8 +19,8 @@ SUITE = "compatcanary"
 def run(stack: Stack) -> Iterator[Outcome]:
     """``passed`` and ``total`` are its score out of 100. Raises ``tools.Missing``."""
     command = tools.from_npm(tools.COMPATCANARY)
-    direct = _scan(command, f"{stack.openai}/v1", openai.KEY, openai.MODEL)
-    for model, provider in ((DEMO, None), (openai.MODEL, direct), (anthropic.MODEL, None)):
+    direct = _scan(command, f"{stack.providers['openai']}/v1", openai.KEY, openai.MODEL)
+    for model in (DEMO, *(provider.model for provider in SCRIPTED)):
         found = _scan(command, f"{stack.gateway}/v1", stack.key, model)
         yield Outcome(
             SUITE,
@@ -31,7 +32,7 @@ def run(stack: Stack) -> Iterator[Outcome]:
                 for probe in found["results"]
                 if probe["status"] != "pass"
             ),
-            provider=f"{provider['score']}/100" if provider else "",
+            provider=f"{direct['score']}/100" if model == openai.MODEL else "",
         )
 
 

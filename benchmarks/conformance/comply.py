@@ -1,4 +1,4 @@
-"""llm-comply (PyPI): OpenAI's chat and Anthropic's messages against the published schemas, in both dialects.
+"""llm-comply (PyPI): chat completions, Open Responses and Anthropic's messages against the published schemas.
 
 A case is expected of us wherever the provider itself passes it, in its own dialect: what the bundled model cannot do
 (see pictures) is not held against the gateway.
@@ -12,32 +12,44 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.conformance import tools
-from benchmarks.conformance.providers import anthropic, openai
+from benchmarks.conformance.backends import DEMO, SCRIPTED
+from benchmarks.conformance.providers import anthropic, mistral, openai
 from benchmarks.conformance.report import Outcome
-from benchmarks.conformance.stack import DEMO, Stack
+from benchmarks.conformance.stack import Stack
 
-DIALECTS = ("openai-chat", "anthropic")
+DIALECTS = ("openai-chat", "open-responses", "anthropic")
 
 
 @dataclass(frozen=True)
 class Provider:
     model: str
-    dialect: str
-    """Its own dialect."""
-    url: str
-    key: str
-    its_model: str
+    dialect: str = ""
+    """Its own dialect; empty where the suite does not speak it, or the server at ``url`` is not asked itself."""
+    url: str = ""
+    key: str = ""
+    its_model: str = ""
 
 
 def run(stack: Stack) -> Iterator[Outcome]:
     """Raises ``tools.Missing``."""
     python = str(tools.from_pypi(tools.LLM_COMPLY))
-    for provider in (
-        Provider(openai.MODEL, "openai-chat", stack.openai, openai.KEY, openai.MODEL),
-        Provider(anthropic.MODEL, "anthropic", stack.anthropic, anthropic.KEY, anthropic.MODEL),
-        Provider(DEMO, "openai-chat", stack.engine, "none", "demo"),
-    ):
-        direct = _run(python, provider.dialect, provider.url, provider.key, provider.its_model)
+    spoken = {
+        "openai": ("openai-chat", openai.KEY),
+        "mistral": ("openai-chat", mistral.KEY),
+        "anthropic": ("anthropic", anthropic.KEY),
+    }
+    behind = [
+        Provider(one.model, spoken[one.kind][0], stack.providers[one.kind], spoken[one.kind][1], one.target)
+        if one.kind in spoken
+        else Provider(one.model)
+        for one in SCRIPTED
+    ]
+    for provider in (*behind, Provider(DEMO, "openai-chat", stack.engine, "none", "demo")):
+        direct = (
+            _run(python, provider.dialect, provider.url, provider.key, provider.its_model)
+            if provider.dialect
+            else []
+        )
         theirs = {_kind(case): case["status"] for case in direct}
         score = f"{sum(case['status'] == 'passed' for case in direct)}/{_counted(direct)}"
         for dialect in DIALECTS:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.conformance import specs, tools
-from benchmarks.conformance.providers import anthropic, openai
+from benchmarks.conformance.backends import DEMO, SCRIPTED
+from benchmarks.conformance.providers import openai
 from benchmarks.conformance.report import Outcome
-from benchmarks.conformance.stack import DEMO, Stack
+from benchmarks.conformance.stack import Stack
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Fuzz:
         schemathesis = tools.from_pypi(tools.SCHEMATHESIS).with_name("schemathesis")
         openais = self.openai_spec or specs.carried("openai_chat")
         anthropics = self.anthropic_spec or specs.carried("anthropic")
-        models = (openai.MODEL, anthropic.MODEL, DEMO)
+        models = (*(provider.model for provider in SCRIPTED), DEMO)
         bearer = f"Authorization: Bearer {stack.key}"
         for target, url, header, spec in (
             (

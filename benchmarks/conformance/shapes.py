@@ -14,16 +14,17 @@ from openai.types import Completion, CompletionUsage, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from benchmarks.conformance.providers import anthropic, openai
+from benchmarks.conformance.backends import DEMO, SCRIPTED
+from benchmarks.conformance.providers import openai
 from benchmarks.conformance.published import Wrong, fits
 from benchmarks.conformance.report import Outcome
-from benchmarks.conformance.stack import DEMO, Stack
+from benchmarks.conformance.stack import Stack
 
 Json = dict[str, Any]
 
 
 def run(stack: Stack) -> Iterator[Outcome]:
-    for model in (DEMO, openai.MODEL, anthropic.MODEL):
+    for model in (DEMO, *(provider.model for provider in SCRIPTED)):
         failures = []
         for case in CASES:
             try:

@@ -1,4 +1,4 @@
-"""What the suites are pointed at: both scripted providers, and a gateway in front of them with the bundled engine."""
+"""What the suites are pointed at: the scripted providers, and a gateway in front of them with the bundled engine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.conformance.providers import anthropic, openai
+from benchmarks.conformance.backends import SCRIPTED, policy
 
-DEMO = "tollgate-demo"
 _METRICS_TOKEN = "metrics-token"
 ROOT = Path(__file__).parents[2]
 
@@ -33,9 +32,9 @@ class Stack:
 
     gateway: str
     key: str
-    openai: str
-    anthropic: str
     engine: str
+    providers: Mapping[str, str]
+    """By the kind of backend."""
     pids: Mapping[str, int]
 
     def is_alive(self) -> bool:
@@ -45,18 +44,24 @@ class Stack:
 @contextmanager
 def running() -> Iterator[Stack]:
     """Everything on free ports, ready. Raises ``RuntimeError`` with the log of what does not start."""
-    ports = dict(zip(("gateway", "openai", "anthropic", "engine"), _free_ports(4), strict=True))
+    ports = dict(
+        zip(("gateway", "engine", *(p.kind for p in SCRIPTED)), _free_ports(2 + len(SCRIPTED)), strict=True)
+    )
     urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+    providers = {provider.kind: urls[provider.kind] for provider in SCRIPTED}
     key = f"tg-{secrets.token_hex(8)}"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-conformance-")))
         policies = folder / "policies"
         policies.mkdir()
-        (policies / "gateway.yaml").write_text(yaml.safe_dump(policy(urls), sort_keys=False))
+        (policies / "gateway.yaml").write_text(
+            yaml.safe_dump(policy(providers, urls["engine"]), sort_keys=False)
+        )
         pids = {}
-        for name, provider in (("openai", openai), ("anthropic", anthropic)):
-            command = [sys.executable, "-m", provider.__name__, str(ports[name])]
-            pids[name] = stack.enter_context(_process(command, folder / name, f"{urls[name]}/v1/models"))
+        for provider in SCRIPTED:
+            command = [sys.executable, "-m", provider.module, str(ports[provider.kind])]
+            ready = f"{urls[provider.kind]}{provider.ready}"
+            pids[provider.kind] = stack.enter_context(_process(command, folder / provider.kind, ready))
         serve = ["-m", "gateway", "serve", "--policies", str(policies), "--port", str(ports["gateway"])]
         pids["gateway"] = stack.enter_context(
             _process(
@@ -69,25 +74,7 @@ def running() -> Iterator[Stack]:
             )
         )
         _await(lambda: _are_ready(urls["gateway"]), seconds=120)
-        yield Stack(key=key, pids=pids, **urls)
-
-
-def policy(urls: Mapping[str, str]) -> dict[str, object]:
-    """One model for each kind of backend, and one that makes embeddings."""
-    return {
-        "version": 1,
-        "backends": {
-            "bundled": {"kind": "engine", "launch": True, "base_url": urls["engine"], "model": "demo"},
-            "openai": {"kind": "openai", "base_url": f"{urls['openai']}/v1", "api_key": openai.KEY},
-            "anthropic": {"kind": "anthropic", "base_url": urls["anthropic"], "api_key": anthropic.KEY},
-        },
-        "models": {
-            DEMO: {"targets": [{"backend": "bundled", "model": "demo"}]},
-            openai.MODEL: {"targets": [{"backend": "openai", "model": openai.MODEL}]},
-            openai.EMBEDDER: {"targets": [{"backend": "openai", "model": openai.EMBEDDER}]},
-            anthropic.MODEL: {"targets": [{"backend": "anthropic", "model": anthropic.MODEL}]},
-        },
-    }
+        yield Stack(urls["gateway"], key, urls["engine"], providers, pids)
 
 
 @contextmanager
@@ -135,12 +122,12 @@ def _await(condition: Callable[[], bool], *, seconds: float) -> None:
 
 
 def _answers(url: str) -> bool:
-    """With success, or with a refusal for want of a key."""
+    """With success, or with a refusal: for want of a key, say."""
     try:
         with urllib.request.urlopen(url, timeout=10):
             return True
     except urllib.error.HTTPError as error:
-        return error.code == 401
+        return error.code < 500
     except OSError:
         return False
 

@@ -23,8 +23,8 @@ def from_pypi(requirement: str) -> Path:
     python = home / "bin" / "python"
     made = home / "made"
     if not made.exists():
-        _run([sys.executable, "-m", "venv", "--clear", str(home)], requirement)
-        _run([str(python), "-m", "pip", "install", "--quiet", "--no-input", requirement], requirement)
+        run([sys.executable, "-m", "venv", "--clear", str(home)], requirement)
+        run([str(python), "-m", "pip", "install", "--quiet", "--no-input", requirement], requirement)
         made.touch()
     return python
 
@@ -38,11 +38,12 @@ def from_npm(package: str) -> list[str]:
     program = home / "node_modules" / ".bin" / package.partition("@")[0]
     if not program.exists():
         home.mkdir(parents=True, exist_ok=True)
-        _run([npm, "install", "--silent", "--no-audit", "--prefix", str(home), package], package)
+        run([npm, "install", "--silent", "--no-audit", "--prefix", str(home), package], package)
     return [str(program)]
 
 
-def _run(command: list[str], what: str) -> None:
+def run(command: list[str], what: str) -> None:
+    """Install ``what``. Raises ``Missing``."""
     print(f"installing {what}: {' '.join(command[:3])} …", file=sys.stderr, flush=True)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

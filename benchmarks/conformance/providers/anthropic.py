@@ -6,6 +6,7 @@ python -m benchmarks.conformance.providers.anthropic PORT
 from __future__ import annotations
 
 import sys
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ class Refused(Exception):
 
 
 def app() -> Starlette:
-    return Starlette(
+    served = Starlette(
         routes=[
             Route("/v1/messages", _refusing(_messages), methods=["POST"]),
             Route("/v1/messages/count_tokens", _refusing(_count_tokens), methods=["POST"]),
@@ -53,6 +54,8 @@ def app() -> Starlette:
             Route("/v1/models/{model}", _refusing(_model)),
         ]
     )
+    served.state.heard = set()
+    return served
 
 
 def _refusing(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -79,17 +82,18 @@ async def _messages(request: Request) -> Response:
         raise _invalid("temperature: range: 0..1")
     messages = asked["messages"]
     words = said.last_words(messages)
-    _grant(words)
+    _grant(words, request)
     blocks, stop = _blocks(asked, refuses=words == Wish.REFUSE)
     usage = _usage(asked, sum(len(_tokens(block)) for block in blocks))
     head = {
-        "id": "msg_013Zva2CMHLNnXjNJJKqJ2EF",
+        "id": f"msg_{said.new_id(24)}",
         "type": "message",
         "role": "assistant",
         "model": f"{asked['model']}-20250929",
     }
     if asked.get("stream"):
-        return _stream(_events(head, blocks, stop, usage))
+        return _stream(_events(head, blocks, stop, usage), words)
+    await said.pause(words, request)
     return _json({**head, "content": blocks, **stop, "usage": usage})
 
 
@@ -117,7 +121,18 @@ def _words(asked: Json) -> str:
     match asked.get("output_config"):
         case {"format": {"type": "json_schema", "schema": dict(schema)}}:
             return orjson.dumps(said.instance(schema)).decode()
-    return said.TEXT
+    return said.picture(size) if (size := _picture(asked["messages"][-1]["content"])) else said.TEXT
+
+
+def _picture(content: str | list[Json]) -> int:
+    """The bytes of a message's picture."""
+    for block in content if isinstance(content, list) else ():
+        match block:
+            case {"type": "image", "source": {"type": "base64", "data": str(data)}}:
+                return len(b64decode(data, validate=True))
+            case {"type": "image", "source": {"type": "url", "url": str(url)}}:
+                return said.size_of(url)
+    return 0
 
 
 def _calls(asked: Json) -> list[Json]:
@@ -286,8 +301,11 @@ def _known(model: str) -> None:
         raise Refused(404, "not_found_error", f"model: {model}")
 
 
-def _grant(words: str) -> None:
+def _grant(words: str, request: Request) -> None:
     """Fail as the last message wishes."""
+    if said.is_busy(words, request.app.state.heard):
+        message = "This request would exceed your organization's rate limit of 50 requests per minute."
+        raise Refused(429, "rate_limit_error", message, headers={"retry-after": "1"})
     match words:
         case Wish.OVERLOADED:
             raise Refused(529, "overloaded_error", "Overloaded")
@@ -329,9 +347,9 @@ def _json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None
     )
 
 
-def _stream(events: Iterator[Json]) -> Response:
+def _stream(events: Iterator[Json], words: str) -> Response:
     lines = (b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event)) for event in events)
-    return StreamingResponse(lines, 200, {"request-id": REQUEST_ID}, "text/event-stream")
+    return StreamingResponse(said.paced(lines, words), 200, {"request-id": REQUEST_ID}, "text/event-stream")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ __all__ = ["EMBEDDER", "KEY", "MODEL", "app"]
 
 
 def app() -> Starlette:
-    return Starlette(
+    served = Starlette(
         routes=[
             Route("/v1/chat/completions", refusing(chat), methods=["POST"]),
             Route("/v1/completions", refusing(completions), methods=["POST"]),
@@ -48,6 +48,8 @@ def app() -> Starlette:
             Route("/v1/models/{model}", refusing(_model)),
         ]
     )
+    served.state.heard = set()
+    return served
 
 
 async def _embeddings(request: Request) -> Response:

@@ -40,11 +40,14 @@ async def chat(request: Request) -> Response:
             param="messages",
             code="empty_array",
         )
-    grant(said.last_words(messages))
+    words = said.last_words(messages)
+    grant(words, request)
     choices = [_choice(asked, i) for i in range(asked.get("n") or 1)]
-    usage = _usage(said.count(messages), sum(len(choice["tokens"]) for choice in choices))
+    thought = len(said.split(said.THOUGHT)) if (asked.get("reasoning_effort") or "none") != "none" else 0
+    usage = _usage(said.count(messages), sum(len(choice["tokens"]) for choice in choices), thought)
     if asked.get("stream"):
-        return stream(_events(asked, choices, usage))
+        return stream(_events(asked, choices, usage), words)
+    await said.pause(words, request)
     whole = [
         {
             "index": choice["index"],
@@ -56,7 +59,7 @@ async def chat(request: Request) -> Response:
     ]
     return json(
         {
-            "id": "chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT",
+            "id": f"chatcmpl-{said.new_id()}",
             "object": "chat.completion",
             "created": CREATED,
             "model": _snapshot(asked["model"]),
@@ -113,7 +116,16 @@ def _words(asked: Json) -> str:
                     param="messages",
                 )
             return '{"count": 5}'
-    return said.TEXT
+    return said.picture(size) if (size := _picture(asked["messages"])) else said.TEXT
+
+
+def _picture(messages: Sequence[Json]) -> int:
+    """The bytes of the last message's picture."""
+    content = messages[-1].get("content")
+    for part in content if isinstance(content, list) else ():
+        if part.get("type") == "image_url":
+            return said.size_of(part["image_url"]["url"])
+    return 0
 
 
 def _calls(asked: Json) -> list[Json]:
@@ -142,7 +154,7 @@ def _calls(asked: Json) -> list[Json]:
 def _events(asked: Json, choices: Sequence[Json], usage: Json) -> Iterator[Json]:
     include = bool((asked.get("stream_options") or {}).get("include_usage"))
     common = {
-        "id": "chatcmpl-B9MHDbslfkBeAs8l4bebGdFOJ6PeG",
+        "id": f"chatcmpl-{said.new_id()}",
         "object": "chat.completion.chunk",
         "created": CREATED,
         "model": _snapshot(asked["model"]),
@@ -186,14 +198,15 @@ def _likely(token: str, top: int) -> Json:
     return {**one, "top_logprobs": others}
 
 
-def _usage(prompt: int, completion: int) -> Json:
+def _usage(prompt: int, words: int, thought: int) -> Json:
+    completion = words + thought
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": thought,
             "audio_tokens": 0,
             "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0,

@@ -16,7 +16,7 @@ async def completions(request: Request) -> Response:
     asked = await read(request, completion_create_params.CompletionCreateParamsBase)
     prompt = asked.get("prompt", "<|endoftext|>")
     prompts = prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
-    grant(prompt if isinstance(prompt, str) else "")
+    grant(prompt if isinstance(prompt, str) else "", request)
     stops = asked.get("stop") or ()
     limit = asked.get("max_tokens", 16)
     choices: list[Json] = []
@@ -36,7 +36,7 @@ async def completions(request: Request) -> Response:
         "total_tokens": said.count(prompt) + completed,
     }
     common = {
-        "id": "cmpl-uqkvlQyYK7bGYrRHQ0eXlWi7",
+        "id": f"cmpl-{said.new_id()}",
         "object": "text_completion",
         "created": CREATED,
         "model": asked["model"],

@@ -9,6 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from benchmarks.conformance.providers import said
 from benchmarks.conformance.providers.said import Wish
 
 KEY = "sk-conformance"
@@ -120,8 +121,17 @@ def known(model: str) -> str:
     return model
 
 
-def grant(words: str) -> None:
+def grant(words: str, request: Request) -> None:
     """Fail as the last message wishes."""
+    if said.is_busy(words, request.app.state.heard):
+        raise Refused(
+            429,
+            f"Rate limit reached for {MODEL} in organization org-x on requests per min (RPM): Limit 3, Used 3, "
+            "Requested 1. Please try again in 1s.",
+            type="requests",
+            code="rate_limit_exceeded",
+            headers={"retry-after": "1"},
+        )
     match words:
         case Wish.OVERLOADED:
             raise Refused(
@@ -155,11 +165,12 @@ def json(body: Any, status: int = 200, headers: Mapping[str, str] | None = None)
     return Response(orjson.dumps(body), status, told, "application/json")
 
 
-def stream(events: Iterator[Json]) -> Response:
-    lines = (b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
+def stream(events: Iterator[Json], words: str = "") -> Response:
+    """``words`` are the last message's."""
 
-    def body() -> Iterator[bytes]:
-        yield from lines
+    def lines() -> Iterator[bytes]:
+        for event in events:
+            yield b"data: " + orjson.dumps(event) + b"\n\n"
         yield b"data: [DONE]\n\n"
 
-    return StreamingResponse(body(), media_type="text/event-stream")
+    return StreamingResponse(said.paced(lines(), words), media_type="text/event-stream")

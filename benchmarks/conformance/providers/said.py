@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from base64 import b64decode
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+from uuid import uuid4
+
+from starlette.requests import Request
 
 TEXT = "One, two, three, four, five."
 THOUGHT = "The caller wants words; I count."
@@ -20,6 +25,12 @@ class Wish(StrEnum):
     RATE_LIMITED = "/rate-limited"
     BROKEN = "/broken"
     TOO_LONG = "/too-long"
+    SLOW = "/slow"
+    """A beginning, and then nothing until the caller leaves."""
+
+
+BUSY = "/busy"
+"""A last message that begins so is refused once, with a second to wait, and answered when it comes again."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,47 @@ class Text:
     """By the limit on tokens."""
     stop: str | None = None
     """The stop sequence it ended before."""
+
+
+def is_busy(words: str, heard: set[str]) -> bool:
+    """Whether ``words`` are refused this time; ``heard`` is what has been."""
+    if not words.startswith(BUSY) or words in heard:
+        return False
+    heard.add(words)
+    return True
+
+
+async def paced(events: Iterable[bytes], words: str, *, held_back: int = 2) -> AsyncIterator[bytes]:
+    """A stream's events; where slowness is the wish, the last ones never come."""
+    if words != Wish.SLOW:
+        for event in events:
+            yield event
+        return
+    for event in list(events)[:-held_back]:
+        yield event
+    await asyncio.Event().wait()
+
+
+async def pause(words: str, request: Request) -> None:
+    """Before a whole answer: where slowness is the wish, until its caller has left."""
+    if words == Wish.SLOW:
+        await request.receive()
+
+
+def picture(size: int) -> str:
+    """What is said of a picture of so many bytes: that it has come whole."""
+    return f"A picture of {size} bytes."
+
+
+def size_of(url: str) -> int:
+    """How many bytes a ``data:`` URL has; of any other URL, its letters."""
+    head, comma, data = url.partition(",")
+    return len(b64decode(data, validate=True)) if comma and head.endswith(";base64") else len(url)
+
+
+def new_id(length: int = 29) -> str:
+    """The end of an answer's id, which no other answer has."""
+    return uuid4().hex[:length]
 
 
 def text(whole: str, *, limit: int | None, stops: Sequence[str]) -> Text:

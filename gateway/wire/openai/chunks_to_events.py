@@ -48,6 +48,12 @@ class OpenAIEventWriter:
             return b""
         text = delta.get("content")
         if len(delta) > 1 or "content" not in delta:
+            if chunk.finish_reason is not None and delta.get("tool_calls"):
+                # OpenAI's own streams end a choice in an event of its own, and its clients take calls that come with
+                # the end for unfinished ones.
+                shared = {name: value for name, value in chunk.envelope.items() if name in _SHARED}
+                calls = Chunk(chunk.index, delta, logprobs=chunk.logprobs, envelope=shared)
+                return self.event(calls) + self.event(replace(chunk, delta={}, logprobs=None))
             thinking = self._thinking.setdefault(chunk.index, ThinkingBlocks())
             chunk = replace(chunk, delta=thinking.feed(delta))
         elif (

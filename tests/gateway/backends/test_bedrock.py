@@ -14,12 +14,13 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from benchmarks.conformance.providers.bedrock_frames import event, exception
 from gateway import errors
 from gateway.policy.schema import BedrockBackend, Target
 from gateway.runtime.backends import build_backend
 from gateway.types import Backend, Call, Chunk, Usage
 from tests.fakes import FakeUpstream, Received, Script, a_call, cut_at, reply, stream
-from tests.gateway.wire.bedrock.frames import RECORDED, event, exception, stream_of
+from tests.gateway.wire.bedrock.frames import RECORDED, stream_of
 
 pytestmark = pytest.mark.anyio
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.conformance.providers.bedrock_shapes import complaints, complaints_of_answer
 from gateway.types import ChatRequest, Chunk, Usage
 from gateway.wire.bedrock.events_to_chunks import BedrockChunkReader, read_usage
 from gateway.wire.bedrock.request_to_body import write_request
@@ -16,7 +17,6 @@ from gateway.wire.openai.dialect import CHAT
 from tests.examples import examples
 from tests.fakes import a_call
 from tests.gateway.wire.bedrock.frames import RECORDED, recorded
-from tests.gateway.wire.bedrock.shapes import complaints, complaints_of_answer
 from tests.gateway.wire.conversations import ARGUMENTS, DATA, NAMES, TEXTS
 
 WHOLE: dict[str, Any] = orjson.loads((RECORDED / "whole.json").read_bytes())

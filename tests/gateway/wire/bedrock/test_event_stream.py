@@ -10,10 +10,11 @@ from botocore.eventstream import EventStreamBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.conformance.providers.bedrock_frames import frame
 from gateway.wire.bedrock.event_stream import BrokenStream, MessageReader
 from tests.examples import examples
 from tests.fakes import cut_at
-from tests.gateway.wire.bedrock.frames import frame, stream_of
+from tests.gateway.wire.bedrock.frames import stream_of
 
 EMPTY = bytes.fromhex("000000100000000005c248eb7d98c8ff")
 """The empty message, byte for byte."""

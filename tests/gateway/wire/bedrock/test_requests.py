@@ -9,11 +9,11 @@ import orjson
 import pytest
 from hypothesis import given, settings
 
+from benchmarks.conformance.providers.bedrock_shapes import complaints
 from gateway.errors import BadRequest
 from gateway.types import ChatRequest
 from gateway.wire.bedrock.request_to_body import FIELDS, tool_id, write_request
 from tests.examples import examples
-from tests.gateway.wire.bedrock.shapes import complaints
 from tests.gateway.wire.conversations import Message, audio, conversations, image, pdf, plain, text_part
 
 USER = {"role": "user", "content": "Hi"}
