@@ -111,6 +111,7 @@ CLIENTS = (
             "llama-index-llms-openai-like==0.8.1",
             "llama-index-llms-anthropic==0.12.3",
             "llama-index-embeddings-openai==0.7.0",
+            "anthropic==0.125.0",  # it fails with 2.12, and does not say so in its requirements
         ),
     ),
 )

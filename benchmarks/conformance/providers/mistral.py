@@ -100,7 +100,8 @@ async def _chat(request: Request) -> Response:
     common = {"id": f"cmpl-{said.new_id()}", "created": CREATED, "model": MODEL}
     if asked.get("stream"):
         return StreamingResponse(
-            said.paced(_lines(common, found, usage), wanted.words), media_type="text/event-stream"
+            said.paced(_lines(common, found, usage), wanted.words, held_back=1),
+            media_type="text/event-stream",
         )
     await said.pause(wanted.words, request)
     message = {"role": "assistant", "content": _content(found), "tool_calls": _calls(found) or None}

@@ -546,3 +546,14 @@ def test_each_event_is_what_it_would_be_as_the_first(dialect: OpenAIDialect, chu
         first.event(Chunk(envelope=chunks[0].envelope))
         given_, wanted = (orjson.loads(data[6:]) for data in (writer.event(chunk), first.event(chunk)))
         assert {**given_, "created": 0} == {**wanted, "created": 0}
+
+
+def test_calls_that_come_with_the_end_are_sent_before_it() -> None:
+    """OpenAI's clients take calls in the event that ends a choice for unfinished ones."""
+    calls = [tool(0, '{"x": 1}', id="call_a", name="f")]
+    event = {**delta(finish="tool_calls", tool_calls=calls), "timings": {"ms": 7}}
+    called, ended = (orjson.loads(data) for data in relay([event])[:2])
+    assert called["choices"][0]["delta"]["tool_calls"] == calls
+    assert called["choices"][0]["finish_reason"] is None
+    assert (ended["choices"][0]["delta"], ended["choices"][0]["finish_reason"]) == ({}, "tool_calls")
+    assert ("timings" in called, ended["timings"]) == (False, {"ms": 7})
