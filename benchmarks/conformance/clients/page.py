@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from benchmarks.conformance.clients.tried import KINDS, Report, Tried
 PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
 BEGIN = "<!-- clients: written by `python -m benchmarks.conformance.clients table` -->"
 END = "<!-- /clients -->"
-_LONGEST_REASON = 160
 
 
 class Notes:
@@ -109,5 +109,5 @@ def _short(reason: str) -> str:
             break
     for end in ("\", 'type'", "', 'type'"):
         words = words.partition(end)[0]
-    words = words.replace("\\'", "'").replace("|", "/")
-    return words if len(words) <= _LONGEST_REASON else f"{words[:_LONGEST_REASON].rsplit(' ', 1)[0]} …"
+    words = words.replace("\\'", "'").replace("|", "/").partition(". ")[0].rstrip(".")
+    return re.sub(r"(?:\[\d+\](?:\.content)?)+", "[…]", words)
