@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 Api = Literal[
@@ -47,10 +47,10 @@ class Form(Protocol):
         """How long its sound is, as far as the file tells; else the longest that so many bytes usually are."""
         ...
 
-    def size(self, texts: Mapping[str, str]) -> int:
-        """Bytes of the form with ``texts`` in place of the fields of these names."""
+    def size(self, texts: Mapping[str, Sequence[str]]) -> int:
+        """Bytes of the form with ``texts`` as the values of the fields of these names."""
         ...
 
-    def parts(self, texts: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The form as it came, byte for byte, but for ``texts`` in place of the fields of these names."""
+    def parts(self, texts: Mapping[str, Sequence[str]]) -> AsyncIterator[bytes]:
+        """The form: its parts in the order in which they came, with ``texts`` as the values of these fields."""
         ...

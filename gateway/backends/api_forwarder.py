@@ -96,7 +96,8 @@ def _written(request: ChatRequest, model: str) -> tuple[bytes | Upload, str]:
     form = request.form
     if form is None:
         return orjson.dumps(api.body(request, model), default=dict), "application/json"
-    texts = {"model": model}
-    if isinstance(request.prompt, str):
-        texts[api.text] = request.prompt
+    texts = {name: value if isinstance(value, list) else [value] for name, value in request.params.items()}
+    if request.prompt:
+        texts[api.text] = [request.prompt]
+    texts["model"] = [model]
     return Upload(form.size(texts), partial(form.parts, texts)), form.content_type

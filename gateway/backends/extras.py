@@ -147,7 +147,9 @@ def check_passed_on(call: Call, request: ChatRequest, target: Target, known: Col
     """What is sent to an API that does not chat, which has ``known`` fields. Raises the same."""
     if call.allowance is None or call.allowance.most(call) is None or price_of(call.policy, target) is None:
         return
-    _check_fields(request.params, known, {}, call.policy.extras)
+    # A list of a form's is written with brackets after its name.
+    given = {name.removesuffix("[]"): value for name, value in request.params.items()}
+    _check_fields(given, known, {}, call.policy.extras)
 
 
 def _is_held(call: Call, target: Target) -> bool:

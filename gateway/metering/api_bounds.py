@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.apis import Units
 from gateway.metering.unit_price import UnitRates
@@ -88,7 +88,7 @@ def settled(request: ChatRequest, price: Price | None, told: Usage | None, token
     if bound.units is None:
         return Usage(0, 0), False
     if told is not None and (told.prompt or told.completion):
-        return Usage(told.prompt, told.completion, told.cached, units=units), estimated
+        return replace(told, units=units), estimated
     if price is None or by_unit or not price.by_tokens:
         return Usage(tokens, 0, units=units), estimated
     return Usage(bound.prompt, bound.answer, units=units), True
@@ -96,14 +96,12 @@ def settled(request: ChatRequest, price: Price | None, told: Usage | None, token
 
 def _pictures(request: ChatRequest, text: int) -> ApiBound:
     params = request.params
-    count = params.get("n")
-    number = count if type(count) is int and count > 0 else 1
+    number = max(1, _count(params.get("n")))
     quality, size = str(params.get("quality") or ""), str(params.get("size") or "")
     sides = _SIZE.fullmatch(size)
     pixels = int(sides[1]) * int(sides[2]) if sides else LARGEST
     above = 1 if quality in ("low", "medium", "high", "standard", "hd") else ABOVE_HIGH
-    previews = params.get("partial_images")
-    more = PARTIAL * previews if type(previews) is int and previews > 0 else 0
+    more = PARTIAL * _count(params.get("partial_images"))
     answer = number * (math.ceil(1.5 * PIXELS * max(pixels, 1024**2) * above) + more)
     files = 0 if request.form is None else 16 * math.ceil(1.5 * PIXELS * LARGEST)
     return ApiBound(Units("image", number, f"{quality} {size}"), True, text + files + 32, answer)
@@ -117,6 +115,13 @@ def _searches(request: ChatRequest) -> ApiBound:
     pieces = sum(max(1, math.ceil(size / room)) for size in sizes)
     tokens = sum(sizes) + (query + 4) * max(1, len(sizes))
     return ApiBound(Units("search", max(1, math.ceil(pieces / PIECES))), False, tokens, 0)
+
+
+def _count(value: Json) -> int:
+    """In a form numbers are texts."""
+    if type(value) is int:
+        return max(0, value)
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else 0
 
 
 def _text_size(value: Json) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from gateway.metering.encoded_file import EncodedFile
+from gateway.metering.encoded_file import ReadableFile
 
 THINNEST = 1000
 """Bytes a second, of an MP3 of 8 kbit/s: no sound that is sent as a file takes longer."""
@@ -22,7 +22,7 @@ _SEARCHED, _MOST_TRIED = 4096, 32
 """Bytes in which a frame begins, and places in them that look like one."""
 
 
-def seconds_of(file: EncodedFile, format: str = "") -> float | None:
+def seconds_of(file: ReadableFile, format: str = "") -> float | None:
     """None where its length cannot be told. ``format`` is what the request calls it."""
     head = file.read(0, 64)
     try:
@@ -39,7 +39,7 @@ def seconds_of(file: EncodedFile, format: str = "") -> float | None:
     return file.size / PCM if format.lower() in _BARE else None
 
 
-def _wav(file: EncodedFile) -> float | None:
+def _wav(file: ReadableFile) -> float | None:
     """http://soundfile.sapp.org/doc/WaveFormat; a length of nothing, or beyond the file, is a stream's."""
     at, rate = 12, 0
     for _ in range(_MOST_CHUNKS):
@@ -62,7 +62,7 @@ def _flac(head: bytes) -> float | None:
     return samples / rate if rate and samples else None
 
 
-def _ogg(file: EncodedFile, head: bytes) -> float | None:
+def _ogg(file: ReadableFile, head: bytes) -> float | None:
     """RFC 3533, section 6; RFC 7845, section 4: Opus counts 48,000 a second whatever went in."""
     if head[28:36] == b"OpusHead":
         rate = 48_000
@@ -88,7 +88,7 @@ _BIT_RATES = {
 _SAMPLE_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
 
 
-def _mp3(file: EncodedFile, head: bytes) -> float | None:
+def _mp3(file: ReadableFile, head: bytes) -> float | None:
     at = 0
     if head.startswith(b"ID3"):
         a, b, c, d = (byte & 0x7F for byte in head[6:10])
@@ -106,7 +106,7 @@ def _mp3(file: EncodedFile, head: bytes) -> float | None:
     return left * 8 * len(rates) / sum(rates)
 
 
-def _frame(file: EncodedFile, at: int) -> tuple[int, int, int, int, int] | None:
+def _frame(file: ReadableFile, at: int) -> tuple[int, int, int, int, int] | None:
     """The first frame from ``at`` on: where it begins, bits a second, samples, samples a second, and the place of an
     index in it."""
     data, place = file.read(at, _SEARCHED), -1
@@ -138,7 +138,7 @@ def _header(data: bytes) -> tuple[int, int, int, int, int] | None:
     return samples // 8 * rate // frequency + padding, rate, samples, frequency, side
 
 
-def _index(file: EncodedFile, at: int, side: int) -> int | None:
+def _index(file: ReadableFile, at: int, side: int) -> int | None:
     """The number of frames, as encoders of variable bit rates write it into the first."""
     xing = file.read(at + side, 12)
     if xing[:4] in (b"Xing", b"Info") and xing[7] & 1:

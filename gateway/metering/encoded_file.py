@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from base64 import b64decode
 from binascii import Error
+from typing import Protocol
 
 _LONGEST_HEAD = 256
 """Of a data URL, before its data."""
+
+
+class ReadableFile(Protocol):
+    """A file of which small pieces are read."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        ...
+
+    def read(self, at: int, size: int) -> bytes:
+        """``size`` bytes from ``at`` on, or as many as there are."""
+        ...
 
 
 class EncodedFile:

@@ -21,6 +21,7 @@ _LOTS: Mapping[Unit, int] = {"second": 60, "character": 10**6, "search": 1000, "
 class UnitRates(NamedTuple):
     """One price's; pico-dollars for as many as have a price, None where the table has none."""
 
+    minute: int | None = None
     million_characters: int | None = None
     thousand_searches: int | None = None
     images: tuple[tuple[str, int], ...] = ()
@@ -30,6 +31,7 @@ class UnitRates(NamedTuple):
     def of(cls, price: Price) -> UnitRates:
         images = price.image if isinstance(price.image, dict) else {"*": price.image}
         return cls(
+            _pico(price.minute),
             _pico(price.million_characters),
             _pico(price.thousand_searches),
             tuple((kind, pico) for kind, each in images.items() if (pico := _pico(each)) is not None),
@@ -50,6 +52,7 @@ class UnitRates(NamedTuple):
 
     def _rate(self, unit: Unit) -> int | None:
         return {
+            "second": self.minute,
             "character": self.million_characters,
             "search": self.thousand_searches,
         }.get(unit)

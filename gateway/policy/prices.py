@@ -120,6 +120,8 @@ def _has_price(price: Price, api: Api | None) -> bool:
     match api:
         case "speech":
             return price.million_characters is not None
+        case "transcription" | "translation":
+            return price.minute is not None
         case "image_generation" | "image_edit":
             return price.image is not None
         case "rerank":

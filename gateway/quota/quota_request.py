@@ -167,7 +167,8 @@ def _passed_on(
     most = bound_of(request)
     by_tokens = any(bounds.rates)
     tokens = most.prompt + most.answer if by_tokens else most.prompt if limits.strict else estimate.prompt
-    nanodollars = bounds.rates.cost(most.prompt, most.answer)
+    heard = request.api in ("transcription", "translation")
+    nanodollars = (bounds.rates.with_sound() if heard else bounds.rates).cost(most.prompt, most.answer)
     if most.units is not None:
         nanodollars += max((rates.cost(most.units) for rates in bounds.units), default=0)
     return QuotaRequest(

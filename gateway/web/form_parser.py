@@ -28,6 +28,8 @@ class PartBegins:
     name: str
     filename: str | None
     """Without folders and control characters; None for a field that is no file."""
+    content_type: str = ""
+    """As it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class FormParser:
         if kind != b"multipart/form-data":
             raise BadRequest(
                 "The body should be a form with a file: send 'content-type: multipart/form-data; boundary=…', as "
-                "client.files.create of OpenAI's SDKs and curl -F do.",
+                "OpenAI's SDKs and curl -F do.",
                 code="invalid_content_type",
             )
         boundary = options.get(b"boundary", b"")
@@ -64,7 +66,7 @@ class FormParser:
         self._parts = 0
         self._header = b""
         self._value = b""
-        self._disposition = b""
+        self._disposition = self._kind = b""
         self._complete = False
         try:
             self._parser = MultipartParser(
@@ -108,7 +110,7 @@ class FormParser:
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise _too_many()
-        self._disposition = b""
+        self._disposition = self._kind = b""
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -119,6 +121,8 @@ class FormParser:
     def _header_ends(self) -> None:
         if self._header.lower() == b"content-disposition":
             self._disposition = self._value
+        elif self._header.lower() == b"content-type":
+            self._kind = self._value
         self._header = self._value = b""
 
     def _headers_end(self) -> None:
@@ -127,7 +131,11 @@ class FormParser:
             raise _broken("a part has no name")
         filename = options.get(b"filename")
         self._events.append(
-            PartBegins(_text(options[b"name"]), None if filename is None else label_of(_text(filename)))
+            PartBegins(
+                _text(options[b"name"]),
+                None if filename is None else label_of(_text(filename)),
+                self._kind.decode("latin-1"),
+            )
         )
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
@@ -153,7 +161,7 @@ def _text(value: bytes) -> str:
 
 def _too_many() -> BadRequest:
     return BadRequest(
-        f"The form has more than {MAX_PARTS} parts. Send 'file', 'purpose' and 'expires_after'.",
+        f"The form has more than {MAX_PARTS} parts. Send no others than the API asks for.",
         code="too_many_parts",
     )
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from gateway.batches.wire_form import BatchPage, CreateBatchBody
 from gateway.web.operation import EVENTS, FORM, JSON, Operation
 from gateway.wire.anthropic.body_to_request import CountBody, MessagesBody
+from gateway.wire.apis.forms import ImageEditForm, TranscriptionForm
 from gateway.wire.apis.images import ImageBody
 from gateway.wire.apis.rerank import RerankBody
 from gateway.wire.apis.speech import SpeechBody
@@ -71,6 +72,21 @@ OPERATIONS = (
     Operation(
         *("POST", "/v1/audio/speech", "createSpeech", "Speak a text", "models"),
         *({"application/octet-stream": None, EVENTS: None}, 200, None, SpeechBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/audio/transcriptions", "createTranscription", "Write down what is said", "models"),
+        *({JSON: None, "text/plain": None, EVENTS: None}, 200, None, TranscriptionForm, _MODEL),
+        takes=FORM,
+    ),
+    Operation(
+        *("POST", "/v1/audio/translations", "createTranslation", "The same, in English", "models"),
+        *({JSON: None, "text/plain": None}, 200, None, TranscriptionForm, _MODEL),
+        takes=FORM,
+    ),
+    Operation(
+        *("POST", "/v1/images/edits", "createImageEdit", "Change pictures", "models"),
+        *({JSON: None, EVENTS: None}, 200, None, ImageEditForm, _MODEL),
+        takes=FORM,
     ),
     Operation(
         *("POST", "/v1/images/generations", "createImage", "Draw pictures", "models"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from starlette.routing import Route
 from starlette.types import Scope
 
+from gateway.apis import Api
 from gateway.children.process_pool import ProcessPool
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema.limits import RequestLimits
@@ -23,7 +24,7 @@ from gateway.web.endpoints.files import File, FileContent, Files
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
-from gateway.web.endpoints.pass_through import PassThrough, json_reader
+from gateway.web.endpoints.pass_through import PassThrough, form_reader, json_reader
 from gateway.web.endpoints.response_inputs import Compact, CountInputTokens
 from gateway.web.endpoints.responses import CreateResponse
 from gateway.web.endpoints.stored_responses import StoredResponses
@@ -74,6 +75,9 @@ def build(
     def passing(read_request: Callable[[bytes, RequestLimits], ChatRequest]) -> PassThrough:
         return PassThrough(json_reader(read_request, reader, max_body=max_body), heartbeat=heartbeat)
 
+    def uploading(api: Api) -> PassThrough:
+        return PassThrough(form_reader(api, max_body=max_body), heartbeat=heartbeat)
+
     rerank = passing(api_rerank.read_request)
     create = CreateResponse(reader, background, max_body=max_body, heartbeat=heartbeat)
     stored = StoredResponses(background)
@@ -84,6 +88,9 @@ def build(
         Route("/v1/embeddings", generating(EMBEDDINGS), methods=["POST"]),
         Route("/v1/moderations", Moderations(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/audio/speech", passing(api_speech.read_request), methods=["POST"]),
+        Route("/v1/audio/transcriptions", uploading("transcription"), methods=["POST"]),
+        Route("/v1/audio/translations", uploading("translation"), methods=["POST"]),
+        Route("/v1/images/edits", uploading("image_edit"), methods=["POST"]),
         Route("/v1/images/generations", passing(api_images.read_request), methods=["POST"]),
         Route("/v1/rerank", rerank, methods=["POST"]),
         Route("/v2/rerank", rerank, methods=["POST"]),

@@ -167,6 +167,8 @@ class RequestTexts:
                 self._described(("params", name), value, "user")
         if request.prompt is not None:
             self._prompt(request.prompt)
+        if request.form is not None:
+            self.unread += request.form.unread
         messages = request.messages or ()
         for i, message in enumerate(messages):
             yield from self._message(("messages", i), message, is_last=i == len(messages) - 1)

@@ -149,6 +149,8 @@ class Price(Frozen):
     cache_write_1h: Dollars | None = None
     audio_input: Dollars | None = None
     """Of what is sound in a prompt; left out, a budget refuses sound."""
+    minute: Dollars | None = None
+    """Of sound that is transcribed or translated."""
     million_characters: Dollars | None = None
     """Of text that is spoken."""
     image: Dollars | dict[Text, Dollars] | None = None
@@ -172,4 +174,4 @@ class Price(Frozen):
 _BY_TOKENS = frozenset(
     {"input", "output", "cached_input", "reasoning", "cache_write", "cache_write_1h", "audio_input"}
 )
-_BY_UNIT = frozenset({"million_characters", "image", "thousand_searches"})
+_BY_UNIT = frozenset({"minute", "million_characters", "image", "thousand_searches"})

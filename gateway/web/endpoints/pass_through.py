@@ -11,6 +11,7 @@ from functools import partial
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from gateway.apis import Api
 from gateway.errors import GatewayError, UpstreamFailed
 from gateway.policy.schema.limits import RequestLimits
 from gateway.server.cycle import TAKE_BY
@@ -21,7 +22,9 @@ from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call, reply_headers
 from gateway.web.event_stream import EventStream
 from gateway.web.responses import Headers, send_body
+from gateway.web.upload import receive_form
 from gateway.wire import sse
+from gateway.wire.apis.forms import read_form
 from gateway.wire.json_body import with_model
 from gateway.wire.openai.errors import error_body
 
@@ -45,6 +48,19 @@ def json_reader(
             naming = partial(with_model, model=context.deployment)
             data = await reader.read(naming, data, limits, owner)
         yield await reader.read(read_request, data, limits, owner)
+
+    return read
+
+
+def form_reader(api: Api, *, max_body: int) -> Read:
+    @asynccontextmanager
+    async def read(context: RequestContext, scope: Scope, receive: Receive) -> AsyncIterator[ChatRequest]:
+        form = await receive_form(scope, receive, max_body)
+        try:
+            files = [file.name for file in form.files]
+            yield read_form(api, form, form.texts, files, context.deployment)
+        finally:
+            form.close()
 
     return read
 

@@ -24,7 +24,9 @@ def read_usage(raw: Mapping[str, Json], api: Api) -> Usage | None:
     if units is None and not tokens:
         return None
     prompt, answer, cached = tokens or (0, 0, 0)
-    usage = Usage(prompt, answer, cached, units=units)
+    sound = counted(_details(told).get("audio_tokens")) or 0
+    more = {"prompt_tokens_details": {"audio_tokens": sound}} if sound else None
+    usage = Usage(prompt, answer, cached, more=more, units=units)
     return usage if usage.believable else None
 
 
@@ -32,9 +34,12 @@ def _tokens(told: Mapping[str, Json]) -> tuple[int, int, int] | None:
     prompt = counted(told.get("input_tokens")) or counted(told.get("prompt_tokens")) or 0
     answer = counted(told.get("output_tokens")) or counted(told.get("completion_tokens")) or 0
     prompt = max(prompt, (counted(told.get("total_tokens")) or 0) - answer)
-    details = _mapping(told.get("input_token_details") or told.get("prompt_tokens_details"))
-    cached = counted(details.get("cached_tokens")) or 0
+    cached = counted(_details(told).get("cached_tokens")) or 0
     return (prompt, answer, min(cached, prompt)) if prompt or answer else None
+
+
+def _details(told: Mapping[str, Json]) -> Mapping[str, Json]:
+    return _mapping(told.get("input_token_details") or told.get("prompt_tokens_details"))
 
 
 def _units(

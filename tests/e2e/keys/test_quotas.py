@@ -124,6 +124,14 @@ def passed_on(path: str, answer: Script, **body: Any) -> tuple[Look, tuple[Scrip
     return look, (answer,)
 
 
+async def heard(site: Site) -> float:
+    response = await site.gateway.http.post(
+        "/v1/audio/transcriptions", data={"model": "up"}, files={"file": ("a.mp3", b"sound")}
+    )
+    return round((await site.receipt(response))["stages"]["quota"]["cost_usd"] * 1e6, 3)
+
+
+HEARD = (heard, (reply({"text": "", "usage": {"type": "duration", "seconds": 10}}),))
 SPOKEN = passed_on("/v1/audio/speech", reply(b"sound", kind="audio/mpeg"), input="x" * 40, voice="a")
 DRAWN = passed_on("/v1/images/generations", reply({"data": [{}, {}]}), prompt="a", n=2)
 RANKED = passed_on(
@@ -136,6 +144,7 @@ def unit_prices(path: str, at: Any) -> list[Row]:
     return [
         Row(f"{path}.{name}", at(**{name: price}), look, dollars, 0.0, free, up=up)
         for name, price, (look, up), dollars in (
+            ("minute", 0.006, HEARD, 1_000.0),
             ("million_characters", 15.0, SPOKEN, 600.0),
             ("image", 0.04, DRAWN, 80_000.0),
             ("thousand_searches", 2.0, RANKED, 2_000.0),
