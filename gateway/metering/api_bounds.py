@@ -91,7 +91,9 @@ def settled(request: ChatRequest, price: Price | None, told: Usage | None, token
         return replace(told, units=units), estimated
     if price is None or by_unit or not price.by_tokens:
         return Usage(tokens, 0, units=units), estimated
-    return Usage(bound.prompt, bound.answer, units=units), True
+    heard = request.api in ("transcription", "translation")
+    more = {"prompt_tokens_details": {"audio_tokens": bound.prompt}} if heard else None
+    return Usage(bound.prompt, bound.answer, more=more, units=units), True
 
 
 def _pictures(request: ChatRequest, text: int) -> ApiBound:
