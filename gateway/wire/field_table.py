@@ -24,6 +24,7 @@ NEUTRAL: Mapping[str, tuple[Json, ...]] = {
     "logit_bias": ({},),
     "logprobs": (False,),
     "modalities": (["text"],),
+    "parallel_tool_calls": (True,),
     "presence_penalty": (0,),
     "top_logprobs": (0,),
 }

@@ -31,7 +31,6 @@ FIELDS = FieldTable(
         {
             *(
                 "bedrock",
-                "parallel_tool_calls",
                 "reasoning_effort",
                 "response_format",
                 "service_tier",

@@ -31,7 +31,7 @@ FIELDS = FieldTable(
     },
     translated=frozenset(
         {
-            *("extra_body", "google", "parallel_tool_calls", "reasoning_effort", "response_format", "stop"),
+            *("extra_body", "google", "reasoning_effort", "response_format", "stop"),
             *("stream_options", "thinking", "tool_choice", "tools"),
         }
     ),

@@ -39,8 +39,22 @@ def pdf(data: str) -> Message:
     return {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{data}"}}
 
 
+SIGNATURES = st.from_regex(r"[A-Za-z0-9+/]{4,12}", fullmatch=True)
+THOUGHTS = st.lists(
+    st.builds(
+        lambda text, signature: {"type": "thinking", "thinking": text, "signature": signature},
+        TEXTS,
+        SIGNATURES,
+    )
+    | st.builds(lambda data: {"type": "redacted_thinking", "data": data}, DATA),
+    min_size=1,
+    max_size=2,
+)
+"""Of an assistant's message, as ``thinking_blocks``."""
+
+
 @st.composite
-def conversations(draw: st.DrawFn, media: bool = True) -> list[Message]:
+def conversations(draw: st.DrawFn, media: bool = True, sound: bool = True) -> list[Message]:
     """Instructions, questions in texts and media, answers, and tool calls with their results, by turns."""
     messages: list[Message] = []
     if words := draw(st.none() | TEXTS):
@@ -49,9 +63,10 @@ def conversations(draw: st.DrawFn, media: bool = True) -> list[Message]:
     if media:
         parts += [
             st.builds(image, st.sampled_from(["png", "jpeg", "gif", "webp"]), DATA),
-            st.builds(audio, st.sampled_from(["wav", "flac"]), DATA),
             st.builds(pdf, DATA),
         ]
+    if media and sound:
+        parts.append(st.builds(audio, st.sampled_from(["wav", "flac"]), DATA))
     calls = 0
     for _ in range(draw(st.integers(1, 3))):
         asked = draw(st.lists(st.one_of(parts), min_size=1, max_size=3))
