@@ -32,6 +32,8 @@ class Candidate:
     """Gets a twentieth of the requests."""
     streams: bool = True
     pids: list[int] = field(default_factory=list)
+    metrics_token: str = ""
+    """Of its ``/metrics``, if these have the event loop's lag."""
 
 
 def policy(upstream: int, store: str) -> dict[str, object]:
@@ -76,7 +78,8 @@ def start_gateway(
     pid = stack.enter_context(running([*argv, "--workers", str(workers)], cores=cores, env=env))
     wait_for(port, "/healthz")
     time.sleep(1.0)
-    return Candidate(name, port, [f"authorization: Bearer {KEY}"], pids=[pid])
+    token = (folder / "state" / "metrics-token").read_text().strip()
+    return Candidate(name, port, [f"authorization: Bearer {KEY}"], pids=[pid], metrics_token=token)
 
 
 def start_relay(stack: ExitStack, upstream: int, cores: set[int]) -> Candidate:

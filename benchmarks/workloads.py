@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+from benchmarks import lag
 from benchmarks.processes import free_port, running
 from benchmarks.proxies import Candidate, ask, start_gateway, start_relay
 
@@ -146,6 +147,7 @@ def _medians(results: list[dict[str, float]]) -> dict[str, float]:
 
 def _one(work: Workload, candidate: Candidate, load: set[int], scale: float) -> dict[str, float]:
     """``processor_us`` is a chunk's where there are chunks."""
+    before = lag.read(candidate.port, candidate.metrics_token) if candidate.metrics_token else {}
     result = ask(
         candidate,
         load,
@@ -154,6 +156,8 @@ def _one(work: Workload, candidate: Candidate, load: set[int], scale: float) -> 
         stream=work.stream,
         more=work.more,
     )
+    if candidate.metrics_token:
+        result |= lag.between(before, lag.read(candidate.port, candidate.metrics_token))
     if work.stream:
         result["processor_us"] *= result["requests"] / result["chunks"]
     return result
@@ -161,7 +165,8 @@ def _one(work: Workload, candidate: Candidate, load: set[int], scale: float) -> 
 
 HEAD = (
     "| workload | relay, processor time | Tollgate | relay / Tollgate | a processor second | chunks a read "
-    "| requests/s | p50 | added | p99 |\n|---|---|---|---|---|---|---|---|---|---|"
+    "| requests/s | p50 | added | p99 | added | lag p99 | lag ≤ 5 ms |\n|---|---|---|---|---|---|---"
+    "|---|---|---|---|---|---|"
 )
 
 
@@ -170,9 +175,12 @@ def line(row: dict[str, Any]) -> str:
     each = ours["processor_us"]
     what = "chunks" if row["stream"] else "requests"
     reads = f"{ours['chunks'] / ours['reads']:.1f}" if row["stream"] else ""
-    added = "" if row["stream"] else f"{ours['p50_ms'] - theirs['p50_ms']:+.2f} ms"
+    added = [
+        "" if row["stream"] else f"{ours[point] - theirs[point]:+.2f} ms" for point in ("p50_ms", "p99_ms")
+    ]
     return (
         f"| {row['name']} | {theirs['processor_us']:.1f} µs | {each:.1f} µs | {row['ratio']:.2f} "
         f"| {1e6 / each if each else 0:,.0f} {what} | {reads} | {ours['requests_per_second']:,.0f} "
-        f"| {ours['p50_ms']:.2f} ms | {added} | {ours['p99_ms']:.2f} ms |"
+        f"| {ours['p50_ms']:.2f} ms | {added[0]} | {ours['p99_ms']:.2f} ms | {added[1]} "
+        f"| {ours['lag_p99_ms']:.1f} ms | {ours['lag_met']:.1%} |"
     )
