@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -30,6 +31,18 @@ from gateway.wire.openai.presets.preset import Preset
 
 MOST_REFITTED = 4
 """Times that a request is sent again without what its server refused."""
+
+
+class _Sent(NamedTuple):
+    """What stays the same where a request is sent again with fewer fields."""
+
+    call: Call
+    target: Target
+    dialect: Dialect
+    answers: Dialect
+    headers: dict[str, str]
+    on_headers: Callable[[Mapping[str, str]], None] | None
+    may_misfit: bool
 
 
 class OpenAIBackend:
@@ -117,50 +130,53 @@ class OpenAIBackend:
                 known_fields.refuse_unknown(self.name, asked.params, known_fields.OPENAI)
             extras.check(call, asked, target)
 
-        def send(request: ChatRequest, refits: int = 0) -> Chunks:
-            def refit(error: Rejected) -> Chunks | None:
-                """The answer to as much of ``request`` as the server takes."""
-                fewer = fitting.suited(call, request, error) if refits < MOST_REFITTED else None
-                return send(fewer, refits + 1) if fewer is not None else None
-
-            return self._exchange.ask(
-                self._endpoint(dialect.path, target.model),
-                headers,
-                UpstreamTimeouts(call.timeouts, at_once=not request.stream, deadline=call.deadline),
-                orjson.dumps(self._body(call, dialect.write_request(request, target.model))),
-                at_once=not request.stream,
-                decoder_of=decoder_of,
-                owner=call.principal.tenant,
-                on_headers=on_headers,
-                on_send=call.leaves,
-                refit=refit if may_misfit else None,
-                splice=call.splice if not refits else None,
-            )
-
-        def decoder_of(streamed: bool) -> AnswerDecoder:
-            kind = (
-                OpenAIStreamDecoder
-                if streamed
-                else VectorsDecoder
-                if dialect is EMBEDDINGS
-                else OpenAIBodyDecoder
-            )
-            return kind(self.name, answers, call)
-
         answers = dialect
         if self._preset is not None and isinstance(dialect, OpenAIDialect):
             answers = self._preset.dialect(dialect)
         on_headers = partial(fitting.report_changes, call) if self._hints else None
         may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.optional_params)
+        sent = _Sent(call, target, dialect, answers, headers, on_headers, may_misfit)
+        answer = partial(self._ask, sent)
         if self._collecting.applies(call, asked, target.model):
-            return self._collecting.ask(asked, target.model, send)
-        chunks = send(asked)
+            return self._collecting.ask(asked, target.model, answer)
+        chunks = answer(asked)
         if call.splice is not None:
             call.splice.made(chunks)
         return chunks
 
     def pass_on(self, call: Call, target: Target) -> Chunks:
         return self._apis.answer(call, target)
+
+    def _ask(self, sent: _Sent, request: ChatRequest, refits: int = 0) -> Chunks:
+        call, model = sent.call, sent.target.model
+        return self._exchange.ask(
+            self._endpoint(sent.dialect.path, model),
+            sent.headers,
+            UpstreamTimeouts(call.timeouts, at_once=not request.stream, deadline=call.deadline),
+            orjson.dumps(self._body(call, sent.dialect.write_request(request, model))),
+            at_once=not request.stream,
+            decoder_of=partial(self._decoder, sent),
+            owner=call.principal.tenant,
+            on_headers=sent.on_headers,
+            on_send=call.leaves,
+            refit=partial(self._refit, sent, request, refits) if sent.may_misfit else None,
+            splice=call.splice if not refits else None,
+        )
+
+    def _refit(self, sent: _Sent, request: ChatRequest, refits: int, error: Rejected) -> Chunks | None:
+        """The answer to as much of ``request`` as the server takes."""
+        fewer = fitting.suited(sent.call, request, error) if refits < MOST_REFITTED else None
+        return self._ask(sent, fewer, refits + 1) if fewer is not None else None
+
+    def _decoder(self, sent: _Sent, streamed: bool) -> AnswerDecoder:
+        kind = (
+            OpenAIStreamDecoder
+            if streamed
+            else VectorsDecoder
+            if sent.dialect is EMBEDDINGS
+            else OpenAIBodyDecoder
+        )
+        return kind(self.name, sent.answers, sent.call)
 
     def _body(self, call: Call, body: dict[str, Json]) -> dict[str, Json]:
         """As the provider takes it. Raises ``BadRequest`` for what it does not."""

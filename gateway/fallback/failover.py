@@ -173,9 +173,12 @@ class Failover:
         if self._delay:
             await asyncio.sleep(self._delay)
 
-    def write_receipt(self) -> None:
+    def end(self) -> None:
+        """Write the receipt, and let go of errors: their tracebacks lead to frames that hold this object."""
         skipped = [planned.candidate.target.backend for planned in self._skipped]
         self._recorder.write_receipt(skipped, self._continued)
+        self._errors.clear()
+        self._interruption = self._last_failure = None
 
     def failed(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
         """Plan what follows ``error``. Raises what the caller is to be given where nothing does."""

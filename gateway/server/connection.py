@@ -83,6 +83,7 @@ class Connection(HttpToolsProtocol):
             self._stalled.cancel()
         if self._half_closed is not None:
             self._half_closed.cancel()
+            self._half_closed = None  # it holds this object
         if self.limiter is not None:
             self.limiter.closed(self)
         if self._in_flight is not None and not self._in_flight.response_complete:

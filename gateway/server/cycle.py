@@ -16,6 +16,10 @@ CONNECTION_STATE = "tollgate.connection_state"
 """In the scope: the ``ConnectionState`` of the request's connection."""
 
 
+def _nothing() -> None:
+    """For a connection that is gone."""
+
+
 class ConnectionState:
     """Shared by a connection and the layers above: whether it is closed, and whether it is authenticated.
 
@@ -44,6 +48,7 @@ class ConnectionState:
     def disconnect(self) -> None:
         self.disconnected = True
         self.write_events = None
+        self._on_authenticated = _nothing  # the connection's, which holds this object
         if self.on_disconnect is not None:
             self.on_disconnect()
 

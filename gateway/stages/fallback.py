@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.errors import Overloaded, RateLimited, Upstream
 from gateway.fallback.failover import Failover
 from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
@@ -38,8 +39,12 @@ def fallback(health: HealthRegistry, metrics: Metrics, telemetry: Telemetry | No
                             yield ready
                     if not failover.answered:
                         await failover.pause()
+            except (Upstream, RateLimited, Overloaded) as error:
+                # Their way through the frames below is of no use to anybody, and these frames hold the error in turn.
+                error.__traceback__ = None
+                raise
             finally:
-                failover.write_receipt()
+                failover.end()
 
         return handle
 

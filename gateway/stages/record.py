@@ -41,7 +41,6 @@ def record(*recorders: Callable[[Call], Recorder]) -> Stage:
 
         async def recorded(call: Call) -> Chunks:
             begun: list[Recorder] = []
-            ended: BaseException | None = None
             try:
                 for recorder_of in recorders:
                     recorder = recorder_of(call)
@@ -56,14 +55,18 @@ def record(*recorders: Callable[[Call], Recorder]) -> Stage:
                             observe(chunk)
                         yield chunk
             except BaseException as error:
-                ended = error
+                # Not kept in a variable, as an error and a frame that it came through would hold each other.
+                end(call, begun, error)
                 raise
-            finally:
-                for recorder in reversed(begun):
-                    try:
-                        recorder.end(ended)
-                    except Exception:
-                        log.exception("%s could not be recorded", call.request_id)
+            else:
+                end(call, begun, None)
+
+        def end(call: Call, begun: list[Recorder], error: BaseException | None) -> None:
+            for recorder in reversed(begun):
+                try:
+                    recorder.end(error)
+                except Exception:
+                    log.exception("%s could not be recorded", call.request_id)
 
         return handle
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,7 +31,7 @@ class AuthMiddleware:
         if scope["type"] == "http" and scope["path"] not in self._public:
             context = RequestContext.of(scope)
             context.principal = await self._caller(scope)
-            context.authenticate = partial(self._caller_by, scope)
+            context.authenticate = self._caller_by
             connection: ConnectionState | None = scope.get(CONNECTION_STATE)
             if connection is not None and not connection.authenticated:
                 connection.authenticate()

@@ -33,8 +33,9 @@ class RequestContext:
     """The policy generation in force when the request arrived; it serves the request to its end."""
     started: float = field(default_factory=time.perf_counter)
     principal: Principal | None = None
-    authenticate: Callable[[Runtime], Awaitable[Principal]] | None = None
-    """Who the caller is by a later policy, for answers that go on for hours. Raises as authentication does."""
+    authenticate: Callable[[Scope, Runtime], Awaitable[Principal]] | None = None
+    """Who the caller is by a later policy, for answers that go on for hours. Raises as authentication does. Does not
+    hold the scope, which holds this object: garbage in circles waits for the collector, and that for 20 ms a time."""
     deployment: str | None = None
     """The model that the path names, as Azure's do; it takes precedence over the body's."""
     line: BatchLine | None = None

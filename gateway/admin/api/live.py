@@ -100,7 +100,7 @@ async def _may_watch(site: Site, request: Request) -> bool:
     if authenticate is None or not runtime.policy.admin.enabled:
         return False
     try:
-        await authenticate(runtime)
+        await authenticate(request.scope, runtime)
     except GatewayError:
         return False
     return True
