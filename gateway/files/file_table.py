@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -36,10 +36,11 @@ CREATE TABLE files (
     ),
 )
 """``blob`` is the name of the content. ``state`` is ``uploading``, ``ready`` or ``deleting``: there is a row before
-there is a content, and until it is gone, so that whatever a crash leaves is found."""
+there is a content, and until it is gone, so that whatever a crash leaves is found. ``created_at`` of an upload is its
+last sign of life."""
 
-ABANDONED = 86_400
-"""Seconds after which an upload that has not ended is taken to have crashed."""
+ABANDONED = 900
+"""Seconds without a sign of life (``FileTable.touch``) after which an upload is taken to have crashed."""
 _AT_ONCE = 500
 _ATTEMPTS = 5
 _COLUMNS = "id, tenant, filename, purpose, bytes, created_at, expires_at, key_id"
@@ -78,6 +79,16 @@ class FileTable:
                 ":purpose, :bytes, :created_at, :expires_at, :key_id)",
                 {"blob": blob, **asdict(owner)},
             )
+
+        self._change(change)
+
+    def touch(self, blobs: Sequence[str], now: int) -> None:
+        """These uploads are still under way."""
+        statement = "UPDATE files SET created_at = :now WHERE blob = :blob AND state = 'uploading'"
+
+        def change(change: Change) -> None:
+            for blob in blobs:
+                change.run(statement, {"blob": blob, "now": now})
 
         self._change(change)
 

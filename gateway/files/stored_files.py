@@ -25,6 +25,8 @@ STEP = 2**18
 """Bytes that are read at once, and a quarter of those that are written."""
 SWEEP_EVERY = 300.0
 """Seconds between looks for what has expired, or was left by a crash."""
+TOUCH_EVERY = 60.0
+"""Seconds between signs of life of uploads under way, whose room is held until they end."""
 RETRY_AFTER = 5.0
 
 _P = ParamSpec("_P")
@@ -49,6 +51,9 @@ class StoredFiles:
         self._blobs = blobs
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="files")
         self._sweeping: asyncio.Task[None] | None = None
+        self._live: set[str] = set()
+        """The contents of uploads under way."""
+        self._touching: asyncio.Task[None] | None = None
 
     async def begin(self, tenant: str, *, key_id: str, most: int | None) -> Upload:
         """An upload of at most ``most`` bytes, which count for what the tenant keeps while it is under way; None is
@@ -70,6 +75,9 @@ class StoredFiles:
         except asyncio.CancelledError:
             await self._discard(blob)
             raise
+        self._live.add(blob)
+        if self._touching is None or self._touching.done():
+            self._touching = asyncio.create_task(self._touch_while_live())
         return Upload(self, blob, upload, self._blobs.writer(blob), most)
 
     async def create(
@@ -140,9 +148,10 @@ class StoredFiles:
             self._sweeping = asyncio.create_task(self._sweep_again_and_again())
 
     async def aclose(self) -> None:
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+        tasks = [task for task in (self._sweeping, self._touching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -195,6 +204,14 @@ class StoredFiles:
             except Exception:
                 log.exception("expired files could not be removed; it is tried again")
             await asyncio.sleep(SWEEP_EVERY)
+
+    async def _touch_while_live(self) -> None:
+        while self._live:
+            await asyncio.sleep(TOUCH_EVERY)
+            try:
+                await self.call(self._table.touch, list(self._live), int(time.time()))
+            except UpstreamUnavailable:
+                continue  # it is in the log
 
     def _check_room(self, kept: Kept, most: int) -> None:
         bounds = self.bounds
@@ -270,20 +287,24 @@ class Upload:
             self._owner.key_id,
         )
         if not await self._store.call(self._store._table.finish, self._blob, file):
-            raise BadRequest("The upload took so long that it was given up.", code="upload_abandoned")
-        self._ended = True
+            raise BadRequest("The upload was given up: it showed no sign of life.", code="upload_abandoned")
+        self._end()
         return file
 
     async def abort(self) -> None:
         """Nothing is left of it. Does not raise."""
         if self._ended:
             return
-        self._ended = True
+        self._end()
         try:
             await self._store.call(self._writer.abort)
         except UpstreamUnavailable:
             return  # the sweep finds it
         await self._store._discard(self._blob)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._store._live.discard(self._blob)
 
     async def _flush(self) -> None:
         data, self._waiting, self._waits = b"".join(self._waiting), [], 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -207,7 +207,7 @@ async def test_the_oldest_age_holds_for_all(ledger: LedgerSettings, tmp_path: Pa
     await store.aclose()
 
 
-async def test_what_a_crash_left_is_swept_after_a_day(
+async def test_what_a_crash_left_is_swept(
     store: StoredFiles, ledger: LedgerSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = await store.begin("acme", key_id="k", most=10)
@@ -220,6 +220,26 @@ async def test_what_a_crash_left_is_swept_after_a_day(
     with pytest.raises((BadRequest, UpstreamUnavailable)):  # nobody is told that it is kept
         await upload.finish("x", "batch")
     await upload.abort()
+
+
+async def test_an_upload_that_goes_on_is_never_swept(
+    store: StoredFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TOUCH_EVERY", 0.001)
+    touched, touch, later = asyncio.Event(), FileTable.touch, int(module.time.time()) + ABANDONED + 10
+    loop = asyncio.get_running_loop()
+
+    def told(table: FileTable, blobs: Sequence[str], now: int) -> None:
+        touch(table, blobs, later)
+        loop.call_soon_threadsafe(touched.set)
+
+    monkeypatch.setattr(FileTable, "touch", told)
+    upload = await store.begin("acme", key_id="k", most=10)
+    await upload.write(b"abc")
+    await touched.wait()
+    monkeypatch.setattr(module.time, "time", lambda: later)
+    assert await store.sweep() == 0
+    assert (await upload.finish("x", "batch")).bytes == 3
 
 
 async def test_another_process_has_the_same_files(
