@@ -14,8 +14,9 @@ Api = Literal[
     "rerank",
     "tokenize",
     "detokenize",
+    "count_tokens",
 ]
-"""An API whose answers are passed on as they come."""
+"""An API whose answers are passed on as they come; ``count_tokens`` is answered here where no provider counts."""
 Unit = Literal["second", "character", "image", "search"]
 """What such APIs are billed by, where not by tokens: sound heard, text spoken, pictures drawn, searches ranked."""
 

@@ -161,8 +161,10 @@ class Pipeline:
         )(handler)
 
     def counter(self, upstream: UpstreamPipeline) -> Handler:
-        """Counts a prompt's tokens as its provider sees it, past the input guards."""
-        return guard_input(self.guards, self.flags, self.metrics, replies=False)(upstream.count_tokens)
+        """Counts a prompt's tokens as its provider sees it, past the input guards. No model is run: it is a request for
+        limits, and has a receipt, but is no part of the ledger and of what models took."""
+        counting = guard_input(self.guards, self.flags, self.metrics, replies=False)(upstream.count_tokens)
+        return record(trace(self.receipts, self.telemetry), quota(self.quotas))(counting)
 
 
 def fold(stages: Iterable[Stage], handler: Handler) -> Handler:

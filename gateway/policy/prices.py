@@ -126,7 +126,7 @@ def _has_price(price: Price, api: Api | None) -> bool:
             return price.image is not None
         case "rerank":
             return price.thousand_searches is not None
-        case "tokenize" | "detokenize":
+        case "tokenize" | "detokenize" | "count_tokens":
             return True  # no model is run
     return False
 

@@ -169,7 +169,9 @@ def _passed_on(
     tokens = most.prompt + most.answer if by_tokens else most.prompt if limits.strict else estimate.prompt
     heard = request.api in ("transcription", "translation")
     nanodollars = (bounds.rates.with_sound() if heard else bounds.rates).cost(most.prompt, most.answer)
-    if most.units is not None:
+    if most.units is None:  # no model is run
+        tokens = nanodollars = 0
+    else:
         nanodollars += max((rates.cost(most.units) for rates in bounds.units), default=0)
     return QuotaRequest(
         prompt=tokens,

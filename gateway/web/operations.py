@@ -13,6 +13,7 @@ from gateway.wire.apis.forms import ImageEditForm, TranscriptionForm
 from gateway.wire.apis.images import ImageBody
 from gateway.wire.apis.rerank import RerankBody
 from gateway.wire.apis.speech import SpeechBody
+from gateway.wire.apis.tokens import DetokenizeBody, TokenizeBody
 from gateway.wire.openai.chat import ChatBody
 from gateway.wire.openai.completions import CompletionBody
 from gateway.wire.openai.embeddings import EmbeddingsBody
@@ -99,6 +100,14 @@ OPERATIONS = (
     Operation(
         *("POST", "/v2/rerank", "rerankV2", "The same, where Cohere's clients look for it", "models"),
         *({JSON: None}, 200, None, RerankBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/tokenize", "tokenize", "The token ids of a prompt, as vLLM does", "models"),
+        *({JSON: None}, 200, None, TokenizeBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/detokenize", "detokenize", "The text of token ids, as vLLM does", "models"),
+        *({JSON: None}, 200, None, DetokenizeBody, _MODEL),
     ),
     Operation(
         *("POST", "/v1/moderations", "createModeration", "What the toxicity guard makes of texts", "models"),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from gateway.runtime.runtime import Runtime
-from gateway.types import Call, Json
+from gateway.errors import GatewayError
+from gateway.types import ChatRequest, Json
 from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call
-from gateway.web.responses import send_body
+from gateway.web.responses import Headers, send_body
 from gateway.wire.anthropic.body_to_request import read_count_request
 
 COUNTED_BY = b"x-tollgate-count"
@@ -37,18 +38,29 @@ class CountTokens:
             data = await read_body(scope, receive, self._max_body)
             limits, owner = context.runtime.policy.limits, context.caller().tenant
             request = await self._reader.read(read_count_request, data, limits, owner)
-            call = make_call(context, request, scope)
             async with WhileConnected(scope, receive):
-                tokens, by = await count(context.runtime, call)
+                tokens, headers = await count(context, request, scope)
         except ClientDisconnected:
             return
-        await send_body(send, orjson.dumps(tokens), headers=[(COUNTED_BY, by)])
+        await send_body(send, orjson.dumps(tokens), headers=headers)
 
 
-async def count(runtime: Runtime, call: Call) -> tuple[dict[str, Json], bytes]:
-    """``input_tokens`` and what else a provider says of a prompt, and who counted."""
-    async with aclosing(runtime.counter(call)) as chunks:
-        counts = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
+async def count(
+    context: RequestContext, request: ChatRequest, scope: Scope
+) -> tuple[dict[str, Json], Headers]:
+    """``input_tokens`` and what else a provider says of a prompt, and headers that say who counted.
+
+    It is a request for the limits of its caller, without any tokens.
+    """
+    call = make_call(context, replace(request, api="count_tokens"), scope)
+    try:
+        async with aclosing(context.runtime.counter(call)) as chunks:
+            counts = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
+    except GatewayError as error:
+        error.headers = {**call.reply_headers, **error.headers}
+        raise
+    headers = [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
     if counts:
-        return counts[0], b"provider"
-    return {"input_tokens": runtime.quotas.estimator.estimate(call).prompt}, b"estimate"
+        return counts[0], [*headers, (COUNTED_BY, b"provider")]
+    tokens = context.runtime.quotas.estimator.estimate(call).prompt
+    return {"input_tokens": tokens}, [*headers, (COUNTED_BY, b"estimate")]

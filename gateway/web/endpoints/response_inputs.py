@@ -14,7 +14,7 @@ from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall
-from gateway.web.endpoints.count_tokens import COUNTED_BY, count
+from gateway.web.endpoints.count_tokens import count
 from gateway.web.endpoints.generate import make_call, reply_headers
 from gateway.web.responses import send_body
 from gateway.wire.responses import compaction
@@ -51,13 +51,12 @@ class CountInputTokens(_OfConversation):
         context = RequestContext.of(scope)
         try:
             asked, before = await self._read(read_count_request, context, scope, receive)
-            call = make_call(context, asked.chat(before.items), scope)
             async with WhileConnected(scope, receive):
-                tokens, by = await count(context.runtime, call)
+                tokens, headers = await count(context, asked.chat(before.items), scope)
         except ClientDisconnected:
             return
         body = {"object": "response.input_tokens", "input_tokens": tokens["input_tokens"]}
-        await send_body(send, orjson.dumps(body), headers=[(COUNTED_BY, by)])
+        await send_body(send, orjson.dumps(body), headers=headers)
 
 
 class Compact(_OfConversation):

@@ -14,12 +14,15 @@ class PassedApi:
     path: str
     """Below a provider's base URL."""
     text: str
-    """The field of the body that the canonical form has as its prompt."""
+    """The field of the body that the canonical form has as its prompt; empty where there is none."""
     known: frozenset[str]
     """Other fields, which cost no more than what is counted: a budget refuses what nobody knows."""
 
     def body(self, request: ChatRequest, model: str) -> dict[str, Json]:
-        return {"model": model, self.text: request.prompt, **request.params}
+        if request.messages is not None:
+            return {"model": model, "messages": [*request.messages], **request.params}
+        text = {self.text: request.prompt} if self.text else {}
+        return {"model": model, **text, **request.params}
 
 
 _AUDIO = frozenset(
@@ -56,6 +59,15 @@ APIS: Mapping[Api, PassedApi] = {
             }
         ),
     ),
-    "tokenize": PassedApi("/tokenize", "prompt", frozenset()),
-    "detokenize": PassedApi("/detokenize", "tokens", frozenset()),
+    "tokenize": PassedApi(
+        "/tokenize",
+        "prompt",
+        frozenset(
+            {
+                *("add_generation_prompt", "add_special_tokens", "chat_template_kwargs"),
+                *("continue_final_message", "count_only", "return_token_strs", "tools"),
+            }
+        ),
+    ),
+    "detokenize": PassedApi("/detokenize", "", frozenset({"tokens"})),
 }

@@ -446,3 +446,73 @@ async def test_cohere_is_asked_beside_its_compatibility_api(gateway: Gateway, up
     upstream.scripts = [reply(RANKED)]
     assert (await gateway.http.post("/v2/rerank", json=QUERY)).status_code == 200
     assert upstream.requests[0].path == "/v2/rerank"
+
+
+TOKENS = {"count": 2, "max_model_len": 4096, "tokens": [1, 15043], "token_strs": None}
+
+
+@pytest.mark.parametrize("kind", ["engine", "openai"])
+async def test_tokens_where_vllm_has_them(gateway: Gateway, upstream: FakeUpstream, kind: str) -> None:
+    policy = a_policy(upstream.base_url)
+    root = upstream.base_url.removesuffix("/v1")
+    policy["backends"]["up"] = {"kind": kind, "base_url": root if kind == "engine" else upstream.base_url}
+    gateway.write(policy)
+    await gateway.generation(2)
+    upstream.scripts = [reply(TOKENS)] * 2 + [reply({"prompt": "Hello"})]
+    answer = await gateway.http.post(
+        "/tokenize", json={"model": "up", "prompt": "Hello", "add_special_tokens": True}
+    )
+    assert answer.json() == TOKENS
+    messages = [{"role": "user", "content": "Hello"}]
+    await gateway.http.post(
+        "/tokenize", json={"model": "up", "messages": messages, "add_generation_prompt": False}
+    )
+    back = await gateway.http.post("/detokenize", json={"model": "up", "tokens": [1, 15043]})
+    assert back.json() == {"prompt": "Hello"}
+    asked = [request for request in upstream.requests if request.method == "POST"]
+    assert [(one.path, one.json()) for one in asked] == [
+        ("/tokenize", {"model": "upstream-model", "prompt": "Hello", "add_special_tokens": True}),
+        ("/tokenize", {"model": "upstream-model", "messages": messages, "add_generation_prompt": False}),
+        ("/detokenize", {"model": "upstream-model", "tokens": [1, 15043]}),
+    ]
+    stages = await receipt(gateway, answer)
+    assert (stages["quota"]["used_tokens"], stages["quota"]["cost_usd"]) == (0, 0)
+
+
+async def test_tokens_are_asked_for_under_limits(gateway: Gateway, upstream: FakeUpstream) -> None:
+    limits = {"quotas": {"requests_per_minute": 2, "tokens_per_minute": 5}, "budget": {"usd_per_day": 1.0}}
+    prices = {"upstream-model": {"input": 1e6, "output": 1e6}}
+    gateway.write(a_policy(upstream.base_url, tenants={"acme": limits}, prices=prices))
+    await gateway.generation(2)
+    upstream.scripts = [reply(TOKENS)]
+    long = {"model": "up", "prompt": "word " * 100}
+    assert (await gateway.http.post("/tokenize", json=long)).status_code == 200
+    counted = await gateway.http.post(
+        "/v1/messages/count_tokens",
+        json={"model": "up", "messages": [{"role": "user", "content": "word " * 100}]},
+    )
+    assert counted.status_code == 200
+    assert counted.headers["x-ratelimit-remaining-requests"] == "0"
+    assert counted.json()["input_tokens"] > 50
+    assert (await receipt(gateway, counted))["trace"]["status"] == 200
+    refused = await gateway.http.post(
+        "/v1/responses/input_tokens", json={"model": "up", "input": "word " * 100}
+    )
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"model": "up"}, ""),
+        ("/tokenize", {"model": "up", "prompt": "a", "messages": [{"role": "user", "content": "b"}]}, ""),
+        ("/detokenize", {"model": "up", "tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"model": "fake", "tokens": [1]}, "model"),
+    ],
+)
+async def test_tokens_of_nothing(
+    gateway: Gateway, upstream: FakeUpstream, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = await gateway.http.post(path, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert not upstream.requests
