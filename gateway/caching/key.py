@@ -51,7 +51,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.Model: frozenset(
         # How often each target answers, and what else may be called: answers of fallbacks are never cached.
         {"aliases", "select", "regions", "fallbacks", "spill_over", "shadow", "timeouts", "retry"}
-        | {"prefix_sharing"}
+        | {"prefix_sharing", "input"}
     ),
     schema.Target: frozenset({"weight", "timeouts"}),
     schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env"},
@@ -86,7 +86,17 @@ BESIDE_POLICY = frozenset(
             "cache_epochs",
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
-        *("billing", "responses", "review", "shared_prompts", "telemetry", "callbacks", "metrics"),
+        *(
+            "batches",
+            "billing",
+            "files",
+            "responses",
+            "review",
+            "shared_prompts",
+            "telemetry",
+            "callbacks",
+            "metrics",
+        ),
     }
 )
 """Parts of a policy that do not affect answers: access, limits, prices, storage."""
@@ -112,6 +122,7 @@ BESIDE_CALL = frozenset(
             "user_agent",
             "cached",
             "shadow",
+            "line",
             "purpose",
             "payer",
             "trace",

@@ -315,6 +315,7 @@ ALL_BACKENDS: dict[str, dict[str, Any]] = {
 OTHER: dict[str, Any] = {
     "aliases": ["z"],
     "max_output": 77,
+    "input": ["text"],
     "api_key": "k",
     "args": ["--seed", "1"],
     "backend": "big",
