@@ -2,9 +2,10 @@
 
 Writes ``gateway/guards/scanners/data/toxicity.json`` (the fast check, and how both checks are made one),
 ``gateway/sidecar/heads/toxicity.npz`` (the head) and beside it ``toxicity.json`` with what was measured: each source by
-models that have seen none of it, random rows by models that have seen the others, and harmless sentences by whom they
-are about. What is shipped is trained on all rows. ``--measure`` writes nothing but prints those tables of what is
-shipped, whose sources have been seen but for those it was not trained on. The cache keeps embeddings between runs.
+models that have seen none of it, random rows by models that have seen the others, harmless sentences by whom they
+are about, and sentences of our own in the frames of insults and despair. What is shipped is trained on all rows.
+``--measure`` writes nothing but prints those tables of what is shipped, whose sources have been seen but for those it
+was not trained on. The cache keeps embeddings between runs.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ from gateway.guards.evaluation import TOXICITY_CATEGORIES as CATEGORIES  # noqa:
 from gateway.guards.evaluation import is_foreign  # noqa: E402
 from training.toxicity_corpus import Corpus, Embeddings, Scores  # noqa: E402
 from training.toxicity_fit import Head, head_log_odds, ngrams  # noqa: E402
+from training.toxicity_frames import checks  # noqa: E402
 from training.toxicity_samples import OWN, samples  # noqa: E402
 from training.toxicity_sentences import identities  # noqa: E402
 from training.toxicity_tables import (  # noqa: E402
     Group,
+    Kind,
     Line,
     groups,
     groups_table,
+    kinds,
+    kinds_table,
     line,
     mean_auc,
     sources_table,
@@ -189,14 +194,34 @@ def _auc(truth: np.ndarray, scores: np.ndarray) -> float:
 def by_group(fast: Mapping[str, Any], head: Head, embeddings: Embeddings) -> list[Group]:
     """Harmless sentences of patterns that are never trained on."""
     named = [*identities()]
-    texts = [one.text for one in named]
+    flags = (_short(fast, head, embeddings, [one.text for one in named]) >= 0).any(1)
+    return [*groups((one.group, one.language, bool(flag)) for one, flag in zip(named, flags, strict=True))]
+
+
+def by_kind(fast: Mapping[str, Any], head: Head, embeddings: Embeddings) -> list[Kind]:
+    """Sentences of our own in the frames of insults and despair, which are never trained on.
+
+    Despair counts as found where it gets the supportive reply.
+    """
+    asked = [*checks()]
+    reached = _short(fast, head, embeddings, [one.text for one in asked]) >= 0
+    helped = reached[:, CATEGORIES.index("self_harm")]
+    return [
+        *kinds(
+            (one.kind, one.language, bool(supported if one.kind == "despair" else flag))
+            for one, flag, supported in zip(asked, reached.any(1), helped, strict=True)
+        )
+    ]
+
+
+def _short(fast: Mapping[str, Any], head: Head, embeddings: Embeddings, texts: Sequence[str]) -> np.ndarray:
+    """Log-odds ``[texts, categories]`` of the check that decides, of texts that are one window."""
     model = ngrams(fast)
     wording = np.array([model.log_odds(text) for text in texts])
     low, high = (np.log(bound / (1 - bound)) for bound in CLEAR)
-    both = joined(texts, wording, head_log_odds(head, embeddings(texts))).max(1)
-    quick = wording.max(1)
-    flagged = np.where((quick <= low) | (quick >= high), quick, both) >= 0
-    return [*groups((one.group, one.language, bool(flag)) for one, flag in zip(named, flagged, strict=True))]
+    both = joined(texts, wording, head_log_odds(head, embeddings(texts)))
+    decided = (wording.max(1) <= low) | (wording.max(1) >= high)
+    return np.where(decided[:, None], wording, both)
 
 
 def write(fast: Mapping[str, Any], head: Head) -> None:
@@ -224,17 +249,26 @@ def main() -> None:
     fast, head = corpus.train(np.ones(len(corpus.texts), bool))
     write(fast, head)
     people = by_group(fast, head, embeddings)
-    print(groups_table(people), flush=True)
+    everyday = by_kind(fast, head, embeddings)
+    print(groups_table(people), kinds_table(everyday), sep="\n\n", flush=True)
     lines, of_hatecheck = left_out(corpus)
     rows = third(corpus)
     fast, head = corpus.train(~rows)
     judged = Judged(corpus, rows, corpus.scores(ngrams(fast), head, rows))
-    report(lines, people, of_hatecheck, within_sources(corpus, rows, judged), figures(corpus, rows, judged))
+    report(
+        lines,
+        people,
+        everyday,
+        of_hatecheck,
+        within_sources(corpus, rows, judged),
+        figures(corpus, rows, judged),
+    )
 
 
 def report(
     lines: Sequence[Line],
     people: Sequence[Group],
+    everyday: Sequence[Kind],
     of_hatecheck: Sequence[Group],
     within: Sequence[Line],
     found: Mapping[str, float],
@@ -247,6 +281,7 @@ def report(
         "the same, by each source's own category": own,
         "left out": [asdict(one) for one in lines],
         "groups": [asdict(one) for one in people],
+        "kinds": [asdict(one) for one in everyday],
         "groups of HateCheck, left out": [asdict(one) for one in of_hatecheck],
         "third left out": [asdict(one) for one in within],
         "cross-validated": {"a third left out": dict(found)},
@@ -263,7 +298,12 @@ def measure(corpus: Corpus, embeddings: Embeddings) -> None:
     for name, source in SOURCES.items():
         rows = corpus.source == source
         lines += _lines(corpus, name, rows, Judged(corpus, rows, corpus.scores(ngrams(fast), head, rows)))
-    print(sources_table(lines), groups_table(by_group(fast, head, embeddings)), sep="\n\n")
+    tables = (
+        sources_table(lines),
+        groups_table(by_group(fast, head, embeddings)),
+        kinds_table(by_kind(fast, head, embeddings)),
+    )
+    print(*tables, sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ WEIGHT = {
     "prompts": 0.3,
     "contrasts": 1.0,
     "sentences": 0.8,
+    "frames": 0.4,
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway.guards.evaluation import TOXICITY_CATEGORIES as CATEGORIES
 from training.toxicity_contrasts import contrasts
+from training.toxicity_frames import frames
 from training.toxicity_sentences import sentences
 
 MODERATION: Mapping[str, tuple[str, ...]] = {
@@ -45,7 +46,7 @@ ORDINARY = frozenset(
 )
 BEGINNING = 800
 """Characters of an ordinary prompt."""
-OWN = frozenset({"contrasts", "sentences"})
+OWN = frozenset({"contrasts", "sentences", "frames"})
 """Sources of our own writing, which are always trained on."""
 
 
@@ -79,6 +80,7 @@ def samples(data: Path) -> list[Sample]:
     found += [Sample(row["text"][:BEGINNING], NONE, "prompts") for row in chance.sample(prompts, 3000)]
     found += [Sample(text, _own(labels), "contrasts") for text, labels in contrasts()]
     found += [Sample(one.text, _own(one.labels), "sentences", language=one.language) for one in sentences()]
+    found += [Sample(one.text, _own(one.labels), "frames", language=one.language) for one in frames()]
     return found
 
 

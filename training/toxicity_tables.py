@@ -44,6 +44,16 @@ class Group:
     flagged: float
 
 
+@dataclass(frozen=True)
+class Kind:
+    """Sentences of our own of one kind in one language, as ``toxicity_frames.Check`` has them."""
+
+    kind: str
+    language: str
+    texts: int
+    flagged: float
+
+
 def line(
     source: str, language: str, toxic: np.ndarray, scores: np.ndarray, meant: np.ndarray, flagged: np.ndarray
 ) -> Line:
@@ -73,6 +83,12 @@ def groups(named: Iterable[tuple[str, str, bool]]) -> Iterator[Group]:
         found[language, group].append(flagged)
     for (language, group), flags in sorted(found.items()):
         yield Group(group, language, len(flags), round(sum(flags) / len(flags), 4))
+
+
+def kinds(named: Iterable[tuple[str, str, bool]]) -> Iterator[Kind]:
+    """Of (kind, language, flagged) for each sentence."""
+    for one in groups(named):
+        yield Kind(one.group, one.language, one.texts, one.flagged)
 
 
 def mean_auc(lines: Iterable[Line], language: str, sources: Sequence[str]) -> tuple[float, float]:
@@ -111,11 +127,31 @@ def groups_table(found: Iterable[Group]) -> str:
     return "\n".join(rows)
 
 
+def kinds_table(found: Iterable[Kind]) -> str:
+    """Markdown: by language, the harmless sentences that are flagged, and the others that are found."""
+    harmless = ("roles", "praise", "endings", "technical", "everyday")
+    columns = (*((kind,) for kind in harmless), harmless, ("insults",), ("despair",))
+    heads = [*harmless, "**harmless**", "insults found", "despair found"]
+    rows = [f"| language | {' | '.join(heads)} |", f"|---|{'--:|' * len(heads)}"]
+    every = [*found]
+    languages = [*dict.fromkeys(one.language for one in every)]
+    for language in [*languages, "all"]:
+        mine = [one for one in every if language in (one.language, "all")]
+        cells = []
+        for column in columns:
+            named = [one for one in mine if one.kind in column]
+            texts = sum(one.texts for one in named)
+            cells.append(f"{round(sum(one.flagged * one.texts for one in named))} of {texts}")
+        rows.append(f"| {language} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     report = Path(__file__).resolve().parents[1] / "gateway/sidecar/heads/toxicity.json"
     measured = json.loads(report.read_text(encoding="utf-8"))
     for name in ("left out", "third left out"):
         print(f"{name}:", sources_table(Line(**one) for one in measured[name]), sep="\n\n", end="\n\n")
+    print("kinds:", kinds_table(Kind(**one) for one in measured["kinds"]), sep="\n\n", end="\n\n")
     for name in ("groups", "groups of HateCheck, left out"):
         print(f"{name}:", groups_table(Group(**one) for one in measured[name]), sep="\n\n", end="\n\n")
 
