@@ -47,6 +47,8 @@ TARGETS: Mapping[str, tuple[str, float]] = {
 }
 MOST_OF_A_GROUP = 0.03
 """Of the harmless sentences about any group, the share that may be flagged."""
+MOST_OF_FRAMES = 0.01
+"""Of the harmless sentences in the frames of insults and despair."""
 
 
 def rows(data: Path) -> list[Row]:
@@ -90,8 +92,31 @@ def _validated() -> Iterator[Row]:
                 flagged <= MOST_OF_A_GROUP,
                 f"{one['texts']} texts; {scheme}",
             )
+    yield from _frames(figures["kinds"])
     for what, value in figures["cross-validated"]["a third left out"].items():
         yield _row(what, value, "unseen texts of sources seen")
+
+
+def _frames(kinds: Sequence[Mapping[str, Any]]) -> Iterator[Row]:
+    """Sentences of our own that are never trained on: harmless ones in harmful frames, insults, despair."""
+    asked: dict[str, list[tuple[int, float]]] = {}
+    for one in kinds:
+        harmful = one["kind"] in ("insults", "despair")
+        asked.setdefault(one["kind"] if harmful else "harmless", []).append((one["texts"], one["flagged"]))
+    for kind, parts in asked.items():
+        texts = sum(count for count, _ in parts)
+        share = sum(count * flagged for count, flagged in parts) / texts
+        note = f"{texts} sentences in eight languages; none trained on"
+        if kind == "harmless":
+            yield Row(
+                "harmless in the frames of insults and despair, flagged",
+                share,
+                f"≤ {MOST_OF_FRAMES:g}",
+                share <= MOST_OF_FRAMES,
+                note,
+            )
+        else:
+            yield Row(f"{kind} in frames not trained on, found", share, note=note)
 
 
 def _shipped(data: Path) -> Iterator[Row]:
