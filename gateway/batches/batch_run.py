@@ -14,6 +14,7 @@ from gateway.batches.host import Host
 from gateway.batches.input_lines import InputLine, LineError
 from gateway.batches.line import Line, LineState, failed
 from gateway.batches.model_run import ModelRun
+from gateway.batches.pace import Pace
 from gateway.batches.result_writer import ResultWriter
 from gateway.batches.validation import Checked, Validation
 from gateway.databases.database import DatabaseError
@@ -36,10 +37,11 @@ _CANCELLED = "The batch was cancelled before this request was executed."
 class BatchRun:
     """``run`` it; ``stop`` ends it early. Whatever ends it, what has a result is kept."""
 
-    def __init__(self, host: Host, table: BatchTable, owner: str, batch: Batch) -> None:
+    def __init__(self, host: Host, table: BatchTable, owner: str, batch: Batch, pace: Pace) -> None:
         self._host = host
         self.table = table
         self._owner = owner
+        self._pace = pace
         self.batch = batch
         self._stopped: Stop | None = "cancelled" if batch.status == "cancelling" else None
         self._step: asyncio.Task[None] | None = None
@@ -161,7 +163,8 @@ class BatchRun:
         )
         models = await asyncio.to_thread(self.table.models, self.batch.id)
         self._models = [
-            ModelRun(self._host, self.table, self.batch, model, self._writer, paid) for model in models
+            ModelRun(self._host, self.table, self.batch, model, self._writer, paid, self._pace)
+            for model in models
         ]
         try:
             async with asyncio.TaskGroup() as group:

@@ -13,6 +13,7 @@ from gateway.batches.host import Host, LineAnswer, LineRequest
 from gateway.batches.line import Line, result_of
 from gateway.batches.line_queue import LineQueue
 from gateway.batches.outcome import FIRST_DELAY, delay_after, is_final
+from gateway.batches.pace import Pace
 from gateway.batches.result_writer import ResultWriter
 from gateway.batches.window import Window
 from gateway.databases.database import DatabaseError
@@ -71,6 +72,7 @@ class ModelRun:
         model: str,
         writer: ResultWriter,
         paid: frozenset[str],
+        pace: Pace,
     ) -> None:
         """``paid`` are the ids of lines' requests that the ledger has although they have no result."""
         self._host = host
@@ -79,6 +81,7 @@ class ModelRun:
         self._model = model
         self._writer = writer
         self._paid = paid
+        self._pace = pace
         self.queue = LineQueue()
         self.window = Window()
         self.failures: Counter[int] = Counter()
@@ -96,12 +99,15 @@ class ModelRun:
         try:
             while True:
                 await self._fill()
-                self._start_lines()
                 if self._error is not None:
                     raise self._error
                 if self._all_read and not len(self.queue):
                     return
-                await self._wait()
+                if self._may_start():
+                    await self._pace.turn()
+                    self._start_line()
+                else:
+                    await self._wait()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -121,25 +127,28 @@ class ModelRun:
             self.queue.add(lines)
             self._all_read = len(lines) < FETCHED
 
-    def _start_lines(self) -> None:
-        settings, running = self._host.settings(), self.queue.running
-        if time.monotonic() < self._paused_until:
+    def _may_start(self) -> bool:
+        now, next_at = time.monotonic(), self.queue.next_at()
+        if next_at is None or next_at > now or now < self._paused_until:
+            return False
+        return self.window.room(len(self.queue.running), self._host.settings().max_concurrency)
+
+    def _start_line(self) -> None:
+        line = self.queue.take(time.monotonic()) if self._may_start() else None
+        if line is None:
             return
-        while self._error is None and self.window.room(len(running), settings.max_concurrency):
-            line = self.queue.take(time.monotonic())
-            if line is None:
-                return
-            paid = self._batch.request_id(line.number) in self._paid
-            run = LineRun(
-                self,
-                line,
-                self.window.start(),
-                price_factor=0.0 if paid else settings.price_factor,
-                max_utilization=settings.max_utilization,
-            )
-            run.task = asyncio.create_task(self._run_line(run))
-            self._tasks.add(run.task)
-            run.task.add_done_callback(self._ended)
+        settings = self._host.settings()
+        paid = self._batch.request_id(line.number) in self._paid
+        run = LineRun(
+            self,
+            line,
+            self.window.start(),
+            price_factor=0.0 if paid else settings.price_factor,
+            max_utilization=settings.max_utilization,
+        )
+        run.task = asyncio.create_task(self._run_line(run))
+        self._tasks.add(run.task)
+        run.task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -152,7 +161,8 @@ class ModelRun:
         next_at = self.queue.next_at()
         self._changed.clear()
         seconds = None
-        if next_at is not None and self.window.room(len(self.queue.running), 10**6):
+        most = self._host.settings().max_concurrency
+        if next_at is not None and self.window.room(len(self.queue.running), most):
             seconds = max(0.01, max(next_at, self._paused_until) - time.monotonic())
         try:
             async with asyncio.timeout(seconds):

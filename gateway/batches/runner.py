@@ -12,6 +12,7 @@ from gateway.batches.batch import Batch
 from gateway.batches.batch_run import BatchRun, Stop
 from gateway.batches.batch_table import BatchTable
 from gateway.batches.host import Host
+from gateway.batches.pace import Pace
 from gateway.databases.database import DatabaseError
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class BatchRunner:
     def __init__(self, host: Host, *, lease: float = LEASE, beat: float = BEAT) -> None:
         self.owner = secrets.token_hex(8)
         self._host = host
+        self._pace = Pace()
         self._lease = lease
         self._beat = beat
         self._runs: dict[str, tuple[BatchRun, asyncio.Task[None]]] = {}
@@ -122,7 +124,7 @@ class BatchRunner:
     def _start(self, table: BatchTable, batch: Batch) -> None:
         if batch.id in self._runs:
             return
-        run = BatchRun(self._host, table, self.owner, batch)
+        run = BatchRun(self._host, table, self.owner, batch, self._pace)
         task = asyncio.create_task(run.run(), name=batch.id)
         self._runs[batch.id] = run, task
         task.add_done_callback(lambda _: self._ended(batch.id))

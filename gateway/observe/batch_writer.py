@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
@@ -141,7 +140,7 @@ class BatchWriter(Generic[T]):
             self._end()
 
     def _write_batch(self) -> None:
-        batch = list(islice(self._items, BATCH))
+        batch = self.waiting()[:BATCH]  # in one step: callers go on adding
         try:
             self._write(batch)
         except TryAgain as again:

@@ -16,6 +16,7 @@ from gateway.batches.batch import Batch, Creator
 from gateway.batches.input_lines import InputLine, LineError, read_lines
 from gateway.batches.line import Line
 from gateway.batches.outcome import MOST_FAILURES, delay_after, is_final
+from gateway.batches.pace import LONGEST, SHORTEST, Pace
 from gateway.batches.validation import Checked, Validation
 from gateway.batches.window import Window
 from gateway.errors import (
@@ -204,3 +205,35 @@ def test_ids_of_lines_are_those_of_requests_and_differ() -> None:
     assert {len(one) for one in ids} == {28}
     low, high = batches[0].request_ids
     assert [low <= one <= high for one in ids] == [True] * 3 + [False] * 3
+
+
+class Loop:
+    """A clock, and a processor that is used for a share of the time that passes; timers come late by ``lag``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.used = 0.0
+        self.share = self.lag = 0.0
+        monkeypatch.setattr("gateway.batches.pace.asyncio.sleep", self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        passed = seconds + self.lag
+        self.now += passed
+        self.used += self.share * passed
+
+
+async def test_lines_start_more_slowly_while_the_event_loop_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch)
+    pace = Pace(lambda: loop.now, lambda: loop.used)
+
+    async def gap_after(turns: int) -> float:
+        for _ in range(turns):
+            await pace.turn()
+        return pace.gap
+
+    assert await gap_after(1000) == SHORTEST
+    loop.share = 0.8
+    assert await gap_after(3000) == LONGEST
+    loop.share = 0.3
+    assert await gap_after(3000) == SHORTEST
+    loop.lag = 0.05
+    assert await gap_after(100) > 10 * SHORTEST

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 
 import pytest
@@ -87,3 +88,25 @@ def test_what_happens_with_each_batch_is_logged_once_a_minute(
     monkeypatch.setattr(batch_writer, "WARN_EVERY", 0.0)
     writer.warn(log, "lost %d", 2)
     assert [record.getMessage() for record in caplog.records] == ["lost 1", "lost 2"]
+
+
+def test_what_is_added_while_a_batch_is_taken_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_writer, "BATCH", 1)
+    written = 0
+
+    def count(items: list[int]) -> None:
+        nonlocal written
+        written += len(items)
+
+    writer: BatchWriter[int] = BatchWriter("test", count, pause=0.0)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    added = 0
+    try:
+        for number in range(30_000):
+            added += writer.add(number)
+    finally:
+        sys.setswitchinterval(before)
+    assert writer.flush(60)
+    writer.close()
+    assert (written, writer.lost) == (added, 30_000 - added)
