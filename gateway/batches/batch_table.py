@@ -6,7 +6,6 @@ nothing, and gets ``LeaseLost``. A line's result and the batch's sums are writte
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -16,8 +15,9 @@ import orjson
 
 from gateway.batches.batch import ENDED, Batch, Creator, Status, Sums
 from gateway.batches.line import Line, LineResult, LineState
-from gateway.databases.database import Change, Conflict, Database
+from gateway.databases.database import Change
 from gateway.databases.migrations import Migrations
+from gateway.databases.own_tables import OwnTables
 
 _TIMES = (
     *("in_progress_at", "finalizing_at", "completed_at", "failed_at", "expired_at"),
@@ -69,7 +69,6 @@ CREATE TABLE batch_lines (
     ),
 )
 _OPEN = "status IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
-_ATTEMPTS = 5
 _CANDIDATES = 1000
 _AT_ONCE = 500
 _T = TypeVar("_T")
@@ -88,18 +87,8 @@ class StoredLine:
     result: str
 
 
-class BatchTable:
+class BatchTable(OwnTables):
     """All methods raise ``DatabaseError``; those that take an ``owner`` raise ``LeaseLost``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._made = False
-        self._making = threading.Lock()
-
-    @property
-    def exists(self) -> bool:
-        """False where nothing was ever written."""
-        return self._database.exists()
 
     # What callers ask.
 
@@ -328,27 +317,6 @@ class BatchTable:
             return change(one)
 
         return self._change(changed)
-
-    def _rows(self, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-        if not self._made or not self._database.exists():
-            with self._making:
-                self._change(lambda change: None)
-        with self._database.reading() as reader:
-            return reader.rows(query, given)
-
-    def _change(self, change: Callable[[Change], _T]) -> _T:
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._changed(change)
-            except Conflict:
-                continue
-        return self._changed(change)
-
-    def _changed(self, change: Callable[[Change], _T]) -> _T:
-        with self._database.changing() as transaction:
-            result = change(transaction)
-        self._made = True
-        return result
 
 
 def _in_turns(found: Sequence[dict[str, Any]], owned: Counter[str]) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from gateway.databases.database import Change, Conflict, Database
+from gateway.databases.database import Change
 from gateway.databases.migrations import Migrations
+from gateway.databases.own_tables import OwnTables
 from gateway.files.file_store import StoredFile
 
 FILES = Migrations(
@@ -42,10 +42,8 @@ last sign of life."""
 ABANDONED = 900
 """Seconds without a sign of life (``FileTable.touch``) after which an upload is taken to have crashed."""
 _AT_ONCE = 500
-_ATTEMPTS = 5
 _COLUMNS = "id, tenant, filename, purpose, bytes, created_at, expires_at, key_id"
 _ALIVE = "state = 'ready' AND (expires_at IS NULL OR expires_at > :now)"
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +54,8 @@ class Kept:
     bytes: int
 
 
-class FileTable:
+class FileTable(OwnTables):
     """Raises ``DatabaseError``."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._made = False
-        self._making = threading.Lock()
 
     def reserve(self, blob: str, owner: StoredFile, admitted: Callable[[Kept], None]) -> None:
         """Note an upload of at most ``owner.bytes``. ``admitted`` raises where the tenant keeps too much already."""
@@ -156,34 +149,8 @@ class FileTable:
         """Its content is gone."""
         self._change(lambda change: change.run("DELETE FROM files WHERE blob = :blob", {"blob": blob}))
 
-    @property
-    def exists(self) -> bool:
-        """False where nothing was ever written."""
-        return self._database.exists()
-
     def _mark(self, change: Change, blob: str) -> bool:
         return change.run("UPDATE files SET state = 'deleting' WHERE blob = :blob", {"blob": blob}) == 1
-
-    def _rows(self, query: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-        if not self._made or not self._database.exists():
-            with self._making:
-                self._change(lambda change: None)
-        with self._database.reading() as reader:
-            return reader.rows(query, given)
-
-    def _change(self, change: Callable[[Change], _T]) -> _T:
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._changed(change)
-            except Conflict:
-                continue
-        return self._changed(change)
-
-    def _changed(self, change: Callable[[Change], _T]) -> _T:
-        with self._database.changing() as transaction:
-            result = change(transaction)
-        self._made = True
-        return result
 
 
 def _file(row: dict[str, Any]) -> StoredFile:

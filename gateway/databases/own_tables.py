@@ -1,0 +1,47 @@
+"""Tables that are made at the first need, and changes to them that are repeated where others came in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from gateway.databases.database import Change, Conflict, Database
+
+ATTEMPTS = 5
+_T = TypeVar("_T")
+
+
+class OwnTables:
+    """For whoever has rows of his own in ``database``. Raises ``DatabaseError``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._made = False
+        self._making = threading.Lock()
+
+    @property
+    def exists(self) -> bool:
+        """False where nothing was ever written."""
+        return self._database.exists()
+
+    def _rows(self, query: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if not self._made or not self._database.exists():
+            with self._making:
+                self._change(lambda change: None)
+        with self._database.reading() as reader:
+            return reader.rows(query, given)
+
+    def _change(self, change: Callable[[Change], _T]) -> _T:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._changed(change)
+            except Conflict:
+                continue
+        return self._changed(change)
+
+    def _changed(self, change: Callable[[Change], _T]) -> _T:
+        with self._database.changing() as transaction:
+            result = change(transaction)
+        self._made = True
+        return result
