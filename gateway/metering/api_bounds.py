@@ -90,7 +90,7 @@ def settled(request: ChatRequest, price: Price | None, told: Usage | None, token
     if told is not None and (told.prompt or told.completion):
         return replace(told, units=units), estimated
     if price is None or by_unit or not price.by_tokens:
-        return Usage(tokens, 0, units=units), estimated
+        return Usage(tokens if request.prompt else 0, 0, units=units), estimated
     heard = request.api in ("transcription", "translation")
     more = {"prompt_tokens_details": {"audio_tokens": bound.prompt}} if heard else None
     return Usage(bound.prompt, bound.answer, more=more, units=units), True

@@ -19,7 +19,8 @@ _WHO = ("request_id", "trace_id", "tenant", "key_id", "model")
 KEYS: Mapping[str, tuple[str, ...]] = {
     "request": (
         *_WHO,
-        *("backend", "status", "error", "prompt_tokens", "completion_tokens", "cost_usd", "seconds"),
+        *("backend", "status", "error", "prompt_tokens", "completion_tokens", "unit", "units"),
+        *("cost_usd", "seconds"),
     ),
     "upstream_error": (
         *_WHO,

@@ -51,7 +51,7 @@ def close_request(
     level = level_of(status)
     if not log.isEnabledFor(level):
         return
-    meter = notes.get("meter", {})
+    meter, quota = notes.get("meter", {}), notes.get("quota", {})
     attempts = notes.get("fallback", {}).get("attempts")
     # What our own queue refused was not sent.
     backend = attempts[-1]["backend"] if attempts and attempts[-1].get("admitted", True) else None
@@ -66,7 +66,7 @@ def close_request(
         message,
         *(call.request_id, trace_id, tenant, who, model, backend, status, error),
         *(meter.get("prompt_tokens"), meter.get("completion_tokens")),
-        *(notes.get("quota", {}).get("cost_usd"), seconds),
+        *(quota.get("unit"), quota.get("units"), quota.get("cost_usd"), seconds),
     )
 
 

@@ -68,6 +68,8 @@ class QuotaRecorder:
             "cost_usd": bill.nanodollars / NANO,
             "source": "cache" if call.cached else "estimated" if bill.estimated else "backend",
         }
+        if (answer := bill.answer) is not None:
+            facts |= units_of(answer.upstream.usage)
         if bill.charges:
             facts["spent"] = [spent(charge) for charge in bill.charges]
         if line is not None:

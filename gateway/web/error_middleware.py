@@ -132,5 +132,5 @@ class ErrorMiddleware:
                 error.status,
                 reason,
             ),
-            *(None, None, None, seconds),
+            *(None, None, None, None, None, seconds),
         )

@@ -46,21 +46,23 @@ def input_attributes(request: ChatRequest) -> Attributes:
 class Answer:
     """Collects an answer's chunks."""
 
-    __slots__ = ("_chunks", "_revoked")
+    __slots__ = ("_chunks", "_untold")
 
     def __init__(self) -> None:
         self._chunks = JoinedChunks()
-        self._revoked = False
+        self._untold = False
+        """A guard took it back, or it is no text that a model wrote."""
 
     def add(self, chunk: Chunk) -> None:
-        if chunk.revocation is not None:
-            self._revoked = True
-        if chunk.comment is None and self._chunks.size <= MOST:
+        delta = chunk.delta
+        if chunk.revocation is not None or (delta is not None and ("bytes" in delta or "json" in delta)):
+            self._untold = True
+        elif chunk.comment is None and self._chunks.size <= MOST:
             self._chunks.add(chunk)
 
     def json(self) -> str:
-        """``gen_ai.output.messages``; empty where there was no answer, or a guard took it back."""
-        if self._revoked:
+        """``gen_ai.output.messages``; empty where there was no answer, or none to be told."""
+        if self._untold:
             return ""
         choices: dict[int, dict[str, Json]] = {}
         for joined in self._chunks.items:

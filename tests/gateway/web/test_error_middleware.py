@@ -171,7 +171,7 @@ async def test_figures_are_written_once_however_often_they_are_asked_for(
         "/v1/embedding",
         "/v1/chat/completions/x",
         "/v2/models",
-        "/openai/deployments/fake/images/generations",
+        "/openai/deployments/fake/videos/generations",
         "/v1/chat",
         "/v1/requests/",
         "/docs",

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import h11
 import httpx
 import openai
 import orjson
@@ -13,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.fakes import Action, FakeUpstream, Script, reply, sse, stream
-from tests.serving import KEY, NARROW_KEY, Gateway, a_policy
+from tests.serving import KEY, NARROW_KEY, Gateway, RawConnection, a_policy, request
 
 pytestmark = pytest.mark.anyio
 
@@ -516,3 +517,39 @@ async def test_tokens_of_nothing(
     answer = await gateway.http.post(path, json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert not upstream.requests
+
+
+async def test_a_client_that_has_ended_its_sending_hears_all_of_it(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent to see whether it is still there is no part of the sound."""
+    monkeypatch.setattr("gateway.server.half_close.KEEPALIVE", 0.01)
+    monkeypatch.setattr("gateway.server.half_close.CHECK", 0.01)
+    go_on = asyncio.Event()
+    upstream.scripts = [stream(b"first", go_on, b"second" * 10, kind="audio/mpeg")]
+    body = orjson.dumps({"model": "up", "input": "Hi", "voice": "a"})
+    async with RawConnection(gateway.port) as wire:
+        wire.send(request("POST", "/v1/audio/speech", body))
+        wire.writer.write_eof()
+        heard = await wire.reader.readuntil(b"5\r\nfirst\r\n")
+        waited = await wire.reader.readexactly(3)
+        assert waited == b"000"
+        go_on.set()
+        rest = await wire.reader.read()
+    answer, _ = h11_read(heard + waited + rest)
+    assert answer == b"first" + b"second" * 10
+
+
+def h11_read(data: bytes) -> tuple[bytes, int]:
+    """A response by a parser that is strict about chunks."""
+    connection = h11.Connection(h11.CLIENT)
+    connection.send(h11.Request(method="POST", target="/", headers=[("host", "x"), ("content-length", "0")]))
+    connection.send(h11.EndOfMessage())
+    connection.receive_data(data)
+    body, status = b"", 0
+    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+        if isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            body += bytes(event.data)
+    return body, status
