@@ -39,6 +39,7 @@ def ineffective_keys(policy: Policy, content: Mapping[str, Any]) -> Iterator[Dia
     yield from _unsure(policy)
     yield from _no_larger(policy)
     yield from _without_queue(policy, content)
+    yield from _elsewhere(policy, content)
 
 
 def _without_value(content: Any, path: KeyPath = ()) -> Iterator[Diagnostic]:
@@ -198,3 +199,12 @@ def _without_queue(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagn
             if key in content["tiers"][name]:
                 message = "has no effect: no backend has a queue. Write max_concurrency for one, or remove it"
                 yield Diagnostic(("tiers", name, key), message)
+
+
+def _elsewhere(policy: Policy, content: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """Where files would be, if they were not somewhere else."""
+    written = content.get("files") or {}
+    if "s3" in written and policy.files.bucket is None:
+        yield Diagnostic(("files", "s3"), "has no effect without a bucket; write 'store: s3://BUCKET'")
+    if "path" in written and policy.files.bucket is not None:
+        yield Diagnostic(("files", "path"), f"has no effect with 'store: {policy.files.store}'; remove it")

@@ -23,6 +23,7 @@ def warnings_of(policy: Policy) -> Iterator[Diagnostic]:
         yield from _unpriced(policy)
     yield from _remote_judges(policy)
     yield from _remote_webhooks(policy)
+    yield from _own_files(policy)
     for index, name in enumerate(policy.drained):
         if name not in policy.backends:
             yield Diagnostic(("drained", index), f"no backend is named '{name}'; nothing is drained by it")
@@ -43,6 +44,17 @@ def _unpriced(policy: Policy) -> Iterator[Diagnostic]:
                     f"all of the backend ({target.backend}/*), or default_price"
                 )
                 yield Diagnostic(("models", name, "targets", index), message)
+
+
+def _own_files(policy: Policy) -> Iterator[Diagnostic]:
+    """A database that several replicas share, and contents that they do not."""
+    files = policy.files
+    if files.enabled and policy.ledger.store != "sqlite" and files.bucket is None and files.path[0] != "/":
+        yield Diagnostic(
+            ("ledger", "store"),
+            "has the names of files for all replicas, and each keeps their contents in its own state folder: write "
+            "'files: {store: s3://BUCKET}', or in 'files: {path: …}' a folder that all of them mount",
+        )
 
 
 def has_limits(policy: Policy) -> bool:

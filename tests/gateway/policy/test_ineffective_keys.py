@@ -35,6 +35,11 @@ def told(folder: Path, lines: str) -> list[str]:
             "caches:\n  exact:",
             "b.yaml:2: caches.exact: has no value, and is ignored; write {}",
         ),
+        ("files:\n  s3: {region: eu-west-1}", "b.yaml:2: files.s3: has no effect without a bucket"),
+        (
+            "files:\n  path: x\n  store: s3://abc",
+            "b.yaml:2: files.path: has no effect with 'store: s3://abc'",
+        ),
         ("caches:\n  semantic: null", "b.yaml:2: caches.semantic: has no value"),
         (
             "models:\n  x:\n    context:\n    targets: [{backend: one, model: m}]",

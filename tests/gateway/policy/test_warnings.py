@@ -60,3 +60,26 @@ def test_servers_that_see_what_is_hidden_from_models(tmp_path: Path, webhook: st
     )
     told = [str(warning) for warning in load_policy(tmp_path, {}).warnings]
     assert ["what guard 'pii' hides from models" in one for one in told] == [True] * warned
+
+
+@pytest.mark.parametrize(
+    ("files", "warned"),
+    [
+        ("{}", True),
+        ("{path: elsewhere}", True),
+        ("{path: /srv/files}", False),
+        ("{store: 's3://bucket'}", False),
+        ("{enabled: false}", False),
+    ],
+)
+@pytest.mark.parametrize("ledger", ["sqlite", "postgresql://tollgate@db/tollgate"])
+def test_contents_that_replicas_do_not_share(tmp_path: Path, files: str, warned: bool, ledger: str) -> None:
+    (tmp_path / "gateway.yaml").write_text(
+        "version: 1\nbackends: {near: {kind: fake, script: [{reply: x}]}}\n"
+        "models: {m: {targets: [{backend: near, model: x}]}}\n"
+        f"files: {files}\nledger: {{store: '{ledger}'}}\n"
+    )
+    told = [str(warning) for warning in load_policy(tmp_path, {}).warnings]
+    assert ["a folder that all of them mount" in one for one in told] == [True] * (
+        warned and ledger != "sqlite"
+    )
