@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.fair_turns import FairTurns
 from gateway.findings import Finding
+from gateway.guards.actions.complaints import Complaints
 from gateway.guards.actions.offload import Offload
 from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema import Policy
@@ -28,7 +29,7 @@ _REMEMBERED = 10_000
 class Guard:
     """One guard: its configuration and its scanner."""
 
-    __slots__ = ("config", "limit", "name", "offload", "origins", "scanner", "turns", "window")
+    __slots__ = ("complaints", "config", "limit", "name", "offload", "origins", "scanner", "turns", "window")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Guard:
         """
         self.name = name
         self.config = config
+        self.complaints = Complaints(name)
         self.scanner = scanner
         self.turns = turns or FairTurns()
         self.offload = offload

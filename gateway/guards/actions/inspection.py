@@ -182,7 +182,7 @@ class Inspection:
         if isinstance(error, TimeoutError):
             return Unscanned(f"no verdict within {self.guard.config.timeout:g} s")
         if isinstance(error, Unscanned):
-            log.warning("guard '%s' could not judge a text: %s", self.guard.name, error)
+            self.guard.complaints.tell(str(error))
             return Unscanned("unavailable")
         # The error's message may hold the text.
         log.error("guard '%s' failed with %s", self.guard.name, type(error).__name__)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator, Mapping
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -85,6 +86,8 @@ _PART = frozenset(
     }
 )
 """Fields of messages and their parts that are read by themselves, or hold no text."""
+_PARAMETER = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,3}", re.ASCII)
+"""A name as parameters have, of few words; all others are read."""
 _AT_ONCE = 5_000
 """Texts that are read between two turns of the event loop, in some 10 ms."""
 _STEP = 500
@@ -165,6 +168,7 @@ class RequestTexts:
         for name, value in params.items():
             if name not in _SETTINGS:
                 self._described(("params", name), value, "user")
+        self._named(("params",), params, "user")
         if request.prompt is not None:
             self._prompt(request.prompt)
         if request.form is not None:
@@ -185,6 +189,7 @@ class RequestTexts:
         self._described((*below, "stop_sequences"), body.get("stop_sequences"), "identifier", prose=True)
         for name in native.others(body):
             self._described((*below, name), body[name], "user", prose=True)
+        self._named(below, native.others(body), "user")
         for path, value, origin, kind in native.conversation(body):
             yield
             if kind == "unread":
@@ -278,10 +283,16 @@ class RequestTexts:
 
     def _rest(self, path: Path, fields: Mapping[str, Json], known: frozenset[str], origin: Origin) -> None:
         definitions = Definitions()
-        for name, value in fields.items():
-            if name not in known:
-                definitions.read((*path, name), value)
+        definitions.read(path, {name: value for name, value in fields.items() if name not in known})
         self._defined(path, definitions, origin)
+
+    def _named(self, path: Path, fields: Iterable[str], origin: Origin) -> None:
+        """Names of parameters that are not like those of any API."""
+        telling = Definitions()
+        for name in fields:
+            if not _PARAMETER.fullmatch(name):
+                telling.read(path, {name: None})
+        self._defined(path, telling, origin)
 
     def _call(self, path: Path, function: Json, origin: Origin) -> None:
         if not isinstance(function, Mapping):

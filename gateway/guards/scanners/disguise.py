@@ -9,12 +9,15 @@ import re
 from collections.abc import Container, Iterator
 from itertools import islice
 
+from gateway.guards.scanners.hidden_letters import unescaped
 from gateway.guards.scanners.normalised import plain
 
 MAX_READINGS = 6
 """Of one text, besides the plain one."""
 MAX_DECODED = 2_000
 """Characters of one reading."""
+LAYERS = 3
+"""Of base64 within base64."""
 
 _LEET = str.maketrans("013457@$!|", "oieastasil")
 
@@ -35,7 +38,8 @@ _READABLE = re.compile(r"[A-Za-z]{2}[ ,.:;!?'\"\n-]+[A-Za-z]")
 
 def readings(text: str, words: Container[str]) -> Iterator[str]:
     """Other ways to read ``text``, which is plain: leet and spaced letters as words, and what is decoded from
-    base64, hex, ROT13 and reversal. At most ``MAX_READINGS``. ``words`` are known ones, to find where words end.
+    escapes, base64 (in up to ``LAYERS``), hex, ROT13 and reversal. At most ``MAX_READINGS``. ``words`` are known ones,
+    to find where words end.
     """
     return islice(_all_readings(text, words), MAX_READINGS)
 
@@ -48,19 +52,36 @@ def _all_readings(text: str, words: Container[str]) -> Iterator[str]:
         spelled = _LEET_WORD.sub(lambda word: _spelled(word[0], words), spelled)
     if spelled != text:
         yield spelled
+    for escaped in unescaped(text, MAX_DECODED):
+        read = plain(escaped)
+        if _READABLE.search(read):
+            yield read
     for run in _HEX.finditer(text):
         digits = _HEX_MARK.sub("", run[0])
         yield from _readable(bytes.fromhex(digits[: len(digits) // 2 * 2]))
     for run in _BASE64.finditer(text):
-        body = run[0].rstrip("=").translate({ord("-"): "+", ord("_"): "/"})
-        try:
-            yield from _readable(base64.b64decode(body[: len(body) - (len(body) % 4 == 1)] + "=="))
-        except (binascii.Error, ValueError):
-            continue
+        yield from _from_base64(run[0])
     if _SHIFTED.search(text):
         yield codecs.encode(text[:MAX_DECODED], "rot13")
     if _REVERSED.search(text):
         yield text[-MAX_DECODED:][::-1]
+
+
+def _from_base64(run: str) -> Iterator[str]:
+    for _ in range(LAYERS):
+        body = run[: MAX_DECODED * 4].rstrip("=").translate({ord("-"): "+", ord("_"): "/"})
+        try:
+            data = base64.b64decode(body[: len(body) - (len(body) % 4 == 1)] + "==")
+        except (binascii.Error, ValueError):
+            return
+        found = False
+        for reading in _readable(data):
+            found = True
+            yield reading
+        # One within the other, with or without line breaks.
+        inner = b"".join(data.split())
+        if found or not inner.isascii() or not _BASE64.fullmatch(run := inner.decode("ascii")):
+            return
 
 
 def _spelled(word: str, words: Container[str]) -> str:
