@@ -336,7 +336,7 @@ ROWS = [
         False,
         detector("injection", action="flag", on=["input", "output"]),
     ),
-    *of_kind("toxicity", HATE, "Why would anyone say such a thing to her?"),
+    *of_kind("toxicity", HATE, "Nobody wants them around here."),
     Row(
         "guards.<name>.categories (toxicity)",
         detector(
