@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from functools import partial
 from urllib.parse import urljoin, urlsplit
 
 import orjson
 
 from gateway.apis import Api
-from gateway.backends import extras
+from gateway.backends import extras, known_fields
 from gateway.backends.api_decoder import ApiDecoder
 from gateway.backends.client import Endpoint, Upload
 from gateway.backends.exchange import Exchange
 from gateway.backends.timeouts import UpstreamTimeouts
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, GatewayError, Rejected
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
 from gateway.wire.apis.table import APIS
 
 Locate = Callable[[Api, str], Endpoint | None]
 """Where an API of a model is; None where the server has none such."""
+_NO_SUCH_PATH = (404, 405, 501)
+_UNEXPLAINED = (None, "404", "405", "not_found", "upstream_refused", "upstream_error")
 _ROOTED: Mapping[Api, str] = {"tokenize": "/tokenize", "detokenize": "/detokenize"}
 """What vLLM and the bundled engine have beside ``/v1``
 (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html)."""
@@ -52,12 +55,21 @@ _AS_IT_COMES = frozenset({"speech"})
 class ApiForwarder:
     """One backend's."""
 
-    def __init__(self, name: str, exchange: Exchange, locate: Locate, headers: Mapping[str, str]) -> None:
-        """``headers`` are sent with each request."""
+    def __init__(
+        self,
+        name: str,
+        exchange: Exchange,
+        locate: Locate,
+        headers: Mapping[str, str],
+        *,
+        strict: bool = False,
+    ) -> None:
+        """``headers`` are sent with each request. ``strict`` refuses fields that an API is not known to take."""
         self._name = name
         self._exchange = exchange
         self._locate = locate
         self._headers = headers
+        self._strict = strict
 
     def answer(self, call: Call, target: Target) -> Chunks:
         """Raises ``BadRequest`` where the server has no such API, or a budget cannot hold what is asked of it."""
@@ -73,11 +85,14 @@ class ApiForwarder:
                 param="model",
                 code="unsupported_parameter",
             )
+        if self._strict:
+            given = (name.removesuffix("[]") for name in request.params)
+            known_fields.refuse_unknown(self._name, given, APIS[api].known)
         extras.check_passed_on(call, request, target, APIS[api].known)
         body, content_type = _written(request, target.model)
         headers: dict[str, str] = {}
         streams = request.stream or api in _AS_IT_COMES
-        return self._exchange.ask(
+        chunks = self._exchange.ask(
             endpoint,
             {**self._headers, **call.headers, "content-type": content_type},
             UpstreamTimeouts(call.timeouts, at_once=not streams, deadline=call.deadline),
@@ -88,6 +103,24 @@ class ApiForwarder:
             on_headers=lambda given: headers.update(given),
             on_send=call.leaves,
         )
+        return self._explained(chunks, call.model, APIS[api].path)
+
+    async def _explained(self, chunks: Chunks, model: str, path: str) -> Chunks:
+        """A server that knows no such path does not say so in words that help its caller's caller."""
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+        except GatewayError as error:
+            if error.upstream_status not in _NO_SUCH_PATH or error.code not in _UNEXPLAINED:
+                raise
+            said = f" ({error.message})" if isinstance(error, Rejected) else ""
+            raise BadRequest(
+                f"The model '{model}' is served by backend '{self._name}', which answers '{path}' with HTTP status "
+                f"{error.upstream_status}{said}: it has no such API, or not for this model. Ask for another model.",
+                param="model",
+                code="unsupported_parameter",
+            ) from error
 
 
 def _written(request: ChatRequest, model: str) -> tuple[bytes | Upload, str]:

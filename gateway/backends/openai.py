@@ -101,7 +101,8 @@ class OpenAIBackend:
             self._headers[key_header or "authorization"] = api_key if key_header else f"Bearer {api_key}"
         self._post_headers = {**self._headers, "content-type": "application/json"}
         # What is not text from a model has another form with each provider: it is asked as the caller asks.
-        self._apis = ApiForwarder(name, self._exchange, apis or (lambda api, model: None), self._headers)
+        locate = apis or (lambda api, model: None)
+        self._apis = ApiForwarder(name, self._exchange, locate, self._headers, strict=strict)
 
     def stream(self, call: Call, target: Target) -> Chunks:
         """Raises ``BadRequest`` at once for embeddings of the bundled engine, which has none; and for what a budget

@@ -1,4 +1,4 @@
-"""How long a piece of sound is, by the head of its file: WAV, MP3, FLAC and Ogg. No sound is decoded."""
+"""How long a piece of sound is, by the head of its file: WAV, MP3, MP4, FLAC and Ogg. No sound is decoded."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ def seconds_of(file: ReadableFile, format: str = "") -> float | None:
             return _flac(head)
         if head.startswith(b"OggS"):
             return _ogg(file, head)
+        if head[4:8] == b"ftyp":
+            return _mp4(file)
         if head.startswith((b"ID3", b"\xff")):
             return _mp3(file, head)
-    except (struct.error, IndexError):
+    except (struct.error, IndexError, ValueError):
         return None
     return file.size / PCM if format.lower() in _BARE else None
 
@@ -74,6 +76,31 @@ def _ogg(file: ReadableFile, head: bytes) -> float | None:
     last = tail.rfind(b"OggS")
     (samples,) = struct.unpack("<q", tail[last + 6 : last + 14])
     return samples / rate if last >= 0 and samples > 0 and rate else None
+
+
+def _mp4(file: ReadableFile) -> float | None:
+    """ISO/IEC 14496-12, sections 8.2.1 and 8.2.2: the movie's header lies in the box ``moov``."""
+    at, end = 0, file.size
+    for _ in range(_MOST_CHUNKS):
+        size, name = struct.unpack(">I4s", file.read(at, 8))
+        head = 8
+        if size == 1:
+            head, (size,) = 16, struct.unpack(">Q", file.read(at + 8, 8))
+        size = size or end - at
+        if name == b"moov":
+            at, end = at + head, at + size
+            continue
+        if name == b"mvhd":
+            wide = file.read(at + head, 1) == b"\x01"
+            place = at + head + (20 if wide else 12)
+            scale, duration = struct.unpack(">IQ" if wide else ">II", file.read(place, 12 if wide else 8))
+            # A stream that is still being written has no duration yet.
+            known = 0 < duration < (2**64 - 1 if wide else 2**32 - 1)
+            return duration / scale if scale and known else None
+        if size < head:
+            return None
+        at += size
+    return None
 
 
 _BIT_RATES = {

@@ -45,6 +45,23 @@ def mp3(frames: int, *, index: int | None = None, tag: int = 0) -> bytes:
     return (head if tag else b"") + first + frame * (frames - 1)
 
 
+def mp4(seconds: float, *, wide: bool = False, first: bool = False) -> bytes:
+    """With its header before or after the sound; ``wide`` as longer ones have it."""
+    scale, duration = 1000, int(seconds * 1000)
+    times = (
+        struct.pack(">QQIQ", 0, 0, scale, duration) if wide else struct.pack(">IIII", 0, 0, scale, duration)
+    )
+    header = _box(b"mvhd", bytes([wide, 0, 0, 0]) + times + bytes(80))
+    sound, movie = _box(b"mdat", b"\xff" * 5000, wide=wide), _box(b"moov", header + _box(b"trak", bytes(40)))
+    return _box(b"ftyp", b"M4A \0\0\0\0") + (movie + sound if first else sound + movie)
+
+
+def _box(name: bytes, content: bytes, *, wide: bool = False) -> bytes:
+    if wide:
+        return struct.pack(">I4sQ", 1, name, 16 + len(content)) + content
+    return struct.pack(">I4s", 8 + len(content), name) + content
+
+
 def flac(samples: int, rate: int = 44_100) -> bytes:
     info = bytes(10) + struct.pack(">Q", rate << 44 | 1 << 41 | 15 << 36 | samples) + bytes(16)
     return b"fLaC\x80\0\0\x22" + info + bytes(1000)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.metering.audio_seconds import FASTEST, seconds_of
 from gateway.metering.encoded_file import EncodedFile
-from tests.gateway.metering.files import file_of, flac, mp3, opus, wav
+from tests.gateway.metering.files import file_of, flac, mp3, mp4, opus, wav
 
 FRAME = 1152 / 44_100
 
@@ -42,6 +42,9 @@ def test_where_a_coded_file_is() -> None:
         (mp3(200, index=400), 400 * FRAME),
         (flac(441_000), 10),
         (opus(7.25), 7.25),
+        (mp4(12.5), 12.5),
+        (mp4(12.5, first=True), 12.5),
+        (mp4(100_000, wide=True), 100_000),
     ],
 )
 def test_lengths(data: bytes, seconds: float) -> None:
@@ -68,7 +71,14 @@ def test_bare_samples_are_known_by_their_name() -> None:
     assert seconds_of(file_of(bytes(48_000)), "mp3") is None
 
 
-HEADS = [wav(0.01), mp3(2), flac(9), opus(0.1), b"RIFF\0\0\0\0WAVE", b"ID3", b"\xff\xfb\x90\xc4" * 1500]
+def test_a_recording_that_goes_on_has_no_length() -> None:
+    assert seconds_of(file_of(mp4(0))) is None
+
+
+HEADS = [
+    *(wav(0.01), mp3(2), mp4(1), mp4(1, wide=True), flac(9), opus(0.1)),
+    *(b"\0\0\0\0ftyp", b"\0\0\0\1ftyp" + bytes(16), b"RIFF\0\0\0\0WAVE", b"ID3", b"\xff\xfb\x90\xc4" * 1500),
+]
 
 
 @given(st.sampled_from(HEADS), st.integers(0, 60), st.binary(max_size=80))

@@ -421,6 +421,43 @@ async def test_one_that_has_none_says_so_or_is_passed_over(
     assert (got.status_code, got.content) == (200, b"s")
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply({"detail": "Not Found"}, status=404),
+        reply("<html>", status=404, kind="text/html"),
+        reply({"detail": "Method Not Allowed"}, status=405),
+    ],
+    ids=["FastAPI's", "a page", "405"],
+)
+async def test_a_server_that_knows_no_such_path_is_explained(
+    gateway: Gateway, upstream: FakeUpstream, answer: Script
+) -> None:
+    upstream.scripts = [answer]
+    got = await gateway.http.post("/v1/rerank", json=QUERY)
+    assert (got.status_code, got.json()["error"]["code"]) == (400, "unsupported_parameter")
+    assert "'/rerank'" in got.json()["error"]["message"]
+
+
+async def test_a_model_that_a_server_does_not_know_is_its_own_matter(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    upstream.scripts = [reply({"error": {"message": "no x", "code": "model_not_found"}}, status=404)]
+    got = await gateway.http.post("/v1/rerank", json=QUERY)
+    assert (got.status_code, got.json()["error"]["code"]) == (404, "model_not_found")
+
+
+async def test_a_policy_refuses_fields_that_nobody_knows(gateway: Gateway, upstream: FakeUpstream) -> None:
+    policy = a_policy(upstream.base_url)
+    policy["backends"]["up"]["unsupported_fields"] = "refuse"
+    gateway.write(policy)
+    await gateway.generation(2)
+    got = await gateway.http.post("/v1/rerank", json={**QUERY, "new_field": 1})
+    assert (got.status_code, got.json()["error"]["param"]) == (400, "new_field")
+    upstream.scripts = [reply(RANKED)]
+    assert (await gateway.http.post("/v1/rerank", json=QUERY)).status_code == 200
+
+
 async def test_no_page_of_a_providers_becomes_one_of_ours(gateway: Gateway, upstream: FakeUpstream) -> None:
     upstream.scripts = [reply(b"<script>", kind="text/html")]
     answer = await gateway.http.post("/v1/audio/speech", json={"model": "up", "input": "a", "voice": "a"})
