@@ -6,7 +6,8 @@ from pathlib import Path
 
 from gateway.pii.entities import asked_of_sidecar, is_tagged
 from gateway.policy.schema import Policy, SemanticCache, SidecarBackend, SidecarSettings
-from gateway.policy.schema.guards import AnyGuard, InjectionGuard, PiiGuard, ToxicityGuard
+from gateway.policy.schema.any_guard import AnyGuard
+from gateway.policy.schema.guards import InjectionGuard, PiiGuard, ToxicityGuard
 from gateway.sidecar.config import SidecarConfig
 
 

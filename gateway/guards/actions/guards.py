@@ -11,15 +11,9 @@ from gateway.guards.actions.complaints import Complaints
 from gateway.guards.actions.offload import Offload
 from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema import Policy
-from gateway.policy.schema.guards import (
-    Action,
-    AnyGuard,
-    InjectionGuard,
-    LengthGuard,
-    SelfHarm,
-    ToxicityGuard,
-    WebhookGuard,
-)
+from gateway.policy.schema.any_guard import Action, AnyGuard
+from gateway.policy.schema.guards import InjectionGuard, LengthGuard, SelfHarm, ToxicityGuard
+from gateway.policy.schema.webhook_guard import WebhookGuard
 from gateway.types import Call
 
 _REMEMBERED = 10_000

@@ -13,7 +13,9 @@ from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.guards.actions.pieces import PIECE
 from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.policy.schema import Policy
-from gateway.policy.schema.guards import AnyGuard, InjectionGuard, TopicsGuard, ToxicityGuard, WebhookGuard
+from gateway.policy.schema.any_guard import AnyGuard
+from gateway.policy.schema.guards import InjectionGuard, TopicsGuard, ToxicityGuard
+from gateway.policy.schema.webhook_guard import WebhookGuard
 from gateway.regex.linear import are_linear
 
 MAX_WAIT = 30.0

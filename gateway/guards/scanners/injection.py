@@ -12,7 +12,8 @@ from gateway.guards.scanners.normalised import plain
 from gateway.guards.scanners.scanner import ORIGINS as EVERY_ORIGIN
 from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
 from gateway.guards.scanners.wording import Wording
-from gateway.policy.schema.guards import Classifier, InjectionGuard
+from gateway.policy.schema.any_guard import Classifier
+from gateway.policy.schema.guards import InjectionGuard
 from gateway.sidecar.api import Scored, Sidecar
 from gateway.text.linear import probability
 from gateway.types import Call

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gateway.findings import Finding
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
-from gateway.policy.schema.guards import Classifier
+from gateway.policy.schema.any_guard import Classifier
 from gateway.sidecar.api import Scored, SidecarError
 from gateway.text.linear import log_odds
 from gateway.types import Call

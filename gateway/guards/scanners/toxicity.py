@@ -14,7 +14,8 @@ from gateway.guards.scanners.language import is_foreign
 from gateway.guards.scanners.layered import Judge, LayeredScanner, Model, sentences, unsafe
 from gateway.guards.scanners.ngrams import Ngrams
 from gateway.guards.scanners.scanner import Origin, Scanner
-from gateway.policy.schema.guards import Classifier, ToxicityGuard
+from gateway.policy.schema.any_guard import Classifier
+from gateway.policy.schema.guards import ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar
 from gateway.text.linear import log_odds, probability
 

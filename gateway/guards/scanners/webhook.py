@@ -20,7 +20,7 @@ from gateway.guards.scanners.pii import apart
 from gateway.guards.scanners.scanner import ORIGINS, Origin, Unscanned, Verdict
 from gateway.guards.scanners.webhook_formats import OWN, Question, WrongNumber
 from gateway.guards.scanners.webhook_services import SERVICES
-from gateway.policy.schema.guards import WebhookGuard
+from gateway.policy.schema.webhook_guard import WebhookGuard
 from gateway.types import Call
 
 FORMATS = {**OWN, **SERVICES}

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.findings import Finding, Remedy
 from gateway.guards.scanners.scanner import Origin
-from gateway.policy.schema.guards import WebhookGuard
+from gateway.policy.schema.webhook_guard import WebhookGuard
 from gateway.types import Call, Json
 
 MAX_FINDINGS = 1_000

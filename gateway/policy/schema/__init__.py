@@ -27,6 +27,7 @@ from gateway.policy.schema.access import (
     Tier,
 )
 from gateway.policy.schema.admin import Admin, Oidc
+from gateway.policy.schema.any_guard import AnyGuard, Classifier
 from gateway.policy.schema.backends import (
     BACKEND_SECRETS,
     AnthropicBackend,
@@ -52,19 +53,14 @@ from gateway.policy.schema.callbacks import Callback
 from gateway.policy.schema.cors import Cors
 from gateway.policy.schema.files import FileSettings, S3Settings
 from gateway.policy.schema.guards import (
-    AnyGuard,
-    Classifier,
     Guard,
     Guards,
     InjectionGuard,
     LengthGuard,
     PiiGuard,
-    ReviewSettings,
     SecretsGuard,
-    SidecarSettings,
     TopicsGuard,
     ToxicityGuard,
-    WebhookGuard,
 )
 from gateway.policy.schema.limits import RequestLimits
 from gateway.policy.schema.models import (
@@ -82,8 +78,11 @@ from gateway.policy.schema.models import (
     When,
 )
 from gateway.policy.schema.responses import ResponseSettings
+from gateway.policy.schema.review import ReviewSettings
+from gateway.policy.schema.sidecar import SidecarSettings
 from gateway.policy.schema.telemetry import Telemetry
 from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
+from gateway.policy.schema.webhook_guard import WebhookGuard
 
 __all__ = [
     "BACKEND_SECRETS",

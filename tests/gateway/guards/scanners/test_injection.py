@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gateway.guards.scanners.injection import LABELS, injection
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.guards.scanners.wording import Wording
-from gateway.policy.schema.guards import Classifier, InjectionGuard
+from gateway.policy.schema.any_guard import Classifier
+from gateway.policy.schema.guards import InjectionGuard
 from gateway.sidecar.api import Scored, SidecarDown
 from tests.gateway.guards.injection_texts import (
     ATTACKS,

@@ -13,7 +13,7 @@ from gateway.guards.scanners.covering import Covered, Private
 from gateway.guards.scanners.scanner import Unscanned
 from gateway.guards.scanners.webhook import FAILURES, PAUSE, Webhook
 from gateway.guards.scanners.webhook_formats import difference
-from gateway.policy.schema.guards import WebhookGuard
+from gateway.policy.schema.webhook_guard import WebhookGuard
 from tests.fakes import reply
 from tests.guard_server import GuardServer, judging
 
