@@ -73,7 +73,9 @@ class Admission:
         """The answer begins now. Returns when that is, on the pool's clock."""
         now = self.pool.clock()
         if call.request.stream and self.lease.granted_at is not None:
-            self.pool.on_first_token(self.lease, _kind(call), now - self.lease.granted_at + _SLACK)
+            seconds, kind = now - self.lease.granted_at, _kind(call)
+            self.pool.on_first_token(self.lease, kind, seconds + _SLACK)
+            self.pool.idle_share.learn(kind, seconds, beside_lines=self.lease.beside_lines)
         return now
 
     def completed(self, call: Call, first_token: float | None, completion: int) -> None:

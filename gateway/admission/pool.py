@@ -13,6 +13,7 @@ from math import ceil
 
 from gateway.admission.adaptive_limit import SILENCE, AdaptiveLimit
 from gateway.admission.fair_queue import FairQueue, QueueTerms, Waiter
+from gateway.admission.idle_share import IdleShare
 from gateway.admission.shared_slots import SharedSlots
 from gateway.admission.speed import SpeedEstimator
 
@@ -36,6 +37,8 @@ class SlotLease:
     reclaim: Callable[[], None] | None = None
     """Asks the holder to give it back; None for what nobody may ask back."""
     asked_back: bool = False
+    beside_lines: bool = False
+    """What can be asked back was in flight when it was granted."""
     _waiter: Waiter[SlotLease] | None = None
     _flow: tuple[str, str] | None = None
     """Its tier and tenant, where it was queued."""
@@ -147,6 +150,7 @@ class Pool:
         """Of lines of batches, which get what nobody else wants; they are in no other figure."""
         self.idle_leases: dict[SlotLease, None] = {}
         """Those granted that can be asked back, in that order."""
+        self.idle_share = IdleShare()
         self._idle_slots = 0
         self._idle_tokens = 0
         self.speed = SpeedEstimator(clock)
@@ -260,7 +264,8 @@ class Pool:
     def _is_idle(self, lease: SlotLease) -> bool:
         if not self.fits(lease.tokens, lease.answers):
             return False
-        most, engine, shared = lease.terms.max_utilization, self.speed.engine, self._shared
+        most = lease.terms.max_utilization * self.idle_share.value
+        engine, shared = self.speed.engine, self._shared
         if shared is not None and shared.wanted_by_others:
             return False
         if engine is not None and engine.saturation >= most and (engine.waiting or engine.running):
@@ -344,6 +349,7 @@ class Pool:
         self.in_flight += lease.answers
         self.tokens_in_flight += lease.tokens
         self.leases[lease] = None
+        lease.beside_lines = self._idle_slots > 0
         lease.grant(self.clock())
         return True
 

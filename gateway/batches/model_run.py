@@ -47,7 +47,6 @@ class LineRun:
         self.reclaimed = False
         self.task: asyncio.Task[None] | None = None
         self._run = run
-        self._final: tuple[BaseException | None, bool] | None = None
 
     def is_final(self, error: BaseException | None) -> bool:
         return is_final(error, self._run.failures[self.line.number])
