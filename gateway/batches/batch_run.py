@@ -18,7 +18,7 @@ from gateway.batches.pace import Pace
 from gateway.batches.result_writer import ResultWriter
 from gateway.batches.validation import Checked, Validation
 from gateway.databases.database import DatabaseError
-from gateway.errors import GatewayError, Unauthenticated
+from gateway.errors import BadRequest, GatewayError, Unauthenticated
 from gateway.files.file_store import FileMissing
 from gateway.types import Principal
 
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 RETRY = 2.0
 """Seconds after which a step that failed for want of a database or a store of files is tried again."""
+AFTER_BUG = 60.0
 
 Stop = Literal["cancelled", "expired", "lost", "released"]
 
@@ -90,11 +91,23 @@ class BatchRun:
             log.warning("batch %s is put off: %s", self.batch.id, error)
             await asyncio.sleep(RETRY)
         except Exception:
-            log.exception("batch %s is put off", self.batch.id)
-            await asyncio.sleep(RETRY)
+            log.exception("batch %s is put off, or has failed", self.batch.id)
+            await self._give_up()
         finally:
             if self._writer is not None:
                 await self._writer.aclose()
+
+    async def _give_up(self) -> None:
+        """A bug: what cannot be read fails, what runs already goes on a while later."""
+        if self.batch.status != "validating":
+            await asyncio.sleep(AFTER_BUG)
+            return
+        try:
+            await self._fail(
+                [_problem("internal_error", "The gateway failed on this input. Its log has the reason.")]
+            )
+        except (DatabaseError, LeaseLost):
+            await asyncio.sleep(RETRY)
 
     async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
         self._step = step = asyncio.create_task(work)
@@ -130,6 +143,9 @@ class BatchRun:
         )
         try:
             checked = await validation.of(self._host.files().read(batch.tenant, batch.input_file_id))
+        except BadRequest as error:
+            await self._fail([_problem("invalid_request", error.message)])
+            return
         except FileMissing:
             message = f"The input file '{batch.input_file_id}' does not exist any more."
             await self._fail([_problem("invalid_request", message, "input_file_id")])

@@ -49,9 +49,14 @@ def read_lines(data: bytes, endpoint: str) -> list[InputLine | LineError | None]
 
 def _read(line: bytes, endpoint: str) -> InputLine | LineError:
     try:
-        value = orjson.loads(line)
+        return _parsed(orjson.loads(line), endpoint)
     except orjson.JSONDecodeError as error:
         return LineError("invalid_json_line", f"This line is not valid JSON: {error}.")
+    except orjson.JSONEncodeError:
+        return LineError("invalid_json_line", "This line is nested too deep. Send flatter JSON.")
+
+
+def _parsed(value: Json, endpoint: str) -> InputLine | LineError:
     if not isinstance(value, dict):
         return LineError("invalid_json_line", "This line is no JSON object.")
     if (wrong := next(_wrong(value, endpoint), None)) is not None:
@@ -68,7 +73,7 @@ def _read(line: bytes, endpoint: str) -> InputLine | LineError:
 
 def _wrong(value: dict[str, Json], endpoint: str) -> Iterator[LineError]:
     custom_id, body = value.get("custom_id"), value.get("body")
-    if not isinstance(custom_id, str) or not custom_id or len(custom_id) > LONGEST_ID:
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= LONGEST_ID or "\0" in custom_id:
         yield LineError(
             "missing_required_parameter",
             f"Give each line a 'custom_id' of its own, a text of up to {LONGEST_ID} characters.",

@@ -48,7 +48,10 @@ def result_of(batch_id: str, line: Line, request_id: str, status: int, body: byt
     written = _written(batch_id, line, answer, None)
     if status >= 400:
         return LineResult(line.number, written, Sums(failed=1))
-    return LineResult(line.number, written, _sums(body))
+    try:
+        return LineResult(line.number, written, _sums(body))
+    except orjson.JSONDecodeError:
+        return failed(batch_id, line, "internal_error", "The answer to this request was no JSON.")
 
 
 def failed(batch_id: str, line: Line, code: str, message: str) -> LineResult:

@@ -16,7 +16,7 @@ from gateway.batches.host import LineAnswer, LineRequest
 from gateway.batches.input_lines import InputLine, LineError, read_lines
 from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.databases.database import Database
-from gateway.errors import GatewayError, Internal, UpstreamUnavailable
+from gateway.errors import BadRequest, GatewayError, Internal, UpstreamUnavailable
 from gateway.files.file_store import FileStore
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
@@ -81,7 +81,9 @@ class BatchHost:
     async def parse(self, tenant: str, data: bytes, endpoint: str) -> list[InputLine | LineError | None]:
         try:
             return await self._pool.run(tenant, PARSING, read_lines, data, endpoint)
-        except (PoolBusy, ProcessDied, TimeoutError) as error:
+        except TimeoutError:
+            raise BadRequest("The input takes too long to check. Send fewer values in it.") from None
+        except (PoolBusy, ProcessDied) as error:
             raise UpstreamUnavailable(f"The input could not be checked: {error!r}.") from error
 
     async def answer(self, asked: LineRequest) -> LineAnswer:

@@ -119,8 +119,14 @@ async def test_each_endpoint_answers_as_it_does_itself(
 
 BAD = {
     "not JSON": (b"{", "invalid_json_line", None),
+    "nested too deep": (
+        written(line("deep")).replace(b'"Hi"', b"[" * 600 + b"]" * 600),
+        "invalid_json_line",
+        None,
+    ),
     "not an object": (b"[]", "invalid_json_line", None),
     "no custom_id": ({**line("x1"), "custom_id": None}, "missing_required_parameter", "custom_id"),
+    "a custom_id with a NUL": ({**line("x"), "custom_id": "a\0b"}, "missing_required_parameter", "custom_id"),
     "another url": (line("x2", url="/v1/embeddings"), "url_mismatch", "url"),
     "another method": ({**line("x3"), "method": "GET"}, "invalid_request", "method"),
     "no body": ({**line("x4"), "body": None}, "missing_required_parameter", "body"),
