@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 from gateway.backends.answer_limits import AnswerLimits
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, UpstreamFailed
 from gateway.types import Call, Chunk
 
 
@@ -47,6 +47,91 @@ class ReadsPieces(AnswerDecoder, Protocol):
 
 def reads_pieces(decoder: AnswerDecoder) -> TypeGuard[ReadsPieces]:
     return hasattr(decoder, "pieces")
+
+
+Event = TypeVar("Event")
+Read = TypeVar("Read", covariant=True)
+
+
+class EventReader(Protocol[Read]):
+    """Cuts a stream's bytes into its events."""
+
+    passed_over: int
+    """What was no event since this was last set to 0: comments, empty lines."""
+
+    def feed(self, part: bytes) -> Sequence[Read]:
+        """Raises ``ValueError`` for bytes that are no such stream."""
+        ...
+
+
+class StreamDecoder(Generic[Event]):
+    """The base of decoders of streams whose events are translated one by one.
+
+    One bad event in an otherwise sound stream is not worth the answer: it is passed over, and noted in the receipt.
+    """
+
+    NONSENSE = (KeyError, TypeError, AttributeError, ValueError)
+    """What reading an event raises that is none of its API's."""
+
+    def __init__(self, backend: str, call: Call, events: EventReader[Event]) -> None:
+        self.has_content = False
+        self.error: GatewayError | None = None
+        self._backend = backend
+        self._call = call
+        self._events = events
+        self._limits = AnswerLimits(backend, call.request, call.policy.limits)
+        self._malformed = 0
+
+    @property
+    def done(self) -> bool:
+        """See ``AnswerDecoder``; some streams end with their connection only."""
+        return False
+
+    @property
+    def _whole(self) -> bool:
+        """Whether the answer has come to its end."""
+        raise NotImplementedError
+
+    def _chunks(self, event: Event) -> list[Chunk]:
+        """What one event says. Raises ``GatewayError``, or one of ``NONSENSE``."""
+        raise NotImplementedError
+
+    def feed(self, part: bytes) -> Sequence[Chunk]:
+        chunks: list[Chunk] = []
+        try:
+            for event in self._events.feed(part):
+                if self.done:
+                    break
+                try:
+                    fresh = self._chunks(event)
+                except self.NONSENSE:
+                    self._malformed += 1
+                    self._call.receipt.note("backend", malformed_events=self._malformed)
+                    fresh = []
+                # The role comes with the first of the content, so any delta is some of it.
+                if any(chunk.delta is not None for chunk in fresh):
+                    self.has_content = True
+                else:
+                    self._limits.pass_over()
+                chunks += fresh
+            if self._events.passed_over:
+                self._limits.pass_over(self._events.passed_over)
+                self._events.passed_over = 0
+        except ValueError as error:
+            self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.", code="upstream_malformed")
+        except GatewayError as error:
+            self.error = error
+        for chunk in chunks[:-1]:
+            chunk.more = True
+        return chunks
+
+    def finish(self) -> Sequence[Chunk]:
+        if not self._whole:
+            raise UpstreamFailed(
+                f"Backend '{self._backend}' ended its stream before the answer was complete.",
+                code="upstream_cut",
+            )
+        return ()
 
 
 class BodyDecoder:

@@ -5,91 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.backends import anthropic_errors
-from gateway.backends.answer_decoder import BodyDecoder
-from gateway.backends.answer_limits import AnswerLimits
+from gateway.backends.answer_decoder import BodyDecoder, StreamDecoder
 from gateway.backends.openai_errors import Outage
-from gateway.errors import GatewayError, UpstreamFailed
+from gateway.errors import UpstreamFailed
 from gateway.types import Call, Chunk
 from gateway.wire import sse
 from gateway.wire.anthropic.body_to_request import DIALECT
 from gateway.wire.anthropic.events_to_chunks import AnthropicChunkReader
 from gateway.wire.event_template import EventTemplate
 
-_NONSENSE = (KeyError, TypeError, AttributeError, ValueError)
 
-
-class AnthropicStreamDecoder:
+class AnthropicStreamDecoder(StreamDecoder[bytes]):
     """A stream, which ends at ``message_stop`` and nowhere else."""
 
     def __init__(self, backend: str, call: Call, outage: Outage) -> None:
-        self.has_content = False
-        self.error: GatewayError | None = None
-        self._backend = backend
-        self._call = call
+        super().__init__(backend, call, sse.EventReader())
         self._outage = outage
-        self._events = sse.EventReader()
         self._message = AnthropicChunkReader(native=call.request.speaks(DIALECT))
-        self._limits = AnswerLimits(backend, call.request, call.policy.limits)
         self._template = EventTemplate(self._message.read_event)
-        self._malformed = 0
 
     @property
     def done(self) -> bool:
         return self._message.done
 
-    def feed(self, part: bytes) -> Sequence[Chunk]:
-        chunks: list[Chunk] = []
-        try:
-            for data in self._events.feed(part):
-                if self._message.done:
-                    break
-                fresh = self._chunks(data)
-                if not fresh:
-                    self._limits.pass_over()
-                chunks += fresh
-            if self._events.passed_over:
-                self._limits.pass_over(self._events.passed_over)
-                self._events.passed_over = 0
-        except sse.EventTooLarge as error:
-            self.error = UpstreamFailed(f"Backend '{self._backend}' sent {error}.")
-        except GatewayError as error:
-            self.error = error
-        for chunk in chunks[:-1]:
-            chunk.more = True
-        # The role comes with the first of the content, so any delta is some of it.
-        self.has_content = self.has_content or any(chunk.delta is not None for chunk in chunks)
-        return chunks
+    _whole = done
 
     def finish(self) -> Sequence[Chunk]:
-        if not self._message.done:
-            raise UpstreamFailed(
-                f"Backend '{self._backend}' ended its stream before the answer was complete.",
-                code="upstream_cut",
-            )
+        super().finish()
         if not self._message.begun:
             raise UpstreamFailed(f"Backend '{self._backend}' sent an empty answer.", code="upstream_empty")
         return ()
 
-    def _chunks(self, data: bytes) -> list[Chunk]:
-        self._limits.read_event(data)
-        if (known := self._template.chunk(data)) is not None:
+    def _chunks(self, event: bytes) -> list[Chunk]:
+        self._limits.read_event(event)
+        if (known := self._template.chunk(event)) is not None:
             return [known]
-        try:
-            raw = self._limits.parsed(data)
-            if raw["type"] == "error":
-                raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
-            if raw["type"] == "content_block_start":
-                self._limits.begin_blocks()
-            chunks = [*self._message.read_event(raw)]
-        except _NONSENSE:
-            # One bad event in an otherwise sound stream is not worth the answer.
-            self._malformed += 1
-            self._call.receipt.note("backend", malformed_events=self._malformed)
-            return []
+        raw = self._limits.parsed(event)
+        if raw["type"] == "error":
+            raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
+        if raw["type"] == "content_block_start":
+            self._limits.begin_blocks()
+        chunks = [*self._message.read_event(raw)]
         if self._malformed and any(chunk.finish_reason == "tool_calls" for chunk in chunks):
             self._check_tool_calls()
         if len(chunks) == 1 and self.has_content:
-            self._template.learn(data, chunks[0])
+            self._template.learn(event, chunks[0])
         return chunks
 
     def _check_tool_calls(self) -> None:
@@ -115,7 +75,7 @@ class AnthropicBodyDecoder(BodyDecoder):
                 raise anthropic_errors.from_event(self._backend, raw.get("error"), self._outage)
             self._limits.begin_blocks(len(raw["content"]))
             chunks = [*AnthropicChunkReader(native=self._native).read_answer(raw)]
-        except _NONSENSE as error:
+        except StreamDecoder.NONSENSE as error:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' answered with something that is not a message; "
                 "the operator should check its base_url."

@@ -31,6 +31,8 @@ class MessageReader:
     """Finds the messages in a stream of bytes, however they are cut up."""
 
     def __init__(self) -> None:
+        self.passed_over = 0
+        """Of such a stream nothing is, as of server-sent events comments are."""
         self._rest = bytearray()
 
     @property
