@@ -78,8 +78,8 @@ async def test_a_path_that_is_not_served_names_what_is(gateway: Gateway) -> None
             openai.NotFoundError, match=r"Conversations API is not served.*previous_response_id"
         ):
             await client.conversations.create()
-        with pytest.raises(openai.NotFoundError, match="Images API is not served"):
-            await client.images.generate(model="fake", prompt="Hi")
+        with pytest.raises(openai.NotFoundError, match="API for fine-tuning is not served"):
+            await client.fine_tuning.jobs.list()
 
 
 async def test_no_log_shows_the_end_of_a_wrong_key(
