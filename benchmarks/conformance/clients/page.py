@@ -55,25 +55,42 @@ def cell(tried: Sequence[Tried], notes: Notes) -> str:
             missed.setdefault(notes.number(one.reason), []).append(one.kind)
     if not missed:
         return "yes"
-    kinds = [kind for some in missed.values() for kind in some]
-    if len(kinds) == len(tried):
-        return "no" + "".join(f" [{number}]" for number in missed)
-    without = ", ".join(f"{', '.join(some)} [{number}]" for number, some in missed.items())
-    return f"yes, not {without}"
+    without = "; ".join(f"{', '.join(kinds)} [{number}]" for number, kinds in missed.items())
+    return f"no: {without}" if sum(map(len, missed.values())) == len(tried) else f"yes, not {without}"
 
 
-def written(page: str) -> Mapping[str, Mapping[str, str]]:
-    """The cells of the table in ``page``, by client and feature, each reason in its note's place."""
-    body = page.partition(BEGIN)[2].partition(END)[0].strip()
-    rows = [line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("|")]
-    reasons = dict(line.split(". ", 1) for line in body.splitlines() if line[:1].isdigit() and ". " in line)
+Cells = Mapping[tuple[str, str, str], str]
+"""By client, feature and kind of backend: why not; empty for what works."""
+
+
+def written(page: str) -> Cells:
+    """What the table in ``page`` says."""
+    body = page.partition(BEGIN)[2].partition(END)[0].splitlines()
+    reasons = dict(line.split(". ", 1) for line in body if line[:1].isdigit())
+    (_, *clients), _, *rows = (line.strip("|").split("|") for line in body if line.startswith("|"))
     titles = {title: feature for feature, title in FEATURES.items()}
-    clients = rows[0] if rows else []
-    found: dict[str, dict[str, str]] = {client: {} for client in clients}
-    for title, *cells in rows[2:]:
+    found: dict[tuple[str, str, str], str] = {}
+    for title, *cells in rows:
         for client, told in zip(clients, cells, strict=True):
-            found[client][titles[title]] = _spelled(told, reasons)
+            if told.strip() == "–":
+                continue
+            works = told.strip().partition(" not ")[0].startswith("yes")
+            missed = (
+                {}
+                if told.strip() == "yes"
+                else _missed(told.partition("not " if works else "no: ")[2], reasons)
+            )
+            for kind in KINDS:
+                found[client.strip(), titles[title.strip()], kind] = missed.get(kind, "")
     return found
+
+
+def _missed(told: str, reasons: Mapping[str, str]) -> dict[str, str]:
+    missed: dict[str, str] = {}
+    for some in told.strip().split("; "):
+        kinds, _, number = some.rstrip("]").partition(" [")
+        missed |= dict.fromkeys(kinds.split(", "), reasons[number])
+    return missed
 
 
 def put(text: str, page: Path = PAGE) -> None:
@@ -83,27 +100,31 @@ def put(text: str, page: Path = PAGE) -> None:
 
 
 def differences(reports: Iterable[Report], page: str) -> list[str]:
-    """Where what was found is not what ``page`` says."""
+    """Where what was found is not what ``page`` says, of the kinds that were tried."""
     known = written(page)
-    found = written(f"{BEGIN}\n\n{table(list(reports))}\n\n{END}")
+    found = {
+        (report.client, one.feature, one.kind): "" if one.works else _short(one.reason)
+        for report in reports
+        for one in report.tried
+    }
     return [
-        f"{client}: {feature}: {told!r}, and the page says {known.get(client, {}).get(feature)!r}"
-        for client, cells in found.items()
-        for feature, told in cells.items()
-        if known.get(client, {}).get(feature) != told
+        f"{', '.join(key)}: {reason or 'works'!r}, and the page says {known.get(key, 'nothing') or 'works'!r}"
+        for key, reason in found.items()
+        if known.get(key) != reason
     ]
-
-
-def _spelled(told: str, reasons: Mapping[str, str]) -> str:
-    for number, reason in reasons.items():
-        told = told.replace(f"[{number}]", f"({reason})")
-    return told
 
 
 def _short(reason: str) -> str:
     """One reason for one refusal, however a client puts it: from where the gateway's own words begin."""
     words = reason
-    for mark in ("'message': \"", "'message': '", "Error code: 400 - ", "Error: 400 ", "Error: "):
+    for mark in (
+        '"message":"',
+        "'message': \"",
+        "'message': '",
+        "Error code: 400 - ",
+        "Error: 400 ",
+        "Error: ",
+    ):
         if mark in words:
             words = words.partition(mark)[2]
             break

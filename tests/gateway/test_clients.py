@@ -1,0 +1,87 @@
+"""Client libraries as they are, against scripted providers: what ``docs/clients.md`` says of them is so.
+
+Where a client is not installed its tests are skipped; in CI they fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.conformance.clients import page
+from benchmarks.conformance.clients.catalogue import CLIENTS, Client
+from benchmarks.conformance.clients.features import FEATURES
+from benchmarks.conformance.clients.page import Notes, cell
+from benchmarks.conformance.clients.tried import KINDS, Report, Tried, try_out
+from benchmarks.conformance.stack import Stack, running
+from tests.conformance import scripted_stack
+
+QUICK = [name for name in FEATURES if name not in ("retry", "responses-compact")]
+"""What does not sleep."""
+
+
+@pytest.fixture(scope="module")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with scripted_stack(tmp_path_factory.mktemp("clients")) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Stack]:
+    with running() as stack:
+        yield stack
+
+
+# Each of the official clients, with the providers whose APIs differ most from the one that it speaks.
+@pytest.mark.parametrize(
+    ("script", "kinds"), [("openai_python.py", ["gemini"]), ("anthropic_python.py", ["bedrock"])]
+)
+def test_the_official_clients(scripted: Stack, script: str, kinds: list[str]) -> None:
+    [client] = [client for client in CLIENTS if client.script == script]
+    assert _wrong(try_out(client, scripted, kinds, QUICK)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
+def test_every_client_with_every_kind_of_backend(whole: Stack, client: Client) -> None:
+    if why := client.missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(why)
+        pytest.skip(why)
+    assert _wrong(try_out(client, whole)) == []
+
+
+def _wrong(report: Report) -> list[str]:
+    assert report.tried
+    return report.faults + page.differences([report], page.PAGE.read_text())
+
+
+def test_the_table_is_read_as_it_is_written() -> None:
+    works = [Tried(kind, "models", True) for kind in KINDS]
+    some = [
+        Tried(kind, "chat", kind != "azure", "Error code: 400 - It has none. Ask another.") for kind in KINDS
+    ]
+    none = [Tried(kind, "errors", False, "no" if kind == "gemini" else "never") for kind in KINDS]
+    report = Report("Some client", {"some": "1.0"}, (*works, *some, *none))
+    text = f"{page.BEGIN}\n\n{page.table([report])}\n\n{page.END}"
+    assert page.differences([report], text) == []
+    read = page.written(text)
+    assert read["Some client", "models", "bundled"] == ""
+    assert read["Some client", "chat", "azure"] == "It has none"
+    assert (read["Some client", "errors", "gemini"], read["Some client", "errors", "azure"]) == (
+        "no",
+        "never",
+    )
+    broken = Report("Some client", {}, (Tried("azure", "models", False, "it broke", is_fault=True),))
+    assert page.differences([broken], text) == [
+        "Some client, models, azure: 'it broke', and the page says 'works'"
+    ]
+    assert broken.faults == ["Some client, azure: models: it broke"]
+
+
+def test_a_cell_names_the_kinds_that_do_not_work() -> None:
+    tried = [Tried(kind, "chat", kind != "bundled", "no pictures") for kind in KINDS]
+    assert cell(tried, Notes()) == "yes, not bundled [1]"
+    assert cell([], Notes()) == ""
