@@ -59,6 +59,7 @@ def app() -> Starlette:
         routes=[
             Route("/v1/chat/completions", _chat, methods=["POST"]),
             Route("/v1/embeddings", _embeddings, methods=["POST"]),
+            Route("/v1/audio/transcriptions", _transcription, methods=["POST"]),
             Route("/v1/models", _models),
         ],
         exception_handlers={Refused: _refuse},
@@ -89,6 +90,15 @@ async def _embeddings(request: Request) -> Response:
     return _json(
         {"id": f"emb_{said.new_id()}", "object": "list", "data": data, "model": EMBEDDER, "usage": usage}
     )
+
+
+async def _transcription(request: Request) -> Response:
+    _check_key(request)
+    form = await request.form()
+    if form.get("model") != MODEL or not form.get("file"):
+        raise _invalid(["body", "file"], "Field required")
+    usage = {"prompt_audio_seconds": 1, "prompt_tokens": 4, "completion_tokens": 5, "total_tokens": 9}
+    return _json({"model": MODEL, "text": said.TEXT, "language": None, "segments": [], "usage": usage})
 
 
 async def _chat(request: Request) -> Response:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from benchmarks.conformance.providers import openai_media as media
 from benchmarks.conformance.providers import said
 from benchmarks.conformance.providers.openai_chat import chat
 from benchmarks.conformance.providers.openai_completions import completions
@@ -44,6 +45,10 @@ def app() -> Starlette:
             Route("/v1/chat/completions", refusing(chat), methods=["POST"]),
             Route("/v1/completions", refusing(completions), methods=["POST"]),
             Route("/v1/embeddings", refusing(_embeddings), methods=["POST"]),
+            Route("/v1/audio/speech", refusing(media.speech), methods=["POST"]),
+            Route("/v1/audio/transcriptions", refusing(media.transcription), methods=["POST"]),
+            Route("/v1/images/generations", refusing(media.picture), methods=["POST"]),
+            Route("/v1/rerank", refusing(media.ranks), methods=["POST"]),
             Route("/v1/models", refusing(_models)),
             Route("/v1/models/{model}", refusing(_model)),
         ]

@@ -1,10 +1,13 @@
 // Vercel's AI SDK, by chat completions, responses and Anthropic's messages.
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAI } from "@ai-sdk/openai";
-import { APICallError, Output, RetryError, embedMany, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
+import {
+  APICallError, Output, RetryError, embedMany, generateImage, generateSpeech, generateText, jsonSchema, stepCountIs,
+  streamText, tool, transcribe,
+} from "ai";
 import { z } from "zod";
 import {
-  IMPATIENCE_MS, KEY, LONG, Lacks, PICTURE, QUESTION, SEEN, SLOW, URL, WEATHER,
+  IMPATIENCE_MS, KEY, LONG, Lacks, PICTURE, QUESTION, SEEN, SLOW, SOUND, URL, WEATHER,
   busy, fails, feature, run, same, truth,
 } from "./script.mjs";
 
@@ -125,6 +128,19 @@ feature("embeddings", async ({ embedder }) => {
   const made = await embedMany({ model: openai.embedding(embedder), values: ["One", "Two"], maxRetries: 0 });
   same(2, made.embeddings.length, "the vectors");
   truth(made.usage.tokens, "no usage");
+});
+
+feature("transcription", async ({ model }) =>
+  (await transcribe({ model: openai.transcription(model), audio: SOUND, maxRetries: 0 })).text);
+
+feature("speech", async ({ model }) => {
+  const made = await generateSpeech({ model: openai.speech(model), text: "Hello.", voice: "alloy", maxRetries: 0 });
+  truth(made.audio.uint8Array.length, "no sound");
+});
+
+feature("images", async ({ model }) => {
+  const made = await generateImage({ model: openai.image(model), prompt: "A fox.", maxRetries: 0 });
+  same(1, made.images.length, "the pictures");
 });
 
 feature("errors", async ({ model }) => {

@@ -1,9 +1,9 @@
 // OpenAI's client for Node.
-import OpenAI from "openai";
+import OpenAI, { toFile } from "openai";
 import { zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
 import {
-  IMPATIENCE_MS, KEY, LONG, Lacks, PICTURE, QUESTION, SCHEMA, SEEN, SLOW, URL, WEATHER,
+  IMPATIENCE_MS, KEY, LONG, Lacks, PICTURE, QUESTION, SCHEMA, SEEN, SLOW, SOUND, URL, WEATHER,
   busy, fails, feature, run, same, truth,
 } from "./script.mjs";
 
@@ -236,6 +236,55 @@ feature("embeddings", async ({ embedder }) => {
 
 feature("moderations", async () => {
   same(false, (await client.moderations.create({ input: "Good morning." })).results[0].flagged, "flagged");
+});
+
+feature("files", async () => {
+  const content = '{"a": 1}\n';
+  const made = await client.files.create({ file: await toFile(Buffer.from(content), "a.jsonl"), purpose: "user_data" });
+  same([content.length, "a.jsonl"], [made.bytes, made.filename], "the file");
+  const listed = [];
+  for await (const one of client.files.list()) listed.push(one.id);
+  truth(listed.includes(made.id), "it is not in the list");
+  same(content, await (await client.files.content(made.id)).text(), "its content");
+  truth((await client.files.delete(made.id)).deleted, "it was not deleted");
+});
+
+feature("batches", async ({ model }) => {
+  const body = { model, messages: ASK, max_completion_tokens: 64, temperature: 0 };
+  const lines = ["line-0", "line-1"].map((custom_id) =>
+    JSON.stringify({ custom_id, method: "POST", url: "/v1/chat/completions", body }));
+  const file = await toFile(Buffer.from(`${lines.join("\n")}\n`), "lines.jsonl");
+  const given = await client.files.create({ file, purpose: "batch" });
+  let batch = await client.batches.create({
+    input_file_id: given.id, endpoint: "/v1/chat/completions", completion_window: "24h",
+  });
+  for (let i = 0; i < 600 && ["validating", "in_progress", "finalizing"].includes(batch.status); i++) {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    batch = await client.batches.retrieve(batch.id);
+  }
+  same("completed", batch.status, "status");
+  const output = await (await client.files.content(batch.output_file_id)).text();
+  const told = output.trim().split("\n").map((line) => JSON.parse(line));
+  same(["line-0", "line-1"], told.map((line) => line.custom_id).sort(), "the lines");
+  same([200, 200], told.map((line) => line.response.status_code), "their statuses");
+});
+
+feature("transcription", async ({ model }) =>
+  (await client.audio.transcriptions.create({ model, file: await toFile(SOUND, "a.wav") })).text);
+
+feature("speech", async ({ model }) => {
+  const response = await client.audio.speech.create({ model, voice: "alloy", input: "Hello." });
+  truth((await response.arrayBuffer()).byteLength, "no sound");
+});
+
+feature("images", async ({ model }) => {
+  same(2, (await client.images.generate({ model, prompt: "A fox.", n: 2 })).data.length, "the pictures");
+});
+
+feature("rerank", async ({ model }) => {
+  // The library has no method for it, and sends it all the same.
+  const body = { model, query: "A fox?", documents: ["A hen.", "A fox."] };
+  same(2, (await client.post("/rerank", { body })).results.length, "the ranks");
 });
 
 feature("errors", async ({ model }) => {

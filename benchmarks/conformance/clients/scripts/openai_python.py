@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import openai
@@ -16,6 +17,7 @@ from script import (
     SCHEMA,
     SEEN,
     SLOW,
+    SOUND,
     URL,
     WEATHER,
     Asked,
@@ -311,6 +313,68 @@ def embeddings(asked: Asked) -> None:
 def moderations(asked: Asked) -> None:
     [found] = client.moderations.create(input="Good morning.").results
     same(False, found.flagged, "flagged")
+
+
+@feature("files")
+def files(asked: Asked) -> None:
+    content = b'{"a": 1}\n'
+    made = client.files.create(file=("a.jsonl", content), purpose="user_data")
+    same((len(content), "a.jsonl"), (made.bytes, made.filename), "the file")
+    true(made.id in [one.id for one in client.files.list()], "it is not in the list")
+    same(content, client.files.content(made.id).read(), "its content")
+    true(client.files.delete(made.id).deleted, "it was not deleted")
+
+
+@feature("batches")
+def batches(asked: Asked) -> None:
+    body = {"model": asked.model, "messages": ASK, "max_completion_tokens": 64, "temperature": 0}
+    lines = [
+        {"custom_id": f"line-{i}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for i in range(2)
+    ]
+    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    given = client.files.create(file=("lines.jsonl", content), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=given.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    for _ in range(600):
+        batch = client.batches.retrieve(batch.id)
+        if batch.status not in ("validating", "in_progress", "finalizing"):
+            break
+        time.sleep(0.1)
+    same("completed", batch.status, "status")
+    true(batch.output_file_id, "no output")
+    told = [json.loads(line) for line in client.files.content(batch.output_file_id or "").text.splitlines()]
+    same({"line-0", "line-1"}, {line["custom_id"] for line in told}, "the lines")
+    same([200, 200], [line["response"]["status_code"] for line in told], "their statuses")
+    true(batch.id in [one.id for one in client.batches.list()], "it is not in the list")
+
+
+@feature("transcription")
+def transcription(asked: Asked) -> str:
+    return client.audio.transcriptions.create(model=asked.model, file=("a.wav", SOUND)).text
+
+
+@feature("speech")
+def speech(asked: Asked) -> None:
+    with client.audio.speech.with_streaming_response.create(
+        model=asked.model, voice="alloy", input="Hello."
+    ) as response:
+        true(b"".join(response.iter_bytes()), "no sound")
+
+
+@feature("images")
+def images(asked: Asked) -> None:
+    made = client.images.generate(model=asked.model, prompt="A fox.", n=2)
+    same(2, len(made.data or ()), "the pictures")
+
+
+@feature("rerank")
+def rerank(asked: Asked) -> None:
+    """The library has no method for it, and sends it all the same."""
+    body = {"model": asked.model, "query": "A fox?", "documents": ["A hen.", "A fox."]}
+    found: Any = client.post("/rerank", cast_to=object, body=body)
+    same(2, len(found["results"]), "the ranks")
 
 
 @feature("errors")

@@ -9,6 +9,10 @@ export const WEATHER = "What is the weather in Paris? Use the tool.";
 export const PICTURE =
   "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mP8/x8AAwMCAO+ip1sAAAAASUVORK5CYII=";
 export const SEEN = "A picture of 68 bytes.";
+export const SOUND = Buffer.concat([
+  Buffer.from("RIFF\x2c\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0\x80\x3e\0\0\x02\0\x10\0data\x08\0\0\0", "latin1"),
+  Buffer.alloc(8),
+]);
 export const SCHEMA = {
   type: "object",
   properties: { city: { type: "string" } },

@@ -20,6 +20,14 @@ WEATHER = "What is the weather in Paris? Use the tool."
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mP8/x8AAwMCAO+ip1sAAAAASUVORK5CYII="
 """A PNG of 68 bytes."""
 SEEN = "A picture of 68 bytes."
+SOUND = b"".join(
+    (
+        b"RIFF\x2c\x00\x00\x00WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00",
+        b"\x40\x1f\x00\x00\x80\x3e\x00\x00\x02\x00\x10\x00data\x08\x00\x00\x00",
+        bytes(8),
+    )
+)
+"""A WAV of four samples."""
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
