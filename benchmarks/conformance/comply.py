@@ -84,7 +84,7 @@ def _counted(cases: list[dict]) -> int:
 
 def _kind(case: dict) -> str:
     """The same case has the same name in every dialect, after the dialect's."""
-    return case["id"].partition("-")[2]
+    return case["id"].removeprefix("chat-").removeprefix("anth-")
 
 
 def _run(python: str, dialect: str, url: str, key: str, model: str) -> list[dict]:

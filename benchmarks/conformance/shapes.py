@@ -234,6 +234,10 @@ _THEIR_TOOLS: Json = {
     "tools": [{"name": "get_weather", "input_schema": _SCHEMA}],
     "tool_choice": {"type": "any"},
 }
+_GREETED: Json = {
+    **_ASK,
+    "messages": [{"role": "assistant", "content": "How can I help?"}, *_ASK["messages"]],
+}
 _STREAM: Json = {"stream": True}
 _USAGE: Json = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -249,6 +253,7 @@ CASES = (
     Case("chat-logprobs", CHAT, _ASK | {"logprobs": True, "top_logprobs": 2}, _or_refused(_chat("stop"))),
     Case("chat-logprobs-stream", CHAT, _ASK | _STREAM | {"logprobs": True}, _or_refused(_chat_stream())),
     Case("chat-n", CHAT, _ASK | {"n": 2}, _or_refused(_chat("stop"))),
+    Case("chat-assistant-first", CHAT, _GREETED, _chat("stop")),
     Case("chat-no-messages", CHAT, {}, _openai_error),
     Case("chat-wrong-type", CHAT, {**_ASK, "temperature": "hot"}, _openai_error),
     Case("chat-wrong-key", CHAT, _ASK, _openai_error, {"authorization": "Bearer tg-wrong"}),

@@ -21,6 +21,7 @@ from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
+from gateway.wire.anthropic.thinking import with_thinking
 from gateway.wire.bedrock.request_to_body import FIELDS, HOTTEST, is_too_hot, write_request
 
 
@@ -66,6 +67,8 @@ class BedrockBackend:
         )
         if is_too_hot(asked):
             fitting.report_temperature(call, HOTTEST)
+        if "anthropic." in target.model:
+            asked = with_thinking(asked)
         answer = partial(self._answer, call, target.model)
         if self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, answer)

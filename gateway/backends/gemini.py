@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from urllib.parse import quote
 
@@ -19,7 +20,11 @@ from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
+from gateway.wire.anthropic.thinking import with_thinking
 from gateway.wire.gemini.request_to_body import FIELDS, write_request
+
+_THINKS = re.compile(r"(?:.*/)?gemini-(?:2\.5|[3-9]|\d\d)")
+"""Models that take a ``thinkingConfig``; others refuse it."""
 
 
 class GeminiBackend:
@@ -68,6 +73,8 @@ class GeminiBackend:
         asked = translating.prepared(
             self.name, call, target, FIELDS, api="Google's Gemini API", strict=self._strict
         )
+        if _THINKS.match(target.model):
+            asked = with_thinking(asked)
         answer = partial(self._answer, call, target.model)
         if self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, answer)

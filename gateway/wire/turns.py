@@ -19,6 +19,9 @@ from gateway.types import ChatRequest, Json
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,", re.ASCII)
 _URL = re.compile(r"[a-z][a-z0-9+.-]{1,15}://\S+", re.IGNORECASE)
 
+OPENING = "(You begin.)"
+"""What a user says before an assistant that speaks first, where an API demands that the user does."""
+
 MediaKind = Literal["image", "audio", "video", "file"]
 
 
@@ -103,7 +106,8 @@ def messages_of(request: ChatRequest) -> Sequence[Json]:
 
 
 def read_turns(messages: Sequence[Mapping[str, Json]]) -> tuple[list[Text], list[Turn]]:
-    """The system's texts, and the turns. Messages of one role that follow each other are one turn."""
+    """The system's texts, and the turns, of which a user's is the first. Messages of one role that follow each other
+    are one turn."""
     system: list[Text] = []
     turns: list[Turn] = []
     names: dict[str, str] = {}
@@ -136,6 +140,8 @@ def read_turns(messages: Sequence[Mapping[str, Json]]) -> tuple[list[Text], list
             turns.append(Turn(side, parts, more if isinstance(more, Mapping) else {}))
     if not turns:
         _invalid("messages", "should hold at least one message of a user that is not empty")
+    if turns[0].role == "assistant":
+        turns.insert(0, Turn("user", [Text(OPENING)]))
     return system, turns
 
 

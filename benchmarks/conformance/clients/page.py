@@ -131,4 +131,10 @@ def _short(reason: str) -> str:
     for end in ("\", 'type'", "', 'type'"):
         words = words.partition(end)[0]
     words = words.replace("\\'", "'").replace("|", "/").partition(". ")[0].rstrip(".")
+    words = re.sub(
+        r"The model '[^']*' is served by backend '[^']*'(?: of kind '[^']*')?,", "The model's backend,", words
+    )
+    words = words.replace("backend, which has", "backend has").replace(
+        "backend, whose provider has", "backend has"
+    )
     return re.sub(r"(?:\[\d+\](?:\.content)?)+", "[…]", words)

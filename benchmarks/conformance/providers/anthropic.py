@@ -271,6 +271,8 @@ async def _read(request: Request, known: Any, *required: str) -> Json:
     _known(asked["model"])
     if not asked["messages"]:
         raise _invalid("messages: at least one message is required")
+    if asked["messages"][0]["role"] == "assistant":
+        raise _invalid('messages: first message must use the "user" role')
     for i, message in enumerate(asked["messages"]):
         _check_turn(message, i)
     return asked

@@ -11,6 +11,7 @@ import orjson
 from gateway.errors import BadRequest
 from gateway.types import Json
 from gateway.wire.anthropic import ids
+from gateway.wire.turns import OPENING
 
 Block = dict[str, Json]
 
@@ -20,7 +21,8 @@ _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,", re.AS
 def write(messages: Sequence[Mapping[str, Json]]) -> tuple[list[Block], list[dict[str, Json]]]:
     """``system`` and ``messages``. Raises ``BadRequest`` for content that the API does not take.
 
-    Turns of one role that follow each other become one, as the results of parallel tool calls must come in one.
+    Turns of one role that follow each other become one, as the results of parallel tool calls must come in one. The
+    first must be a user's: before an assistant's there is ``OPENING``.
     """
     system: list[Block] = []
     turns: list[dict[str, Json]] = []
@@ -45,6 +47,8 @@ def write(messages: Sequence[Mapping[str, Json]]) -> tuple[list[Block], list[dic
     _trim_partial_answer(turns)
     if not turns:
         raise _invalid("messages", "should hold at least one message of a user that is not empty")
+    if turns[0]["role"] == "assistant":
+        turns.insert(0, {"role": "user", "content": [{"type": "text", "text": OPENING}]})
     return system, turns
 
 
