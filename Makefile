@@ -13,7 +13,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-all attack lint lock clean
+.PHONY: help setup serve test test-all clients attack lint lock clean
 
 # Not taken from the environment: some shells put the machine's name into HOST. TOLLGATE_HOST and the like are.
 HOST =
@@ -39,6 +39,7 @@ help:
 	@echo "make serve   install what is missing, start the gateway and its engine, print how to call them"
 	@echo "make test    install what is missing, run the tests but the slow ones: 7 minutes"
 	@echo "make test-all  make test, then the slow ones, and the numerics once more as on older processors"
+	@echo "make clients  install the client libraries of others that test-all tries (npm and pip)"
 	@echo "make attack  attack a running gateway in every way that has worked once, print what happened"
 	@echo "make lint    ruff and mypy"
 	@echo "make lock    resolve the dependencies afresh into constraints.txt"
@@ -82,6 +83,9 @@ test-all: test
 	ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 CC="cc -mno-avx512f" $(NUMERICS)
 	.venv/bin/python scripts/other_triton.py
 	.venv/bin/python -m benchmarks.conformance shapes
+
+clients: setup
+	@.venv/bin/python -m benchmarks.conformance.clients install
 
 attack: setup
 	@exec .venv/bin/python -m benchmarks.attacks $(ATTACKS)
