@@ -1,12 +1,13 @@
 """What callers feel of a batch: the time to the first token of a stream, without a batch and beside one.
 
-    python -m benchmarks.batches [--lines 5000] [--rate 20] [--utilization 0.5] [--repeats 1] [--json FILE]
+    python -m benchmarks.batches [--lines 5000] [--rate 20] [--utilization 0.5] [--slice 20] [--most 900] [--json FILE]
 
 A scripted server answers ``SLOTS`` requests at once and has the others wait in its own queue, first come first served:
-the first token after 50 ms, then one every 10 ms. Streams arrive at random (Poisson) at ``--rate`` a second, for
-``--quiet`` seconds, then while a batch of ``--lines`` runs, then again without one. The two quiet stretches are one
-sample; how far they differ from each other says what the machine does by itself. ``--as-requests`` sends what the
-lines ask as 64 plain requests at once instead, of another tenant: what a batch is there to avoid.
+the first token after 50 ms, then one every 10 ms. Streams arrive at random (Poisson) at ``--rate`` a second all the
+time. A batch of ``--lines`` runs for ``--slice`` seconds and is held for as long (``batches.enabled``), in
+turn, until it has ended or ``--most`` seconds are over: what else the machine does falls on both alike. The first
+seconds after each change count for neither. ``--as-requests`` sends what the lines ask as 64 plain requests at once
+instead, of another tenant, in the same slices: what a batch is there to avoid.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ FIRST, EACH, TOKENS = 0.05, 0.01, 20
 """Seconds to the first token and between tokens, and tokens of an answer."""
 KEY, OTHER = "tg-benchmark-batches", "tg-benchmark-others"
 PATH = "/v1/chat/completions"
+SETTLE = 3.0
+"""Seconds after a change that count for neither."""
 
 
 # The server.
@@ -193,63 +196,71 @@ def lines(count: int) -> bytes:
     )
 
 
-async def run_batch(http: aiohttp.ClientSession, count: int) -> dict[str, Any]:
-    """Until it has ended."""
+async def start_batch(http: aiohttp.ClientSession, count: int) -> str:
+    """Its id."""
     form = aiohttp.FormData({"purpose": "batch"})
     form.add_field("file", lines(count), filename="input.jsonl")
     async with http.post("/v1/files", data=form) as answer:
         file = (await answer.json())["id"]
     asked = {"input_file_id": file, "endpoint": PATH, "completion_window": "24h"}
     async with http.post("/v1/batches", json=asked) as answer:
-        batch = await answer.json()
-    while batch["status"] not in ("completed", "failed", "expired", "cancelled"):
-        await asyncio.sleep(0.5)
-        async with http.get(f"/v1/batches/{batch['id']}") as answer:
-            batch = await answer.json()
-    return dict(batch)
+        return str((await answer.json())["id"])
 
 
-async def run_requests(http: aiohttp.ClientSession, count: int, at_once: int = 64) -> dict[str, Any]:
-    """The same questions as plain requests."""
-    waiting = iter(lines(count).splitlines())
-    headers = {"authorization": f"Bearer {OTHER}"}
-    done = 0
+class Requests:
+    """The same questions as plain requests, 64 at once."""
 
-    async def worker() -> None:
-        nonlocal done
-        for line in waiting:
-            async with http.post(PATH, json=orjson.loads(line)["body"], headers=headers) as answer:
+    def __init__(self, http: aiohttp.ClientSession, count: int) -> None:
+        self._http = http
+        self._waiting = iter(lines(count).splitlines())
+        self._workers: list[asyncio.Task[None]] = []
+        self.done = 0
+
+    async def run(self, *, on: bool) -> None:
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+        self._workers = [asyncio.create_task(self._work()) for _ in range(64 if on else 0)]
+
+    async def _work(self) -> None:
+        headers = {"authorization": f"Bearer {OTHER}"}
+        for line in self._waiting:
+            async with self._http.post(PATH, json=orjson.loads(line)["body"], headers=headers) as answer:
                 await answer.read()
-                done += answer.status == 200
-
-    await asyncio.gather(*(worker() for _ in range(at_once)))
-    return {"status": "completed", "request_counts": {"completed": done}}
+                self.done += answer.status == 200
 
 
-async def measure(port: int, options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    random = Random(seed)
-    timeout = aiohttp.ClientTimeout(total=None)
+async def measure(port: int, folder: Path, upstream: int, options: argparse.Namespace) -> dict[str, Any]:
+    random = Random(0)
     connector = aiohttp.TCPConnector(limit=0)
+    found = {True: Sample(), False: Sample()}
     async with aiohttp.ClientSession(
         f"http://127.0.0.1:{port}",
         headers={"authorization": f"Bearer {KEY}"},
-        timeout=timeout,
+        timeout=aiohttp.ClientTimeout(total=None),
         connector=connector,
     ) as http:
-        async with load(http, options.rate, random):
-            await asyncio.sleep(3)
-        quiet = []
-        async with load(http, options.rate, random) as sample:
-            await asyncio.sleep(options.quiet)
-        quiet.append(sample)
-        began = time.perf_counter()
-        async with load(http, options.rate, random) as beside:
-            run = run_requests if options.as_requests else run_batch
-            batch = await run(http, options.lines)
-        seconds = time.perf_counter() - began
-        async with load(http, options.rate, random) as sample:
-            await asyncio.sleep(options.quiet)
-        quiet.append(sample)
+        requests = Requests(http, options.lines) if options.as_requests else None
+        name = "" if requests is not None else await start_batch(http, options.lines)
+        began, on, done, slices = time.perf_counter(), False, 0, 0
+        while time.perf_counter() - began < options.most and done < options.lines:
+            async with load(http, options.rate, random):
+                write(folder, upstream, options, on=on)
+                if requests is not None:
+                    await requests.run(on=on)
+                await asyncio.sleep(SETTLE)
+            async with load(http, options.rate, random) as sample:
+                await asyncio.sleep(options.slice)
+            found[on] += sample
+            slices += 1
+            if requests is not None:
+                done = requests.done
+            else:
+                async with http.get(f"/v1/batches/{name}") as answer:
+                    done = (await answer.json())["request_counts"]["completed"]
+            on = not on
+        if requests is not None:
+            await requests.run(on=False)
         async with http.get("/metrics", headers={"authorization": "Bearer metrics-token"}) as answer:
             page = await answer.text()
     runs = {
@@ -258,17 +269,22 @@ async def measure(port: int, options: argparse.Namespace, seed: int) -> dict[str
         if name.startswith("tollgate_batch_line_runs_total{")
     }
     return {
-        "quiet": sum(quiet, Sample()).told(),
-        "quiet_by_itself": [one.told()["ttft_p99_ms"] for one in quiet],
-        "beside": beside.told(),
-        "batch": batch["status"],
-        "completed": batch["request_counts"]["completed"],
-        "seconds": seconds,
+        "held": found[False].told(),
+        "beside": found[True].told(),
+        "lines": done,
+        "slices": slices,
+        "seconds": time.perf_counter() - began,
         "runs": runs,
     }
 
 
-def policy(port: int, options: argparse.Namespace) -> dict[str, Any]:
+def write(folder: Path, upstream: int, options: argparse.Namespace, *, on: bool) -> None:
+    fresh = folder / "gateway.yaml.new"
+    fresh.write_text(yaml.safe_dump(policy(upstream, options, on=on)))
+    fresh.replace(folder / "gateway.yaml")
+
+
+def policy(port: int, options: argparse.Namespace, *, on: bool) -> dict[str, Any]:
     def key(text: str, name: str) -> dict[str, Any]:
         return {"id": name, "sha256": sha256(text.encode()).hexdigest(), "tenant": name}
 
@@ -279,7 +295,7 @@ def policy(port: int, options: argparse.Namespace) -> dict[str, Any]:
         },
         "models": {"m": {"targets": [{"backend": "up", "model": "m"}]}},
         "keys": [key(KEY, "callers"), key(OTHER, "others")],
-        "batches": {"max_utilization": options.utilization},
+        "batches": {"enabled": on or options.as_requests, "max_utilization": options.utilization},
     }
 
 
@@ -287,9 +303,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--lines", type=int, default=5000)
     parser.add_argument("--rate", type=float, default=20.0)
-    parser.add_argument("--quiet", type=float, default=60.0)
+    parser.add_argument("--slice", type=float, default=20.0)
+    parser.add_argument("--most", type=float, default=900.0)
     parser.add_argument("--utilization", type=float, default=0.5)
-    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--as-requests", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
@@ -297,30 +313,28 @@ def main() -> None:
     if options.serve is not None:
         asyncio.run(Server(SLOTS).serve(options.serve))
         return
-    found = []
     cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory(prefix="tollgate-") as name, ExitStack() as stack:
         folder, upstream, port = Path(name), free_port(), free_port()
-        (folder / "gateway.yaml").write_text(yaml.safe_dump(policy(upstream, options)))
+        write(folder, upstream, options, on=True)
         here = [sys.executable, "-m", "benchmarks.batches", "--serve", str(upstream)]
         stack.enter_context(running(here, cores=cores))
         env = {"TOLLGATE_STATE_DIR": str(folder / "state"), "TOLLGATE_METRICS_TOKEN": "metrics-token"}
         argv = [sys.executable, "-m", "gateway", "serve", "--policies", str(folder), "--port", str(port)]
         stack.enter_context(running(argv, cores=cores, env=env))
         wait_for(port, "/readyz")
-        for repeat in range(options.repeats):
-            one = asyncio.run(measure(port, options, repeat))
-            found.append(one)
-            quiet, beside = one["quiet"], one["beside"]
-            rise = beside["ttft_p99_ms"] / quiet["ttft_p99_ms"] - 1
-            print(
-                f"TTFT p50 {quiet['ttft_p50_ms']:.1f} ms, p99 {quiet['ttft_p99_ms']:.1f} ms without a batch "
-                f"({', '.join(f'{p99:.1f}' for p99 in one['quiet_by_itself'])} before and after); p50 "
-                f"{beside['ttft_p50_ms']:.1f} ms, p99 {beside['ttft_p99_ms']:.1f} ms beside it: {100 * rise:+.1f} %. "
-                f"{one['completed']} of {options.lines} lines in {one['seconds']:.0f} s, runs {one['runs']}; "
-                f"{quiet['failed'] + beside['failed']} streams failed",
-                flush=True,
-            )
+        found = asyncio.run(measure(port, folder, upstream, options))
+    held, beside = found["held"], found["beside"]
+    for share in ("p50", "p99"):
+        before, after = held[f"ttft_{share}_ms"], beside[f"ttft_{share}_ms"]
+        print(
+            f"TTFT {share} {before:.1f} ms held, {after:.1f} ms beside it: {100 * (after / before - 1):+.1f} %"
+        )
+    print(
+        f"{found['lines']} of {options.lines} lines in {found['seconds']:.0f} s, half of them held; "
+        f"runs {found['runs']}; "
+        f"{held['streams']} and {beside['streams']} streams, {held['failed'] + beside['failed']} failed"
+    )
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 
