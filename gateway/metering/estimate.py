@@ -251,18 +251,17 @@ def declared_cap(params: Mapping[str, Json]) -> int | None:
 
 
 def measure(request: ChatRequest, model: str = "") -> tuple[float, int]:
-    """The tokens of the prompts' text at ``CHARACTERS_PER_TOKEN``, and those given as token ids.
-
-    Media count by the rule of ``model``, as its provider calls it.
+    """The tokens of the prompts' text at ``CHARACTERS_PER_TOKEN``, and those that are known otherwise: given as token
+    ids, or of media, by the rule of ``model``, as its provider calls it.
     """
     if request.messages is not None:
-        text, reader = 3.0, MediaReader()
+        text, media = 3.0, _Media(model)
         for message in request.messages:
-            text += _message(message, model, reader)
+            text += _message(message, media)
         for name in ("tools", "functions", "response_format"):
             if given := request.params.get(name):
                 text += _json(given)
-        return text, 0
+        return text, math.ceil(media.tokens)
     given = request.prompt
     prompts = given if isinstance(given, list) else [given] if isinstance(given, str) else []
     if prompts and isinstance(prompts[0], int):
@@ -282,7 +281,20 @@ def _is_text(request: ChatRequest) -> bool:
     return all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts)
 
 
-def _message(message: Mapping[str, Json], model: str, reader: MediaReader) -> float:
+class _Media:
+    """Those of one request: what they come to has nothing to do with a tokenizer."""
+
+    __slots__ = ("_model", "_reader", "tokens")
+
+    def __init__(self, model: str) -> None:
+        self._model, self._reader = model, MediaReader()
+        self.tokens = 0.0
+
+    def add(self, part: Mapping[str, Json]) -> None:
+        self.tokens += self._reader.usual(part, self._model)
+
+
+def _message(message: Mapping[str, Json], media: _Media) -> float:
     tokens = float(MESSAGE_OVERHEAD)
     content = message.get("content")
     if type(content) is str and len(message) == 2 and "role" in message:  # nearly all of them
@@ -291,20 +303,23 @@ def _message(message: Mapping[str, Json], model: str, reader: MediaReader) -> fl
         tokens += _text(content)
     elif isinstance(content, list):
         for part in content:
-            tokens += _part(part, model, reader)
+            tokens += _part(part, media)
     for name in ("name", "tool_calls", "function_call", "refusal", "reasoning_content"):
         if given := message.get(name):
             tokens += _text(given) if isinstance(given, str) else _json(given)
     return tokens
 
 
-def _part(part: Json, model: str, reader: MediaReader) -> float:
+def _part(part: Json, media: _Media) -> float:
     if not isinstance(part, dict):
         return 0.0
     text = part.get("text")
     if isinstance(text, str):
         return _text(text)
-    return _json(part) if kind_of(part) is None else reader.usual(part, model)
+    if kind_of(part) is None:
+        return _json(part)
+    media.add(part)
+    return 0.0
 
 
 def _text(text: str) -> float:

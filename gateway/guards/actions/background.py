@@ -48,6 +48,8 @@ class ScanInput:
     """Characters that count together for a limit: a request's, or those of each choice of an answer."""
     unread: Sequence[str] = field(default=())
     """Why some of it cannot be scanned: ``token_ids``."""
+    no_text: Sequence[str] = ()
+    """What of it is no text at all: ``input_audio``, ``file`` …"""
 
 
 class BackgroundScans:
@@ -156,6 +158,8 @@ class BackgroundScan:
     async def run(self, given: ScanInput, turn: asyncio.Semaphore, slots: asyncio.Semaphore) -> None:
         """``turn`` is held during fast checks, one of ``slots`` during slower ones."""
         scans: list[BatchScan] = []
+        if given.no_text:
+            self.call.receipt.note(self._stage, unread=[*given.no_text])
         for inspection in self._inspections:
             for reason in given.unread:
                 inspection.missed(reason)

@@ -238,8 +238,13 @@ class Screening:
             began=round(self._began - self._call.started, 6),
             seconds=round(time.perf_counter() - self._began, 6),
             scanned=not any(inspection.unscanned for inspection in self._inspections),
-            unread=list(dict.fromkeys(self._texts.unread))[:16],
+            unread=_told(self._texts.unread),
         )
+
+
+def _told(unread: Sequence[str]) -> list[str]:
+    """Each kind of what was no text, for the receipt."""
+    return list(dict.fromkeys(unread))[:16]
 
 
 def _blocked(guard: Guard, message: str) -> Blocked:
@@ -278,4 +283,5 @@ def scan_input(request: ChatRequest) -> ScanInput:
         texts=[(text.text, text.origin) for text in texts.texts],
         lengths=[texts.characters],
         unread=[TOKEN_IDS] if TOKEN_IDS in texts.unread else [],
+        no_text=_told(texts.unread),
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.metering.estimate import Estimator
 from gateway.metering.media_tokens import FILE, USUAL_PAGES, MediaBounds, MediaReader, rule_of
+from gateway.types import Usage
 from tests.fakes import a_call, policy
 from tests.gateway.metering.files import coded, mp3, packed_pdf, pdf, wav
 
@@ -141,3 +142,17 @@ def test_estimates_of_requests_count_media_by_the_targets_model() -> None:
     )
     estimate = Estimator().estimate(a_call(policy_=rules, model="m", messages=messages))
     assert 960 + 2_580 < estimate.prompt < 1.5 * (960 + 2_580)
+
+
+def test_what_was_learned_of_a_tokenizer_says_nothing_of_media() -> None:
+    estimator = Estimator()
+    call = a_call(messages=({"role": "user", "content": "x" * 4000},))
+    for _ in range(50):
+        call.estimate = estimator.estimate(call)
+        estimator.learn(call, Usage(4000, 5))
+    text = estimator.estimate(call).prompt
+    assert text > 3_900
+    heard = a_call(
+        messages=({"role": "user", "content": [{"type": "text", "text": "x" * 4000}, sound(wav(60))]},)
+    )
+    assert estimator.estimate(heard).prompt == pytest.approx(text + 60 * 32, rel=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,23 @@ async def test_nobody_is_asked_whatever_the_callers_dialect(tmp_path: Path) -> N
         passed = await gateway.http.post("/v1/chat/completions", json={"model": "auto", **chats})
         assert passed.status_code == 200, passed.text
         assert len(up.asked) == 2, "the first step of the cascade was not asked"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("action", ["flag", "block"])
+async def test_the_receipt_says_what_guards_do_not_see(tmp_path: Path, action: str) -> None:
+    guards = {"secrets": {"on": ["input"], "action": action}}
+    say = {"type": "text", "text": "What is this?"}
+    async with serving(tmp_path / "p", served_policy("http://127.0.0.1:1/v1", guards=guards)) as gateway:
+        body = {"model": "fake", "messages": [{"role": "user", "content": [say, SOUND, FILE, PICTURE, FILE]}]}
+        answer = await gateway.http.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        path = f"/v1/requests/{answer.headers['x-request-id']}"
+        unread = None
+        async with asyncio.timeout(60):
+            while unread is None:
+                await asyncio.sleep(0.01)
+                found = await gateway.http.get(path)
+                if found.status_code == 200:
+                    unread = found.json()["stages"].get("guard_input", {}).get("unread")
+        assert unread == ["input_audio", "file", "image_url"]
