@@ -16,7 +16,7 @@ from benchmarks.conformance.stack import Stack
 
 BUNDLED = "bundled"
 KINDS = (BUNDLED, *(provider.kind for provider in SCRIPTED))
-PATIENCE_S = 900
+PATIENCE_S = 600
 
 
 @dataclass(frozen=True)

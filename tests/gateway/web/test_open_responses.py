@@ -77,6 +77,15 @@ CASES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], Any]] = {
         {},
         None,
     ),
+    "phases": (
+        [
+            {**said("assistant", "I should answer with the number."), "phase": "commentary"},
+            {**said("assistant", "Four."), "phase": "final_answer"},
+            said("user", "Once more?"),
+        ],
+        {},
+        None,
+    ),
     "everything": ([said("user", "?")], {"tools": TOOLS}, EVERYTHING),
     "schema": (
         [said("user", "?")],

@@ -223,4 +223,4 @@ def abort(asked: Asked) -> str:
 
 
 if __name__ == "__main__":
-    run("langchain-core", "langchain-openai", "langchain-anthropic")
+    run("langchain-core", "langchain-openai", "langchain-anthropic", "openai", "anthropic")

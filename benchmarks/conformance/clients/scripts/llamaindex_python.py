@@ -261,4 +261,6 @@ if __name__ == "__main__":
         "llama-index-llms-openai",
         "llama-index-llms-openai-like",
         "llama-index-llms-anthropic",
+        "openai",
+        "anthropic",
     )
