@@ -6,7 +6,6 @@ versions that stand here.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from benchmarks.conformance import tools
 
 SCRIPTS = Path(__file__).parent / "scripts"
-FOLDER = Path(os.environ.get("TOLLGATE_CLIENTS") or tools.FOLDER / "clients")
+FOLDER = tools.FOLDER / "clients"
 OLDEST_NODE = 20
 
 
