@@ -25,8 +25,8 @@ from openai import AsyncOpenAI
 from gateway.errors import BadRequest
 from gateway.web.spool import IN_MEMORY
 from gateway.web.upload import UploadedForm, receive_form
-from tests.fakes import FakeUpstream, Received, head, reply, sse, stream
-from tests.serving import KEY, Gateway, a_policy, serving
+from tests.fakes import Action, FakeUpstream, Received, head, reply, sse, stream
+from tests.serving import KEY, Gateway, RawConnection, a_policy, request, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -305,6 +305,18 @@ async def test_guards_read_its_texts_and_say_what_they_do_not(
     assert b"@example.com" not in sent["prompt"] + sent["new_field"]
     assert sent["file"] == SOUND
     assert (await stages(gateway, answer))["guard_input"]["unread"] == ["audio"]
+
+
+async def test_a_caller_that_leaves_stops_the_server(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.scripts = [(Action.HANG,)]
+    body = form(MODEL, FILE)
+    async with RawConnection(gateway.port) as wire:
+        kind = "multipart/form-data; boundary=x"
+        wire.send(request("POST", "/v1/audio/transcriptions", body, content_type=kind))
+        sent = await upstream.arrived()
+        assert received(sent)["file"] == b"RIFF"
+    async with asyncio.timeout(300):
+        await sent.left.wait()
 
 
 async def test_azures_path_names_the_model(gateway: Gateway, upstream: FakeUpstream) -> None:
