@@ -6,19 +6,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway import packages
 from gateway.findings import Finding, joined
 from gateway.pii.entities import is_tagged
-from gateway.sidecar.api import SidecarBusy, SidecarError, SidecarLoading
+from gateway.sidecar.api import SidecarBusy, SidecarError
 from gateway.sidecar.batcher import Batcher, text_cost
 from gateway.sidecar.config import SidecarConfig
 from gateway.sidecar.fair_thread import FairThread
 from gateway.sidecar.length_batcher import LengthBatcher
+from gateway.sidecar.models.model_handle import ModelHandle, fill, naming, required
 from gateway.sidecar.server import Response
 
 if TYPE_CHECKING:
@@ -33,37 +33,12 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_RETRY_PACKAGES = 2.0
-"""Seconds between two checks whether missing packages have been installed."""
 _MAX_TEXTS = 1024
 """In one request."""
 _CUT_INLINE = 2048
 """Characters that are cut into windows on the event loop, in a millisecond: waiting for a thread could take longer."""
 _HEADS_AT_ONCE = 16
 """Encodings that a head scores at once."""
-
-
-class ModelHandle(Generic[T]):
-    """A model that is loading, is ready, or could not be loaded."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.state = "loading"
-        self._value: T | None = None
-
-    def fill(self, value: T) -> None:
-        self._value = value
-        self.state = "ready"
-
-    def fail(self, why: str) -> None:
-        self.state = f"failed: {why}"
-
-    def get(self) -> T:
-        """Raises ``SidecarLoading``."""
-        if self._value is None:
-            what = "is still being loaded" if self.state == "loading" else self.state
-            raise SidecarLoading(f"'{self.name}' {what}")
-        return self._value
 
 
 class ModelRegistry:
@@ -154,7 +129,7 @@ class ModelRegistry:
                 slot.fail("its packages could not be installed")
 
         await packages.provide({module for _, needed, _ in jobs for module in needed}, failed=failed)
-        await asyncio.gather(*(self._fill(*job) for job in jobs))
+        await asyncio.gather(*(fill(*job, turn=self._one_at_a_time) for job in jobs))
         if all(slot.state == "ready" for slot in self._slots.values()):
             log.info("ready: %s", ", ".join(self._slots) or "nothing to load")
 
@@ -174,27 +149,13 @@ class ModelRegistry:
         if self._entities is not None:
             yield self._entities, packages.ENTITIES, self._load_entities
 
-    async def _fill(self, slot: ModelHandle[T], needed: tuple[str, ...], load: Callable[[], T]) -> None:
-        while absent := packages.missing(needed):
-            slot.fail(f"{', '.join(absent)} not installed; {packages.NO_GUARDS}")
-            await asyncio.sleep(_RETRY_PACKAGES)
-        async with self._one_at_a_time:
-            try:
-                slot.fill(await asyncio.to_thread(load))
-                return
-            except ImportError as error:
-                slot.fail(f"{error}; {packages.NO_GUARDS}")
-            except Exception as error:  # third-party models raise anything
-                slot.fail(str(error).strip().partition("\n")[0] or type(error).__name__)
-        log.error("'%s' cannot be used: %s", slot.name, slot.state.removeprefix("failed: "))
-
     def _load_embedder(self) -> Embedder:
         from gateway.sidecar.models import embedder, heads
         from gateway.sidecar.models.tagger import WEIGHTS, Tagger
 
         _set_threads(self._config.threads)
         name = self._config.embedder or "builtin"
-        with _named(name):
+        with naming(name):
             loaded = embedder.load(name)
         loaded.encode(["A first text takes longer than all others."])
         for path in sorted(self._config.heads_folder().glob("*.npz")):
@@ -235,7 +196,7 @@ class ModelRegistry:
         )
 
     def _embedding(self) -> Embedder:
-        return _required(self._embedder, "an embedder").get()
+        return required(self._embedder, "an embedder").get()
 
     async def _op_embed(self, texts: Sequence[str]) -> Response:
         return {}, b"".join(await self.embed(texts))
@@ -297,7 +258,7 @@ class ModelRegistry:
         others = [one for one in entities if one not in tagged]
         found: list[list[Finding]] = [[] for _ in texts]
         if others:
-            finder = _required(self._entities, "Presidio").get()
+            finder = required(self._entities, "Presidio").get()
 
             def find(text: str) -> list[Finding]:
                 return finder.find(text, language, others)
@@ -331,7 +292,7 @@ class ModelRegistry:
         ]
 
     async def _op_look_up(self, partition: str, question: str, budget: float, floor: float) -> Response:
-        index = _required(self._index, "a semantic cache").get()
+        index = required(self._index, "a semantic cache").get()
         look = await index.look_up(partition, question, budget=budget, floor=floor)
         hit = look.hit
         return {
@@ -343,12 +304,12 @@ class ModelRegistry:
     async def _op_remember(
         self, partition: str, question: str, key: str, ttl: float, payload: bytes = b""
     ) -> Response:
-        index = _required(self._index, "a semantic cache").get()
+        index = required(self._index, "a semantic cache").get()
         await index.remember(partition, question, payload, key=key, ttl=ttl)
         return {}, b""
 
     async def _op_forget(self, partition: str, key: str) -> Response:
-        await _required(self._index, "a semantic cache").get().forget(partition, key)
+        await required(self._index, "a semantic cache").get().forget(partition, key)
         return {}, b""
 
     async def _op_status(self) -> Response:
@@ -369,12 +330,6 @@ def _classify(slot: ModelHandle[TextClassifier], texts: Sequence[str]) -> list[M
     return slot.get().classify(texts)
 
 
-def _required(slot: ModelHandle[T] | None, what: str) -> ModelHandle[T]:
-    if slot is None:
-        raise SidecarError(f"this sidecar was started without {what}, as the policy did not need one")
-    return slot
-
-
 def _check_count(texts: Sequence[str]) -> None:
     if len(texts) > _MAX_TEXTS:
         raise SidecarBusy(f"{len(texts)} texts at once; at most {_MAX_TEXTS} are accepted")
@@ -383,22 +338,8 @@ def _check_count(texts: Sequence[str]) -> None:
 def _load_classifier(name: str) -> TextClassifier:
     from gateway.sidecar.models.classifier import TextClassifier
 
-    with _named(name):
+    with naming(name):
         return TextClassifier(name)
-
-
-@contextmanager
-def _named(model: str) -> Iterator[None]:
-    """Name the model in the libraries' errors, which often leave it out."""
-    if model.startswith(("/", "./", "../", "~")) and not Path(model).is_dir():
-        raise ValueError(f"there is no folder '{model}'")
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        message = str(error)
-        raise ValueError(
-            message if model in message.partition("\n")[0] else f"'{model}': {message}"
-        ) from error
 
 
 def _set_threads(threads: int) -> None:
