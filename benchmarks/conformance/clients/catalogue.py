@@ -41,7 +41,7 @@ class Client:
                 f"Node {OLDEST_NODE} or later is not installed (Debian, Ubuntu: apt-get install nodejs npm)"
             )
         if self.packages and self._installed() != "\n".join(self.packages):
-            return f"{self.packages[0]} is not installed: python -m benchmarks.conformance.clients install"
+            return f"{self.packages[0]} is not installed: make clients"
         return ""
 
     def command(self) -> list[str]:
