@@ -16,6 +16,7 @@ from gateway.policy.schema import (
     ToxicityGuard,
     WebhookGuard,
 )
+from gateway.policy.schema.any_guard import AnyGuard
 
 
 def warnings_of(policy: Policy) -> Iterator[Diagnostic]:
@@ -92,20 +93,36 @@ def unshared_state(policy: Policy, workers: int) -> Iterator[str]:
 
 def _remote_webhooks(policy: Policy) -> Iterator[Diagnostic]:
     """Servers that see what other guards keep from models elsewhere."""
-    hiding = [
-        name
+    hiding = {
+        name: guard
         for name, guard in policy.guards.items()
-        if isinstance(guard, PiiGuard | SecretsGuard) and guard.action in ("redact", "mask")
-    ]
+        if isinstance(guard, PiiGuard | SecretsGuard)
+        and guard.action in ("redact", "mask")
+        and "input" in guard.on
+    }
     for name, guard in policy.guards.items():
         if not isinstance(guard, WebhookGuard) or guard.local or "texts" in guard.model_fields_set:
             continue
-        if hiding and guard.format != "presidio":
+        if "input" not in guard.on or guard.format == "presidio":
+            continue
+        hides = next((one for one, other in hiding.items() if _may_meet(policy, guard, other)), None)
+        if hides is not None:
             yield Diagnostic(
                 ("guards", name),
-                f"its server sees what guard '{hiding[0]}' hides from models. Write 'texts: masked' (or 'texts: raw', "
+                f"its server sees what guard '{hides}' hides from models. Write 'texts: masked' (or 'texts: raw', "
                 "if that is meant, or 'local: true')",
             )
+
+
+def _may_meet(policy: Policy, one: AnyGuard, other: AnyGuard) -> bool:
+    """Whether both look after some model at some path. Patterns of tenants and keys are not compared."""
+    shared = any(
+        all(any(fnmatchcase(model, pattern) for pattern in guard.models) for guard in (one, other))
+        for model in policy.models
+    )
+    return shared and (
+        one.routes is None or other.routes is None or not {*one.routes}.isdisjoint(other.routes)
+    )
 
 
 def _remote_judges(policy: Policy) -> Iterator[Diagnostic]:

@@ -111,9 +111,8 @@ def _of(verdict: _Verdict, text: str) -> list[Finding]:
         return [changed] if changed is not None else []
     remedy = Remedy(action) if action is not None else None
     found = [
-        Finding(label(one.label), *span, one.score, remedy)
+        Finding(label(one.label), *within(one.start, one.end, text), one.score, remedy)
         for one in verdict.findings
-        if (span := within(one.start, one.end, text)) is not None
     ]
     if not found and remedy is not None:
         return [Finding(label(verdict.label), 0, len(text), 1.0, remedy)]
@@ -159,10 +158,13 @@ def same_number(answers: Sequence[_T], texts: Sequence[str]) -> list[tuple[_T, s
     return list(zip(answers, texts, strict=True))
 
 
-def within(start: int, end: int | None, text: str) -> tuple[int, int] | None:
-    """A span as far as it lies in ``text``, which ends there where ``end`` is None; None for an empty one."""
+def within(start: int, end: int | None, text: str) -> tuple[int, int]:
+    """A span as far as it lies in ``text``, which ends there where ``end`` is None.
+
+    All of it for a span that has nothing of it: a server that counts otherwise has found something all the same.
+    """
     behind = len(text) if end is None else min(end, len(text))
-    return (start, behind) if 0 <= start < behind else None
+    return (start, behind) if 0 <= start < behind else (0, len(text))
 
 
 def label(text: str) -> str:

@@ -133,9 +133,8 @@ def _analysis(asked: Question) -> Mapping[str, Json]:
 def _entities(texts: Sequence[str], body: bytes) -> list[list[Finding]]:
     return [
         [
-            Finding(label(one.entity_type), *span, one.score)
+            Finding(label(one.entity_type), *within(one.start, one.end, texts[0]), one.score)
             for one in _ENTITIES.validate_json(body, strict=True)
-            if (span := within(one.start, one.end, texts[0])) is not None
         ]
     ]
 
@@ -156,9 +155,7 @@ def _screened(texts: Sequence[str], body: bytes) -> list[list[Finding]]:
         return [[]]
     text = texts[0]
     found = [
-        Finding(label(one.detector_type), *span)
-        for one in answer.payload or ()
-        if (span := within(one.start, one.end, text)) is not None
+        Finding(label(one.detector_type), *within(one.start, one.end, text)) for one in answer.payload or ()
     ]
     located = {one.label for one in found}
     names = [label(one.detector_type) for one in answer.breakdown or () if one.detected]

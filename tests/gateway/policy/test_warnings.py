@@ -50,13 +50,19 @@ def test_warnings_of(tmp_path: Path, tenants: str, other: str, more: str, line: 
         ("{url: http://x.test/check, texts: raw}", False),
         ("{url: http://x.test/check, local: true}", False),
         ("{url: http://x.test/analyze, format: presidio}", False),
+        ("{url: http://x.test/check, on: [output]}", False),
+        ("{url: http://x.test/check, models: [other]}", False),
+        ("{url: http://x.test/check, models: ['*t*', m]}", True),
+        ("{url: http://x.test/check, routes: [/v1/embeddings]}", False),
     ],
 )
 def test_servers_that_see_what_is_hidden_from_models(tmp_path: Path, webhook: str, warned: bool) -> None:
     (tmp_path / "gateway.yaml").write_text(
         "version: 1\nbackends: {near: {kind: fake, script: [{reply: x}]}}\n"
-        "models: {m: {targets: [{backend: near, model: x}]}}\n"
-        f"guards:\n  pii: {{action: mask}}\n  webhook: {webhook}\n"
+        "models: {m: {targets: [{backend: near, model: x}]}, other: {targets: [{backend: near, model: x}]}}\n"
+        "guards:\n  cards: {kind: pii, on: [output], action: redact}\n"
+        "  pii: {action: mask, models: [m], routes: [/v1/chat/completions, /v1/messages]}\n"
+        f"  webhook: {webhook}\n"
     )
     told = [str(warning) for warning in load_policy(tmp_path, {}).warnings]
     assert ["what guard 'pii' hides from models" in one for one in told] == [True] * warned

@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.backends.poster import Poster
 from gateway.findings import Finding, Remedy
 from gateway.guards.scanners.covering import Covered, Private
 from gateway.guards.scanners.scanner import Unscanned
-from gateway.guards.scanners.webhook import FAILURES, PAUSE, Webhook
+from gateway.guards.scanners.webhook import FAILURES, FORMATS, PAUSE, Webhook
 from gateway.guards.scanners.webhook_formats import difference
 from gateway.policy.schema.webhook_guard import WebhookGuard
 from tests.fakes import reply
@@ -66,6 +67,21 @@ def test_findings_that_overlap_become_one_that_blocks_if_either_does() -> None:
     # What was to stand for a part does not stand for the whole.
     assert wide.with_other(Finding("plain", 5, 12)) == Finding("wide", 0, 12, 1.0, Remedy("redact"))
     assert wide.with_other(Finding("plain", 5, 8)) == Finding("wide", 0, 9, 1.0, redact)
+
+
+@pytest.mark.parametrize(("start", "end"), [(5, 2), (4, 4), (30, 40), (30, None), (17, 18)])
+def test_a_finding_at_a_place_that_the_text_lacks_counts_for_all_of_it(start: int, end: int | None) -> None:
+    text = "a text that is 17"
+    one: dict[str, Any] = {"start": start, "end": end}
+    ours = {"verdicts": [{"findings": [{"label": "x", "score": 0.9, **one}]}]}
+    told = {"action": "block"} | ours["verdicts"][0]
+    for answer in (ours, {"verdicts": [told]}):
+        ((found,),) = FORMATS["verdicts"].read([text], orjson.dumps(answer))
+        assert (found.start, found.end) == (0, len(text))
+    if end is not None:
+        analysed = [{"entity_type": "PERSON", "score": 0.9, **one}]
+        ((found,),) = FORMATS["presidio"].read([text], orjson.dumps(analysed))
+        assert (found.start, found.end) == (0, len(text))
 
 
 async def test_after_failures_it_is_asked_once_in_a_while_and_again_when_it_answers() -> None:
