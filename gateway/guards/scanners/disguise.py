@@ -16,6 +16,8 @@ MAX_READINGS = 6
 """Of one text, besides the plain one."""
 MAX_DECODED = 2_000
 """Characters of one reading."""
+COMMENTS = 3
+"""HTML comments of one text that are read by themselves, the longest."""
 LAYERS = 3
 """Of base64 within base64."""
 
@@ -33,13 +35,19 @@ _HEX = re.compile(r"(?<![0-9A-Fa-f])(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ ,:]?){12,}(?![
 _HEX_MARK = re.compile(r"0x|\\x|[ ,:]")
 _SHIFTED = re.compile(r"\brot-?13\b|\bcipher|\bvtaber\b|\bvafgehpgvbaf\b", re.IGNORECASE)
 _REVERSED = re.compile(r"\breversed?\b|\bbackwards?\b|\bsnoitcurtsni\b|\berongi\b|\btpmorp\b", re.IGNORECASE)
+_COMMON = ("the", "and", "you", "your", "this", "that", "with", "from", "all", "are", "were", "must")
+_COMMON_SHIFTED = re.compile(
+    rf"\b(?:{'|'.join(codecs.encode(word, 'rot13') for word in _COMMON)})\b", re.IGNORECASE
+)
+_COMMON_REVERSED = re.compile(rf"\b(?:{'|'.join(word[::-1] for word in _COMMON)})\b", re.IGNORECASE)
+"""Two such words are English in disguise, though nothing speaks of it."""
 _READABLE = re.compile(r"[A-Za-z]{2}[ ,.:;!?'\"\n-]+[A-Za-z]")
 
 
 def readings(text: str, words: Container[str]) -> Iterator[str]:
-    """Other ways to read ``text``, which is plain: leet and spaced letters as words, and what is decoded from
-    escapes, base64 (in up to ``LAYERS``), hex, ROT13 and reversal. At most ``MAX_READINGS``. ``words`` are known ones,
-    to find where words end.
+    """Other ways to read ``text``, which is plain: leet and spaced letters as words, what is decoded from escapes,
+    base64 (in up to ``LAYERS``), hex, ROT13 and reversal, and HTML comments, which people do not see. At most
+    ``MAX_READINGS``. ``words`` are known ones, to find where words end.
     """
     return islice(_all_readings(text, words), MAX_READINGS)
 
@@ -56,15 +64,27 @@ def _all_readings(text: str, words: Container[str]) -> Iterator[str]:
         read = plain(escaped)
         if _READABLE.search(read):
             yield read
+    yield from _comments(text)
     for run in _HEX.finditer(text):
         digits = _HEX_MARK.sub("", run[0])
         yield from _readable(bytes.fromhex(digits[: len(digits) // 2 * 2]))
     for run in _BASE64.finditer(text):
         yield from _from_base64(run[0])
-    if _SHIFTED.search(text):
+    if _SHIFTED.search(text) or _has_two(_COMMON_SHIFTED, text):
         yield codecs.encode(text[:MAX_DECODED], "rot13")
-    if _REVERSED.search(text):
+    if _REVERSED.search(text) or _has_two(_COMMON_REVERSED, text):
         yield text[-MAX_DECODED:][::-1]
+
+
+def _comments(text: str) -> list[str]:
+    """Also one that nothing ends, as browsers read it."""
+    found = [part.partition("-->")[0].strip() for part in text.split("<!--")[1:]]
+    longest = sorted((comment for comment in found if _READABLE.search(comment)), key=len, reverse=True)
+    return [comment[:MAX_DECODED] for comment in longest[:COMMENTS]]
+
+
+def _has_two(words: re.Pattern[str], text: str) -> bool:
+    return len({word[0].lower() for word in words.finditer(text)}) > 1
 
 
 def _from_base64(run: str) -> Iterator[str]:

@@ -1,7 +1,8 @@
 r"""Undoes escapes by which letters hide: percent signs, references of HTML, ``\u0069`` and ``\x69``.
 
-No encoder writes plain letters so; of spaces alone a few in a row make a sentence of what was one word. What else is
-escaped (accents in JSON, ``&lt;`` in documentation) is no disguise, and texts that have only that are left alone.
+No encoder writes plain letters and digits so; of spaces alone a few in a row make a sentence of what was one word.
+What else is escaped (accents in JSON, ``&lt;`` in documentation) is no disguise, and texts that have only that are
+left alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 FEWEST = 4
-"""Escaped letters and spaces that make a run."""
+"""Escaped letters, digits and spaces that make a run."""
 MOST_RUNS = 2
 """Of one text, the longest."""
 _GAP = 32
@@ -22,13 +23,13 @@ _AROUND = 40
 _LAYERS = 2
 """Escapes within escapes: ``%2569`` is ``%69``, and that an i."""
 
-_HEX = r"(?:20|4[1-9A-Fa-f]|5[0-9Aa]|6[1-9A-Fa-f]|7[0-9Aa])"
-_DECIMAL = r"(?:32|6[5-9]|[78]\d|90|9[7-9]|1[01]\d|12[0-2])"
+_HEX = r"(?:20|3\d|4[1-9A-Fa-f]|5[0-9Aa]|6[1-9A-Fa-f]|7[0-9Aa])"
+_DECIMAL = r"(?:32|4[89]|5[0-7]|6[5-9]|[78]\d|90|9[7-9]|1[01]\d|12[0-2])"
 _LETTER = re.compile(
     rf"%(?:25)?{_HEX}|%u00{_HEX}|&(?:amp;)?#(?:0{{0,4}}{_DECIMAL}|[xX]0{{0,4}}{_HEX})(?![0-9A-Fa-f])"
     rf"|\\{{1,2}}(?:u00{_HEX}|u\{{0{{0,4}}{_HEX}\}}|x{_HEX}|U000000{_HEX})"
 )
-"""An escape that stands for a letter of ASCII or a space."""
+"""An escape that stands for a letter of ASCII, a digit (of an escape within) or a space."""
 _CODE = re.compile(
     r"\\{1,2}(?:u([0-9A-Fa-f]{4})|u\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{2})|U([0-9A-Fa-f]{8}))"
 )

@@ -100,8 +100,13 @@ class Normalised:
             return
         for one in find(self.text):
             if one.end > one.start:
-                start, end = self._spans.place(one.start)[0], self._spans.place(one.end - 1)[1]
-                yield Finding(one.label, start, end, one.score)
+                yield Finding(one.label, *self.place(one.start, one.end), one.score)
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """Where a span of ``text`` that is not empty stands in the original."""
+        if not self._spans:
+            return start, end
+        return self._spans.place(start)[0], self._spans.place(end - 1)[1]
 
     def _replaced(self, original: str) -> str:
         parts: list[str] = []

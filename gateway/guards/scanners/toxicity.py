@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import unicodedata
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from gateway.guards.scanners.by_origin import ByOrigin
+from gateway.guards.scanners.hidden_letters import unescaped
 from gateway.guards.scanners.language import is_foreign
 from gateway.guards.scanners.layered import Judge, LayeredScanner, Model, sentences, unsafe
 from gateway.guards.scanners.ngrams import Ngrams
+from gateway.guards.scanners.normalised import Normalised
 from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema.any_guard import Classifier
 from gateway.policy.schema.guards import ToxicityGuard
@@ -32,6 +36,9 @@ _LEAST = 3
 """Shorter ASCII texts, such as ids and numbers in lists of inputs, are harmless."""
 _PRECEDENCE = {"support": 1, "block": 0, "flag": -1}
 """Who insults himself in despair is to be helped; what is only flagged must not hide what is refused."""
+_MAX_UNESCAPED = 1_000
+"""Characters that are read of a run of escapes."""
+_words = re.compile(r"[^\W\d_]+").findall
 _WEIGHTS = Path(__file__).parent / "data" / "toxicity.json"
 
 
@@ -103,7 +110,27 @@ def toxicity(config: ToxicityGuard, sidecar: Sidecar, judge: Judge | None) -> Sc
 def _wording(text: str) -> Mapping[str, float]:
     if len(text) < _LEAST and text.isascii():
         return dict.fromkeys(CATEGORIES, 0.0)
-    return weights().fast.probabilities(text)
+    found = [weights().fast.probabilities(reading.text) for reading in _readings(text)]
+    return found[0] if len(found) == 1 else {label: max(one[label] for one in found) for label in found[0]}
+
+
+class _Reading(NamedTuple):
+    """One way to read a text, and where what is read stands in it."""
+
+    text: str
+    place: Callable[[int, int], tuple[int, int]]
+
+
+def _readings(text: str) -> list[_Reading]:
+    """``text`` as a reader sees it, if letters of it are disguised, and the runs of escapes that hide letters."""
+    found = [_Reading(text, lambda start, end: (start, end))]
+    if not text.isascii():
+        seen = Normalised(text)
+        # Dashes and quotes that are read otherwise disguise nothing, and training had them as they are.
+        if seen.text.strip() and _words(seen.text) != _words(unicodedata.normalize("NFKC", text)):
+            found = [_Reading(seen.text, seen.place)]
+    whole = (0, len(text))
+    return found + [_Reading(run, lambda _start, _end: whole) for run in unescaped(text, _MAX_UNESCAPED)]
 
 
 def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Scored]]]]:
@@ -116,28 +143,32 @@ def scorer(sidecar: Sidecar) -> Callable[[Sequence[str]], Awaitable[list[list[Sc
     fast, combine = tuned.fast, tuned.combine
 
     async def score(texts: Sequence[str]) -> list[list[Scored]]:
-        found: list[list[Scored]] = []
-        suspects: list[tuple[int, int, int]] = []
-        for index, windows in enumerate(await sidecar.score("toxicity", texts)):
-            text, parts = texts[index], []
+        found: list[list[Scored]] = [[] for _ in texts]
+        readings: list[tuple[int, _Reading]] = []
+        for index, text in enumerate(texts):
+            readings += [(index, reading) for reading in _readings(text)]
+            await asyncio.sleep(0)
+        suspects: list[tuple[int, _Reading, int, int]] = []
+        scored = await sidecar.score("toxicity", [reading.text for _, reading in readings])
+        for (index, reading), windows in zip(readings, scored, strict=True):
+            text = reading.text
             for start, end, scores in windows:
-                parts.append(Scored(start, end, combine(scores, text[start:end])))
+                found[index].append(Scored(*reading.place(start, end), combine(scores, text[start:end])))
                 await asyncio.sleep(0)
                 if end - start > _LONG:
                     spans = sentences(text, start, end)
                     odd = [span for span in spans if max(fast.log_odds(text[slice(*span)])) >= 0]
-                    suspects += [(index, *span) for span in odd[:_MOST_SUSPECTS]]
+                    suspects += [(index, reading, *span) for span in odd[:_MOST_SUSPECTS]]
                     await asyncio.sleep(0)
-            found.append(parts)
         if suspects:
             again = await sidecar.score(
-                "toxicity", [texts[index][start:end] for index, start, end in suspects]
+                "toxicity", [reading.text[start:end] for _, reading, start, end in suspects]
             )
-            for (index, begin, _), windows in zip(suspects, again, strict=True):
-                text = texts[index]
+            for (index, reading, begin, _), windows in zip(suspects, again, strict=True):
                 for start, end, scores in windows:
                     start, end = begin + start, begin + end
-                    found[index].append(Scored(start, end, combine(scores, text[start:end])))
+                    part = Scored(*reading.place(start, end), combine(scores, reading.text[start:end]))
+                    found[index].append(part)
         return found
 
     return score

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import product
 
 import pytest
@@ -276,6 +276,51 @@ async def test_the_offset_of_the_first_unsafe_sentence_is_told(client: SidecarCl
     (finding,) = verdict.findings
     assert finding.label == "hate"
     assert text[finding.start :].startswith("All Muslims")
+
+
+INSULT, DESPAIR = "You are a disgusting piece of trash, you dumb whore", "I want to kill myself tonight"
+
+
+@pytest.mark.parametrize(
+    "disguise",
+    [
+        lambda text: text.translate(str.maketrans("aeiopcys", "аеіорсуѕ")),
+        lambda text: "\u200b".join(text),
+        lambda text: "".join(chr(0xE0000 + ord(letter)) for letter in text),
+        lambda text: "".join(f"%{ord(letter):02x}" for letter in text),
+        lambda text: "".join(f"&#{ord(letter)};" for letter in text),
+        lambda text: "".join(f"\\u{ord(letter):04x}" for letter in text),
+    ],
+    ids=["cyrillic", "zero-width", "tags", "percent", "references", "unicode"],
+)
+async def test_what_a_reader_sees_behind_a_disguise_is_judged(
+    client: SidecarClient, disguise: Callable[[str], str]
+) -> None:
+    for whole in (scanner(client), scanner(client, checks=["model"])):
+        bad = [disguise(INSULT), disguise(DESPAIR)]
+        assert await flagged(whole, bad) == bad
+        assert await flagged(whole, [disguise("The bakery on our street opens at seven")]) == []
+
+
+async def test_a_disguised_sentence_has_its_place(client: SidecarClient) -> None:
+    hidden = "\u200b".join(INSULT)
+    text = f"The market opens at eight. {hidden}. See you there."
+    for whole in (scanner(checks=["fast"]), scanner(client, checks=["model"])):
+        verdict = whole.quick(text, "answer") or (await whole.thorough([text], "answer"))[0]
+        (finding,) = verdict.findings
+        assert text[finding.start : finding.end] == f"{hidden}."
+
+
+async def test_other_languages_are_judged_as_they_are_written() -> None:
+    sidecar = NoSidecar(dict.fromkeys(CATEGORIES, 0.001))
+    texts = [
+        "今天,天气很好!",
+        "Grüße aus Köln – schön, nicht? „Ja“",
+        "Привет, как дела?",
+        "👨\u200d👩\u200d👧 1️⃣ Nice",
+    ]
+    await scanner(sidecar, checks=["model"]).thorough([*texts, "\u200b"], "user")
+    assert sidecar.asked == [*texts, "\u200b"]
 
 
 async def test_one_bad_sentence_does_not_drown_in_a_long_text(client: SidecarClient) -> None:
