@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from typing import Literal, TypeVar
 
 from gateway.batches.batch import Batch, Status
@@ -142,7 +143,8 @@ class BatchRun:
             refusal=self._refusal(principal),
         )
         try:
-            checked = await validation.of(self._host.files().read(batch.tenant, batch.input_file_id))
+            async with aclosing(self._host.files().read(batch.tenant, batch.input_file_id)) as parts:
+                checked = await validation.of(parts)
         except BadRequest as error:
             await self._fail([_problem("invalid_request", error.message)])
             return
@@ -211,8 +213,9 @@ class BatchRun:
                 if self._stopped != "cancelled":
                     await self._kept(self.table.finish, _now())
                 await self._reload()
-                await self._write_file("output", self.batch.output_file_id)
-                await self._write_file("error", self.batch.error_file_id)
+                if self.batch.total:  # else it was cancelled before its input was known to be good
+                    await self._write_file("output", self.batch.output_file_id)
+                    await self._write_file("error", self.batch.error_file_id)
                 await self._kept(self.table.end, await self._last_status(), _now())
                 return
             except DatabaseError as error:

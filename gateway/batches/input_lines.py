@@ -20,6 +20,8 @@ _DEPTHS = (256, 1024, 4096, 16_384)
 """Bytes of a prompt's beginning: lines that have as many in common are neighbours. About 64 tokens of English and up,
 as in ``gateway.routing.affinity``."""
 _DIGEST = 6
+_WITHOUT_MODEL = "/v1/moderations"
+"""One guard answers all, whatever model of OpenAI's they name."""
 
 
 class LineError(NamedTuple):
@@ -62,7 +64,7 @@ def _parsed(value: Json, endpoint: str) -> InputLine | LineError:
     if (wrong := next(_wrong(value, endpoint), None)) is not None:
         return wrong
     body = value["body"]
-    model = body.get("model") or ""
+    model = "" if endpoint == _WITHOUT_MODEL else body["model"]
     prompt = _prompt(body)
     inputs = 0
     if endpoint == "/v1/embeddings":
@@ -91,9 +93,7 @@ def _wrong(value: dict[str, Json], endpoint: str) -> Iterator[LineError]:
         yield LineError("missing_required_parameter", "'body' should be the request, a JSON object.", "body")
         return
     model = body.get("model")
-    if endpoint == "/v1/moderations" and model is None:
-        model = "any"
-    if not isinstance(model, str) or not model:
+    if endpoint != _WITHOUT_MODEL and (not isinstance(model, str) or not model):
         yield LineError("missing_required_parameter", "The request names no model.", "body.model")
     for name in ("stream", "background"):
         if body.get(name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable
+from itertools import chain
 
 from gateway.batches.line import Line
 
@@ -30,6 +31,12 @@ class LineQueue:
     def waiting(self) -> int:
         """Lines that may run, or will when their time comes."""
         return len(self._waiting) + len(self._put_off)
+
+    @property
+    def waiting_size(self) -> int:
+        """Characters of their bodies."""
+        put_off = (line for _, _, line in self._put_off)
+        return sum(len(line.body) for line in chain(self._waiting, put_off))
 
     def add(self, lines: Iterable[Line]) -> None:
         """In order."""

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 FETCHED = 128
 """Lines that are read from the database at once."""
+FETCHED_SIZE = 8 * 2**20
+"""Characters of the lines that wait here, beyond which no more are read."""
 DATABASE_RETRY = 1.0
 
 
@@ -114,7 +116,11 @@ class ModelRun:
 
     async def _fill(self) -> None:
         """Read lines ahead of their turn."""
-        while not self._all_read and self.queue.waiting < FETCHED // 2:
+        while (
+            not self._all_read
+            and self.queue.waiting < FETCHED // 2
+            and self.queue.waiting_size < FETCHED_SIZE
+        ):
             try:
                 lines = await asyncio.to_thread(
                     self._table.pending, self._batch.id, self._model, self.queue.last, FETCHED
@@ -124,7 +130,7 @@ class ModelRun:
                 await asyncio.sleep(DATABASE_RETRY)
                 return
             self.queue.add(lines)
-            self._all_read = len(lines) < FETCHED
+            self._all_read = not lines
 
     def _may_start(self) -> bool:
         now, next_at = time.monotonic(), self.queue.next_at()

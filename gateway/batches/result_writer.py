@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import accumulate
 
 from gateway.batches.batch import Batch, Sums
 from gateway.batches.batch_table import BatchTable, LeaseLost
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 PAUSE = 0.05
 """Seconds in which results come together."""
 AT_ONCE = 256
+SIZE = 16 * 2**20
+"""Characters of results that are written at once, and beyond which lines wait until they are."""
 RETRY = 1.0
 """Seconds after which a write that failed is tried again."""
 
@@ -35,6 +38,7 @@ class ResultWriter:
         self._id = batch.id
         self._lost = lost
         self._waiting: list[LineResult] = []
+        self._size = 0
         self._added = asyncio.Event()
         self._written = asyncio.Condition()
         self._gone = False
@@ -45,8 +49,9 @@ class ResultWriter:
     async def add(self, result: LineResult) -> None:
         """Waits where the database is far behind, for as long as that is so."""
         async with self._written:
-            await self._written.wait_for(lambda: self._gone or len(self._waiting) < 4 * AT_ONCE)
+            await self._written.wait_for(lambda: self._gone or self._has_room())
         self._waiting.append(result)
+        self._size += len(result.written)
         self._added.set()
 
     async def flush(self) -> None:
@@ -59,11 +64,19 @@ class ResultWriter:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    def _has_room(self) -> bool:
+        return len(self._waiting) < 4 * AT_ONCE and self._size < SIZE
+
+    def _next(self) -> list[LineResult]:
+        """The first at any rate."""
+        sums = accumulate(len(one.written) for one in self._waiting[:AT_ONCE])
+        return self._waiting[: max(1, sum(1 for size in sums if size <= SIZE))]
+
     async def _run(self) -> None:
         while True:
             await self._added.wait()
             await asyncio.sleep(PAUSE)
-            results = self._waiting[:AT_ONCE]
+            results = self._next()
             try:
                 await self._host.recorded()
                 sums = await asyncio.to_thread(self._table.settle, self._owner, self._id, results)
@@ -83,6 +96,7 @@ class ResultWriter:
             self._count(sums)
             async with self._written:
                 del self._waiting[: len(results)]
+                self._size -= sum(len(one.written) for one in results)
                 if not self._waiting:
                     self._added.clear()
                 self._written.notify_all()
@@ -97,5 +111,6 @@ class ResultWriter:
         async with self._written:
             self._gone = True
             self._waiting.clear()
+            self._size = 0
             self._written.notify_all()
         self._lost()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,8 +59,11 @@ class FileStore(Protocol):
         """``after`` is an id, and need not be there any more."""
         ...
 
-    def read(self, tenant: str, id: str, *, start: int = 0) -> AsyncIterator[bytes]:
-        """What it holds from byte ``start`` on. Raises ``FileMissing``, at the first step or where it vanishes."""
+    def read(self, tenant: str, id: str, *, start: int = 0) -> AsyncGenerator[bytes, None]:
+        """What it holds from byte ``start`` on; close it where it is not read to its end.
+
+        Raises ``FileMissing``, at the first step or where it vanishes.
+        """
         ...
 
     async def delete(self, tenant: str, id: str) -> bool:

@@ -96,12 +96,17 @@ class Authenticator:
         if principal.key_id.startswith(TOKENS):
             return self._tokens.still(principal)
         key = self._keys.lookup_id(principal.key_id, self._clock())
-        if key is None or key.principal.tenant != principal.tenant:
-            raise (
-                self._keys.refusal("")
-                if key is None
-                else Unauthenticated("The API key belongs to another tenant now.", code="invalid_api_key")
-            )
+        if key is None:
+            refusal = self._keys.refusal("")
+            if isinstance(refusal, Unauthenticated):
+                refusal = Unauthenticated(
+                    f"The API key '{principal.key_id}', with which this was begun, was revoked. Begin anew with "
+                    "another.",
+                    code="invalid_api_key",
+                )
+            raise refusal
+        if key.principal.tenant != principal.tenant:
+            raise Unauthenticated("The API key belongs to another tenant now.", code="invalid_api_key")
         return key.principal
 
     def revoke(self, revoked: RevokedKeys) -> None:

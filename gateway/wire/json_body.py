@@ -207,6 +207,8 @@ def _complaint(error: ValidationError) -> BadRequest:
     shown = (
         f" (got {value!r})" if isinstance(value, bool | int | float | str) and len(repr(value)) <= 80 else ""
     )
+    if not param:
+        return BadRequest(f"Invalid request: {message}.", code="invalid_value")
     return BadRequest(f"Invalid value for '{param}': {message}{shown}.", param=param, code="invalid_value")
 
 

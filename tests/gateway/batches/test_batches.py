@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 import openai
 import pytest
 
+from gateway.batches import validation
 from gateway.batches.batch_table import BATCHES
 from gateway.databases.sqlite import SqliteDatabase
+from gateway.web.batch_host import BatchHost
 from tests.gateway.batches.submitting import CHAT, content, create, end, line, until, written
 from tests.serving import KEY, NARROW_KEY, OTHER_KEY, Gateway, a_policy, key, serving
 
@@ -237,6 +240,43 @@ async def test_cancelling_stops_what_runs_and_keeps_what_is_done(gateway: Gatewa
         await acme.batches.cancel(batch.id)
 
 
+async def test_what_is_cancelled_before_its_input_is_known_has_no_lines(
+    gateway: Gateway, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, parse, parsed = asyncio.Event(), BatchHost.parse, 0
+
+    async def parse_once(self: BatchHost, tenant: str, data: bytes, endpoint: str) -> Any:
+        nonlocal parsed
+        parsed += 1
+        if parsed == 2:  # what was parsed first is in the database
+            kept.set()
+            await asyncio.get_running_loop().create_future()
+        return await parse(self, tenant, data, endpoint)
+
+    monkeypatch.setattr(validation, "CHUNK", 100)
+    monkeypatch.setattr(BatchHost, "parse", parse_once)
+    acme = client(gateway)
+    batch = await create(acme, *(line(f"{i}") for i in range(3)))
+    await kept.wait()
+    done = await end(acme, await acme.batches.cancel(batch.id))
+    assert done.request_counts is not None
+    assert (done.status, done.request_counts.total) == ("cancelled", 0)
+    assert (done.output_file_id, done.error_file_id) == (None, None)
+
+
+async def test_moderations_name_whatever_model_they_do_alone(gateway: Gateway, client: Client) -> None:
+    acme = client(gateway)
+    url = "/v1/moderations"
+    bodies: list[dict[str, Any]] = [{"input": "Hi", "model": "omni-moderation-latest"}, {"input": "Hi"}]
+    lines = [
+        {"custom_id": f"{i}", "method": "POST", "url": url, "body": body} for i, body in enumerate(bodies)
+    ]
+    done = await end(acme, await create(acme, *lines, endpoint=url))
+    assert (done.status, done.errors, done.model) == ("completed", None, None)
+    answers = await content(acme, done.output_file_id)
+    assert [one["response"]["body"]["results"][0]["flagged"] for one in answers] == [False, False]
+
+
 async def test_a_revoked_key_fails_what_is_left_with_that_reason(gateway: Gateway, client: Client) -> None:
     acme, other = client(gateway), client(gateway, OTHER_KEY)
     batch = await create(other, *(line(f"{i}", model="slow") for i in range(60)))
@@ -253,6 +293,7 @@ async def test_a_revoked_key_fails_what_is_left_with_that_reason(gateway: Gatewa
     errors = await content(other, done.error_file_id)
     assert len(errors) == done.request_counts.failed > 0
     assert {one["error"]["code"] for one in errors} == {"invalid_api_key"}
+    assert all("'other-1'" in one["error"]["message"] for one in errors), "it is not one that was mistyped"
     assert (await acme.batches.list()).data == []
 
 
