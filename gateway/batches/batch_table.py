@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import orjson
@@ -283,13 +282,16 @@ class BatchTable(OwnTables):
 
         None of them is left where none is returned; fewer than ``limit`` are where they are long.
         """
-        names = "number, custom_id, model, prefix, body"
-        which = "FROM batch_lines WHERE batch_id = :id AND state = 'pending' AND model = :model"
+        query = (
+            "SELECT number, custom_id, model, prefix, body FROM batch_lines WHERE batch_id = :id "
+            "AND state = 'pending' AND model = :model"
+        )
         given: dict[str, Any] = {"id": id, "model": model, "most": limit}
         if after is not None:
-            which += " AND (prefix > :prefix OR (prefix = :prefix AND number > :number))"
+            query += " AND (prefix > :prefix OR (prefix = :prefix AND number > :number))"
             given |= {"prefix": after.prefix, "number": after.number}
-        return [Line(**row) for row in self._sized(names, f"{which} ORDER BY prefix, number", "body", given)]
+        rows = self._rows_within(f"{query} ORDER BY prefix, number LIMIT :most", given, "body", READ_SIZE)
+        return [Line(**row) for row in rows]
 
     def lines(
         self, id: str, states: Iterable[LineState], after: int, limit: int = _AT_ONCE
@@ -297,9 +299,11 @@ class BatchTable(OwnTables):
         """Those in ``states`` past number ``after``, in the order of the input; fewer than ``limit`` where results
         are long."""
         wanted = ", ".join(f"'{state}'" for state in states)
-        names = "number, custom_id, model, prefix, state, result"
-        which = f"FROM batch_lines WHERE batch_id = :id AND state IN ({wanted}) AND number > :after ORDER BY number"
-        rows = self._sized(names, which, "result", {"id": id, "after": after, "most": limit})
+        query = (
+            "SELECT number, custom_id, model, prefix, state, result FROM batch_lines WHERE batch_id = :id "
+            f"AND state IN ({wanted}) AND number > :after ORDER BY number LIMIT :most"
+        )
+        rows = self._rows_within(query, {"id": id, "after": after, "most": limit}, "result", READ_SIZE)
         return [
             StoredLine(
                 Line(row["number"], row["custom_id"], row["model"], row["prefix"], ""),
@@ -308,13 +312,6 @@ class BatchTable(OwnTables):
             )
             for row in rows
         ]
-
-    def _sized(self, names: str, which: str, long: str, given: dict[str, Any]) -> list[dict[str, Any]]:
-        """The first ``:most`` rows, as far as their column ``long`` comes to ``READ_SIZE``; the first at any rate."""
-        sizes = self._rows(f"SELECT length({long}) AS size {which} LIMIT :most", given)
-        sums = accumulate(int(row["size"]) for row in sizes)
-        fitting = max(1, sum(1 for size in sums if size <= READ_SIZE))
-        return self._rows(f"SELECT {names} {which} LIMIT :most", {**given, "most": fitting}) if sizes else []
 
     def _owned(self, owner: str, id: str, change: Callable[[Change], _T]) -> _T:
         """A change by the owner, or none."""

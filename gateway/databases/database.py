@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 Row = tuple[str | int | float | None, ...]
 Found = dict[str, Any]
 """A row by its columns' names. Whole numbers are ``int``, of any size."""
+
+
+def within(rows: Iterable[Found], column: str, size: int) -> list[Found]:
+    """See ``Reader.rows_within``."""
+    found: list[Found] = []
+    for row in rows:
+        size -= len(row[column])
+        if found and size < 0:
+            break
+        found.append(row)
+    return found
 
 
 class DatabaseError(Exception):
@@ -26,6 +37,11 @@ class Reader(Protocol):
     """
 
     def rows(self, query: str, parameters: Mapping[str, Any]) -> list[Found]: ...
+
+    def rows_within(self, query: str, parameters: Mapping[str, Any], column: str, size: int) -> list[Found]:
+        """The first of ``rows``, as long as their texts in ``column`` have no more than ``size`` characters together;
+        the first at any rate. Few more are read from the database."""
+        ...
 
     def tables(self) -> frozenset[str]:
         """The names of the ledger's tables and views: an old one has fewer, a new one may have none yet."""

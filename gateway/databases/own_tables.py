@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from gateway.databases.database import Change, Conflict, Database
+from gateway.databases.database import Change, Conflict, Database, Found, Reader
 
 ATTEMPTS = 5
 _T = TypeVar("_T")
@@ -25,12 +26,20 @@ class OwnTables:
         """False where nothing was ever written."""
         return self._database.exists()
 
-    def _rows(self, query: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _rows(self, query: str, given: Mapping[str, Any]) -> list[Found]:
+        with self._reading() as reader:
+            return reader.rows(query, given)
+
+    def _rows_within(self, query: str, given: Mapping[str, Any], column: str, size: int) -> list[Found]:
+        """See ``gateway.databases.database.Reader``."""
+        with self._reading() as reader:
+            return reader.rows_within(query, given, column, size)
+
+    def _reading(self) -> AbstractContextManager[Reader]:
         if not self._made or not self._database.exists():
             with self._making:
                 self._change(lambda change: None)
-        with self._database.reading() as reader:
-            return reader.rows(query, given)
+        return self._database.reading()
 
     def _change(self, change: Callable[[Change], _T]) -> _T:
         for _ in range(ATTEMPTS - 1):

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from gateway.databases.database import Conflict, DatabaseError, Found, Row
+from gateway.databases.database import Conflict, DatabaseError, Found, Row, within
 from gateway.databases.migrations import Migrations
 from gateway.databases.postgres_schema import LEDGER, SCHEMA
 from gateway.databases.tables import REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, Kind, sums_of
@@ -26,6 +26,8 @@ READ_TIMEOUT = 30
 WRITE_TIMEOUT = 10
 CHANGE_TIMEOUT = 600
 """Seconds after which a statement is given up."""
+FETCHED = 8
+"""Rows that come at once where they may be long."""
 SILENCE = 10
 """Seconds after which a server that acknowledges nothing counts as gone."""
 NEEDED = "it needs psycopg, which `pip install 'tollgate[postgres]'` brings"
@@ -202,6 +204,13 @@ class _Reader:
     def rows(self, query: str, parameters: Mapping[str, Any]) -> list[Found]:
         with self._database.translated():
             return self._connection.execute(_query(query), _parameters(parameters)).fetchall()
+
+    def rows_within(self, query: str, parameters: Mapping[str, Any], column: str, size: int) -> list[Found]:
+        # Other cursors have all rows sent at once.
+        with self._database.translated(), self._connection.cursor("within") as cursor:
+            cursor.itersize = FETCHED
+            cursor.execute(_query(query), _parameters(parameters))
+            return within(cursor, column, size)
 
     def tables(self) -> frozenset[str]:
         query = "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(:schema) AND relkind IN ('r', 'v')"

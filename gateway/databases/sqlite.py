@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gateway.databases.database import DatabaseError, Found, Row
+from gateway.databases.database import DatabaseError, Found, Row, within
 from gateway.databases.sqlite_schema import TO_THIS
 from gateway.databases.tables import REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, sums_of
 from gateway.private import private_file, private_folder
@@ -95,6 +95,10 @@ class _Reader:
     def rows(self, query: str, parameters: Mapping[str, Any]) -> list[Found]:
         with _translated():
             return [dict(row) for row in self._connection.execute(query, parameters)]
+
+    def rows_within(self, query: str, parameters: Mapping[str, Any], column: str, size: int) -> list[Found]:
+        with _translated(), closing(self._connection.execute(query, parameters)) as cursor:
+            return within(map(dict, cursor), column, size)
 
     def tables(self) -> frozenset[str]:
         found = self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')", {})

@@ -17,8 +17,11 @@ from gateway.batches.host import Host
 from gateway.batches.line import Line, LineResult
 from gateway.batches.line_queue import LineQueue
 from gateway.batches.result_writer import ResultWriter
-from gateway.databases.sqlite import SqliteDatabase
+from gateway.databases import postgres
+from gateway.databases.opening import open_tables
+from gateway.policy.schema import LedgerSettings
 from tests.gateway.batches.submitting import client, content, create, end, line
+from tests.postgres_server import PostgresServer
 from tests.serving import a_policy, serving
 
 pytestmark = pytest.mark.anyio
@@ -29,10 +32,15 @@ TOGETHER = [[1, 2], [3], [4], [5], [6, 7], [8]]
 """Their numbers, of which none but a single one has more than a hundred characters."""
 
 
-@pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchTable:
+@pytest.fixture(params=["sqlite", "postgres"])
+def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchTable:
     monkeypatch.setattr(batch_table, "READ_SIZE", 100)
-    table = BatchTable(SqliteDatabase(tmp_path / "batches.sqlite", BATCHES.scripts))
+    monkeypatch.setattr(postgres, "FETCHED", 2)
+    ledger = LedgerSettings()
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        ledger = LedgerSettings(store=server.url(server.new_database()))
+    table = BatchTable(open_tables(BATCHES, ledger, tmp_path))
     table.create(BATCH)
     table.claim("me", 1000.0, 1, [])
     lines = [Line(number, f"{number}", "m", "", "b" * size) for number, size in enumerate(SIZES, 1)]

@@ -10,6 +10,7 @@ import pytest
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import RequestLimits
 from gateway.wire import json_body
+from gateway.wire.apis import tokens
 from gateway.wire.openai import chat as openai_chat
 from gateway.wire.openai import completions as openai_completions
 
@@ -106,3 +107,11 @@ def test_a_body_of_fewer_bytes_than_values_is_not_counted() -> None:
     assert json_body.read_json(b'{"a":[' + b"[]," * 20 + b"[]]}", limits)
     with pytest.raises(BadRequest, match="texts, names, lists and objects"):
         json_body.read_json(b'{"a":[' + b"[]," * 100 + b"[]]}", limits)
+
+
+def test_what_is_wrong_with_a_body_as_a_whole_names_no_field() -> None:
+    with pytest.raises(
+        BadRequest, match=r"^Invalid request: send either 'prompt' or 'messages'\.$"
+    ) as refused:
+        tokens.read_tokenize(b'{"model": "m"}')
+    assert refused.value.param is None
