@@ -542,14 +542,14 @@ async def test_tokens_are_asked_for_under_limits(gateway: Gateway, upstream: Fak
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/tokenize", {"model": "up"}, ""),
-        ("/tokenize", {"model": "up", "prompt": "a", "messages": [{"role": "user", "content": "b"}]}, ""),
+        ("/tokenize", {"model": "up"}, None),
+        ("/tokenize", {"model": "up", "prompt": "a", "messages": [{"role": "user", "content": "b"}]}, None),
         ("/detokenize", {"model": "up", "tokens": [-1]}, "tokens[0]"),
         ("/detokenize", {"model": "fake", "tokens": [1]}, "model"),
     ],
 )
 async def test_tokens_of_nothing(
-    gateway: Gateway, upstream: FakeUpstream, path: str, body: dict[str, Any], param: str
+    gateway: Gateway, upstream: FakeUpstream, path: str, body: dict[str, Any], param: str | None
 ) -> None:
     answer = await gateway.http.post(path, json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
