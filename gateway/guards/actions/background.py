@@ -18,6 +18,7 @@ from gateway.guards.actions.batch_scan import BatchScan
 from gateway.guards.actions.guards import Guard
 from gateway.guards.actions.inspection import Inspection
 from gateway.guards.actions.review import Review
+from gateway.guards.actions.seams import apart
 from gateway.guards.scanners.scanner import Origin, Unscanned
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Json, Receipt
@@ -44,6 +45,8 @@ class ScanInput:
     """What is to be scanned."""
 
     texts: Sequence[tuple[str, Origin]] = ()
+    seams: Sequence[tuple[str, Origin]] = ()
+    """Of its texts, see ``gateway.guards.actions.seams``."""
     lengths: Sequence[int] = ()
     """Characters that count together for a limit: a request's, or those of each choice of an answer."""
     unread: Sequence[str] = field(default=())
@@ -107,7 +110,7 @@ class BackgroundScans:
         characters = 0
         try:
             given = read()
-            characters = sum(len(text) for text, _ in given.texts)
+            characters = sum(len(text) for text, _ in (*given.texts, *given.seams))
             crowded = self._characters > 0 and self._characters + characters > MAX_CHARACTERS
             self._characters += characters
             if crowded:
@@ -157,7 +160,7 @@ class BackgroundScan:
 
     async def run(self, given: ScanInput, turn: asyncio.Semaphore, slots: asyncio.Semaphore) -> None:
         """``turn`` is held during fast checks, one of ``slots`` during slower ones."""
-        scans: list[BatchScan] = []
+        scans: list[tuple[BatchScan, int]] = []
         if given.no_text:
             self.call.receipt.note(self._stage, unread=[*given.no_text])
         for inspection in self._inspections:
@@ -170,15 +173,16 @@ class BackgroundScan:
             origins = inspection.guard.origins
             inspection.skipped = frozenset(origin for _, origin in given.texts) - origins
             if mine := [(text, origin) for text, origin in given.texts if origin in origins]:
-                scans.append(BatchScan(inspection, mine, rest=REST))
-        for scan in scans:
+                joined = [one for one in given.seams if one[1] in origins] if inspection.guard.joins else []
+                scans.append((BatchScan(inspection, [*mine, *joined], rest=REST), len(mine)))
+        for scan, _ in scans:
             async with nullcontext() if scan.is_offloaded else turn:
                 await self._bounded(scan, scan.look())
-        for scan in scans:
+        for scan, own in scans:
             if scan.is_open:
                 async with slots:
                     await self._bounded(scan, scan.decide())
-            findings = scan.findings
+            findings = apart(scan.findings, own)
             for found in findings:
                 scan.inspection.found(found)
             self._flags.review.sample(self.call, scan.inspection, scan.texts, findings)

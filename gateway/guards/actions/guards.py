@@ -12,7 +12,7 @@ from gateway.guards.actions.offload import Offload
 from gateway.guards.scanners.scanner import Origin, Scanner
 from gateway.policy.schema import Policy
 from gateway.policy.schema.any_guard import Action, AnyGuard
-from gateway.policy.schema.guards import InjectionGuard, LengthGuard, SelfHarm, ToxicityGuard
+from gateway.policy.schema.guards import InjectionGuard, LengthGuard, SelfHarm, TopicsGuard, ToxicityGuard
 from gateway.policy.schema.webhook_guard import WebhookGuard
 from gateway.types import Call
 
@@ -83,6 +83,15 @@ class Guard:
         if isinstance(config, InjectionGuard | ToxicityGuard):
             return config.judge is not None and config.judge.has_remedies
         return isinstance(config, WebhookGuard) and config.has_remedies
+
+    @property
+    def joins(self) -> bool:
+        """Whether it reads the parts of a message together, too: it looks for more than a word. Numbers and keys that
+        meet are none, edits have their place in one part, and a server is asked about each text once."""
+        config = self.config
+        if isinstance(config, TopicsGuard):
+            return not self.edits
+        return isinstance(config, InjectionGuard | ToxicityGuard)
 
     @property
     def edits(self) -> bool:

@@ -18,6 +18,7 @@ from gateway.guards.actions.mask import Placeholders
 from gateway.guards.actions.native import Path
 from gateway.guards.actions.replacing import replaced
 from gateway.guards.actions.request_texts import RequestText, RequestTexts
+from gateway.guards.actions.seams import Seam, apart, seams
 from gateway.guards.actions.support import MESSAGE, SELF_HARM, Support, calls_for_support
 from gateway.guards.scanners.scanner import Unscanned
 from gateway.observe.metrics import Metrics
@@ -44,8 +45,9 @@ class Screening:
         """The answer, if no model is to be asked."""
         self._texts = RequestTexts()
         self._inspections = [Inspection(guard, "input", metrics, call) for guard in guards]
-        self._scans: list[tuple[BatchScan, list[int]]] = []
-        """With the indexes of the texts that each scans."""
+        self._seams: list[Seam] = []
+        self._scans: list[tuple[BatchScan, list[int], int]] = []
+        """With the indexes of the texts that each scans, those of seams last, and the number of those before."""
         self._must_stay = call.local_only
         self._is_kept = any(_keeps(guard) for guard in guards)
         """A guard may restrict it to local backends."""
@@ -60,6 +62,8 @@ class Screening:
             self._call.local_only = True  # until the guards have decided
         try:
             self._texts = await RequestTexts.read(self._call.request)
+            if any(inspection.guard.joins for inspection in self._inspections):
+                self._seams = seams(self._texts.texts)
             self._readable()
             self._count()
             for inspection in self._inspections:
@@ -107,13 +111,17 @@ class Screening:
         if not mine:
             return
         texts = self._texts.texts
+        joined = [seam for seam in self._seams if seam.origin in origins] if inspection.guard.joins else []
         scan = BatchScan(
             inspection,
-            [(texts[number].text, texts[number].origin) for number in mine],
+            [
+                *((texts[number].text, texts[number].origin) for number in mine),
+                *((seam.text, seam.origin) for seam in joined),
+            ],
             one_is_enough=not inspection.guard.edits,
             every_text=inspection.guard.self_harm is not None or inspection.guard.obeys,
         )
-        self._scans.append((scan, mine))
+        self._scans.append((scan, [*mine, *(seam.number for seam in joined)], len(mine)))
         try:
             await scan.look()
         except Unscanned as error:
@@ -122,7 +130,7 @@ class Screening:
 
     async def _settle(self) -> None:
         """Judges may be remote: they are asked once it is known whether the request must stay local."""
-        scans = [scan for scan, _ in self._scans]
+        scans = [scan for scan, _, _ in self._scans]
         keeping = [one for one in scans if _keeps(one.inspection.guard)]
         asking = [one for one in scans if one.inspection.guard.asks_elsewhere and one not in keeping]
         await self._decide([one for one in scans if not self._is_kept or one not in asking])
@@ -153,13 +161,13 @@ class Screening:
             ) from None
 
     def _refuse(self) -> None:
-        for scan, numbers in self._scans:
+        for scan, numbers, own in self._scans:
             inspection = scan.inspection
             if inspection.guard.config.action != "block" and not inspection.guard.obeys:
                 continue
             found = [
                 finding
-                for findings in scan.findings
+                for findings in apart(scan.findings, own)
                 for finding in findings
                 if inspection.guard.action_on(finding) == "block"
             ]
@@ -197,11 +205,11 @@ class Screening:
         edits: dict[int, list[list[Edit]]] = {}
         """By the index of a text, those of each guard."""
         done = 0
-        for scan, numbers in self._scans:
+        for scan, numbers, own in self._scans:
             inspection = scan.inspection
             guard = inspection.guard
             noted = "" if guard.self_harm is None else "flag"
-            for number, findings in zip(numbers, scan.findings, strict=True):
+            for number, findings in zip(numbers, apart(scan.findings, own), strict=True):
                 mine: list[Edit] = []
                 for start in range(0, len(findings), _AT_ONCE):
                     some = findings[start : start + _AT_ONCE]
@@ -281,6 +289,7 @@ def scan_input(request: ChatRequest) -> ScanInput:
     texts = RequestTexts.of(request)
     return ScanInput(
         texts=[(text.text, text.origin) for text in texts.texts],
+        seams=[(seam.text, seam.origin) for seam in seams(texts.texts)],
         lengths=[texts.characters],
         unread=[TOKEN_IDS] if TOKEN_IDS in texts.unread else [],
         no_text=_told(texts.unread),
