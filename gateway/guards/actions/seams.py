@@ -13,6 +13,8 @@ from gateway.guards.scanners.scanner import Origin
 AROUND = 200
 """Characters of a part on either side of a seam; shorter parts are read whole, with what is beyond them."""
 
+STRETCH = 4_000
+"""Characters of parts that are read at once."""
 TWICE = 20_000
 """Characters of a request that are read both with spaces and as they stand; what is beyond is read with spaces."""
 
@@ -64,14 +66,27 @@ def _runs(texts: Sequence[RequestText]) -> Iterator[list[int]]:
 def _near(parts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
     """Parts of each stretch that is read at once, by their place in ``parts``; long ones end a stretch."""
     stretch = [(0, parts[0][-AROUND:])]
+    size, told = len(stretch[0][1]), -1
     for at, part in enumerate(parts[1:], 1):
-        if len(part) <= AROUND:
-            stretch.append((at, part))
+        stretch.append((at, part[:AROUND]))
+        size += len(stretch[-1][1])
+        if len(part) <= AROUND and size <= STRETCH:
             continue
-        yield [*stretch, (at, part[:AROUND])]
-        stretch = [(at, part[-AROUND:])]
-    if len(stretch) > 1:
         yield stretch
+        told = at
+        stretch = [(at, part[-AROUND:])] if len(part) > AROUND else _last(stretch)
+        size = sum(len(text) for _, text in stretch)
+    if stretch[-1][0] > max(told, 0):
+        yield stretch
+
+
+def _last(stretch: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """What the next stretch has in common with this one."""
+    size, start = 0, len(stretch)
+    while size < AROUND:
+        start -= 1
+        size += len(stretch[start][1])
+    return [*stretch[start:]]
 
 
 def apart(findings: Sequence[tuple[Finding, ...]], own: int) -> list[tuple[Finding, ...]]:

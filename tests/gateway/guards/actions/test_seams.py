@@ -4,7 +4,7 @@ import pytest
 
 from gateway.findings import Finding
 from gateway.guards.actions.request_texts import RequestTexts
-from gateway.guards.actions.seams import AROUND, apart, seams
+from gateway.guards.actions.seams import AROUND, STRETCH, apart, seams
 from gateway.types import ChatRequest, Json
 
 
@@ -38,9 +38,20 @@ def test_long_parts_are_read_where_they_meet() -> None:
 
 def test_what_is_read_twice_is_bounded() -> None:
     many = found(parts(*["a few words of one of ten thousand parts"] * 10_000))
-    assert len(many) == 2 and max(len(text) for text, _, _ in many) < 410_000
+    assert max(len(text) for text, _, _ in many) < STRETCH + 2 * AROUND
+    assert 400_000 < sum(len(text) for text, _, _ in many) < 480_000
     longer = found(*[parts(*["a few words of one of a hundred parts"] * 100)] * 100)
     assert 100 < len(longer) < 110
+
+
+@pytest.mark.parametrize("size", [2, 3, 999, 1000, 1001, 1002, 1050, 1051, 1052, 2500])
+def test_any_run_of_parts_is_in_some_stretch(size: int) -> None:
+    names = [f"{number:04}" for number in range(size)]
+    readings = [text for text, _, _ in found(parts(*names)) if " " in text]
+    assert len(set(readings)) == len(readings) == max(1, -(-(size - 50) // 951))
+    most = min(size, 40)
+    for start in range(size - most + 1):
+        assert any(" ".join(names[start : start + most]) in text for text in readings)
 
 
 def test_pictures_between_parts_do_not_keep_them_apart() -> None:
