@@ -74,7 +74,8 @@ def start_gateway(
     (folder / "gateway.yaml").write_text(yaml.safe_dump({**policy(upstream, store), **(more or {})}))
     port = free_port()
     argv = [sys.executable, "-m", "gateway", "serve", "--policies", str(folder), "--port", str(port)]
-    env = {"TOLLGATE_STATE_DIR": str(folder / "state")}
+    # A page of metrics is not served again: one is read before and one after a workload.
+    env = {"TOLLGATE_STATE_DIR": str(folder / "state"), "TOLLGATE_METRICS_AGE": "0"}
     pid = stack.enter_context(running([*argv, "--workers", str(workers)], cores=cores, env=env))
     wait_for(port, "/healthz")
     time.sleep(1.0)

@@ -20,6 +20,7 @@ import uvicorn
 
 from gateway.children import watchdog
 from gateway.observe import logs, metric_files
+from gateway.process.listener import accepting
 from gateway.process.server import WorkerServer
 from gateway.server.connection import Connection
 from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits, descriptors
@@ -62,7 +63,7 @@ def main() -> int:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.drain_timeout),
     )
-    own = [socket.socket(fileno=fds[0]) for fds in ports]
+    own = [handle for fds in ports for handle in accepting(socket.socket(fileno=fds[0]))]
     server = WorkerServer(config, [socket.socket(fileno=fd) for fds in ports for fd in fds[1:]])
     _tune_garbage_collection()
     server.run(sockets=own)
