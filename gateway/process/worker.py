@@ -63,7 +63,9 @@ def main() -> int:
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(settings.drain_timeout),
     )
-    own = [handle for fds in ports for handle in accepting(socket.socket(fileno=fds[0]))]
+    own = [socket.socket(fileno=fds[0]) for fds in ports]
+    if all(len(fds) == 1 for fds in ports):
+        own = [handle for listener in own for handle in accepting(listener)]
     server = WorkerServer(config, [socket.socket(fileno=fd) for fds in ports for fd in fds[1:]])
     _tune_garbage_collection()
     server.run(sockets=own)
