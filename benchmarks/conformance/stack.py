@@ -36,6 +36,8 @@ class Stack:
     providers: Mapping[str, str]
     """By the kind of backend."""
     pids: Mapping[str, int]
+    has_weights: bool = False
+    """Whether the bundled engine's model is one that a coding agent can work with."""
 
     def is_alive(self) -> bool:
         return all(_answers(url) for url in (f"{self.gateway}/healthz", f"{self.engine}/health"))

@@ -25,10 +25,12 @@ class Client:
     script: str
     packages: tuple[str, ...]
     """What is installed, as pip or npm names it; empty for what the tests' own environment has."""
+    is_agent: bool = False
+    """A program, which npm installs and a script in Python sends on an errand (``scripts/agent.py``)."""
 
     @property
     def is_nodes(self) -> bool:
-        return self.script.endswith(".mjs")
+        return self.is_agent or self.script.endswith(".mjs")
 
     @property
     def home(self) -> Path:
@@ -48,6 +50,8 @@ class Client:
         """Raises ``tools.Missing``."""
         if why := self.missing():
             raise tools.Missing(why)
+        if self.is_agent:
+            return [sys.executable, str(SCRIPTS / self.script)]
         if self.is_nodes:
             # A script finds its packages beside itself.
             for script in SCRIPTS.glob("*.mjs"):
@@ -113,4 +117,6 @@ CLIENTS = (
             "anthropic==0.125.0",  # it fails with 2.12, and does not say so in its requirements
         ),
     ),
+    Client("Codex", "codex.py", ("@openai/codex@0.169.0",), is_agent=True),
+    Client("Claude Code", "claude_code.py", ("@anthropic-ai/claude-code@2.1.197",), is_agent=True),
 )

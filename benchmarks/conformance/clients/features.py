@@ -45,5 +45,6 @@ FEATURES = {
     "retry": "429: waits for retry-after, tries again",
     "timeout": "a time-out of the client's",
     "abort": "a stream left by its reader",
+    "agent": "a coding agent's tool call writes a file",
 }
 """Titles by the names that scripts use."""

@@ -52,7 +52,7 @@ def try_out(client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Se
         for provider in SCRIPTED
         if provider.kind in kinds
     }
-    if BUNDLED in kinds:
+    if BUNDLED in kinds and (stack.has_weights or not client.is_agent):
         models = {DEMO: (BUNDLED, SENTENCES), **models}
     asked = [{"model": model, "embedder": embedder} for model, (_, embedder) in models.items()]
     done = subprocess.run(
@@ -66,6 +66,7 @@ def try_out(client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Se
                 for name, value in os.environ.items()
                 if not name.startswith(("OPENAI_", "ANTHROPIC_"))
             },
+            "TOLLGATE_HOME": str(client.home),
             "TOLLGATE_URL": stack.gateway,
             "TOLLGATE_KEY": stack.key,
             "TOLLGATE_MODELS": json.dumps(asked),

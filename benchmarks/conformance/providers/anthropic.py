@@ -13,12 +13,14 @@ from typing import Any
 import orjson
 import uvicorn
 from anthropic.types import message_count_tokens_params, message_create_params
+from anthropic.types.beta import message_create_params as beta_create_params
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.conformance.providers import said
+from benchmarks.conformance.providers.errand import errand
 from benchmarks.conformance.providers.said import Wish
 
 KEY = "sk-ant-conformance"
@@ -150,15 +152,18 @@ def _calls(asked: Json) -> list[Json]:
             tools = [tool for tool in tools if tool["name"] == chosen["name"]]
     if chosen.get("disable_parallel_tool_use"):
         tools = tools[:1]
+    calls = errand(asked["messages"], {tool["name"] for tool in tools})
+    if calls is None:
+        calls = tuple((tool["name"], said.instance(tool["input_schema"])) for tool in tools)
     return [
         {
             "type": "tool_use",
             "id": f"toolu_01D7FLrfh4GYq7yT1ULFeyM{i}",
-            "name": tool["name"],
-            "input": said.instance(tool["input_schema"]),
+            "name": name,
+            "input": arguments,
             "caller": {"type": "direct"},
         }
-        for i, tool in enumerate(tools)
+        for i, (name, arguments) in enumerate(calls)
     ]
 
 
@@ -265,6 +270,8 @@ async def _read(request: Request, known: Any, *required: str) -> Json:
         if asked.get(name) is None:
             raise _invalid(f"{name}: Field required")
     fields = {*known.__annotations__, "stream", "temperature", "top_p", "top_k"}
+    if "anthropic-beta" in request.headers:
+        fields |= beta_create_params.MessageCreateParamsBase.__annotations__.keys()
     for name in asked:
         if name not in fields:
             raise _invalid(f"{name}: Extra inputs are not permitted")

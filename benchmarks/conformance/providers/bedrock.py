@@ -21,6 +21,7 @@ from starlette.routing import Route
 from benchmarks.conformance.providers import said
 from benchmarks.conformance.providers.bedrock_frames import event
 from benchmarks.conformance.providers.bedrock_shapes import complaints
+from benchmarks.conformance.providers.errand import errand
 from benchmarks.conformance.providers.said import Wish
 from benchmarks.conformance.providers.wanted import Answer, Wanted, answer
 
@@ -115,14 +116,16 @@ def _wanted(asked: Json) -> Wanted:
     last = messages[-1]["content"]
     [(choice, chosen)] = (tools.get("toolChoice") or {"auto": {}}).items()
     config = asked.get("inferenceConfig") or {}
+    tools = {
+        tool["toolSpec"]["name"]: tool["toolSpec"]["inputSchema"]["json"]
+        for tool in tools.get("tools") or ()
+        if "toolSpec" in tool
+    }
     return Wanted(
         words=" ".join(block["text"] for block in last if "text" in block),
         picture=next((len(b64decode(b["image"]["source"]["bytes"])) for b in last if "image" in b), 0),
-        tools={
-            tool["toolSpec"]["name"]: tool["toolSpec"]["inputSchema"]["json"]
-            for tool in tools.get("tools") or ()
-            if "toolSpec" in tool
-        },
+        tools=tools,
+        errand=errand(messages, tools),
         choice=chosen["name"] if choice == "tool" else choice,
         answered=any("toolResult" in block for block in last),
         schema=_schema(asked.get("outputConfig") or {}),

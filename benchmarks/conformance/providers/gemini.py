@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.conformance.providers import said
+from benchmarks.conformance.providers.errand import errand
 from benchmarks.conformance.providers.said import Wish
 from benchmarks.conformance.providers.wanted import Answer, Wanted, answer
 
@@ -128,14 +129,16 @@ def _wanted(asked: Json) -> Wanted:
     chosen = (asked.get("toolConfig") or {}).get("functionCallingConfig") or {}
     named = chosen.get("allowedFunctionNames") or ()
     choice = {"NONE": "none", "ANY": named[0] if named else "any"}.get(chosen.get("mode", "AUTO"), "auto")
+    tools = {
+        tool["name"]: tool.get("parametersJsonSchema") or tool.get("parameters") or {}
+        for tools in asked.get("tools") or ()
+        for tool in tools["functionDeclarations"]
+    }
     return Wanted(
         words=" ".join(part["text"] for part in last if part.get("text")),
         picture=next((len(b64decode(p["inlineData"]["data"])) for p in last if "inlineData" in p), 0),
-        tools={
-            tool["name"]: tool.get("parametersJsonSchema") or tool.get("parameters") or {}
-            for tools in asked.get("tools") or ()
-            for tool in tools["functionDeclarations"]
-        },
+        tools=tools,
+        errand=errand(contents, tools),
         choice=choice,
         answered=any("functionResponse" in part for part in last),
         schema=_schema(config),

@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.conformance.providers import said
+from benchmarks.conformance.providers.errand import errand
 from benchmarks.conformance.providers.said import Wish
 from benchmarks.conformance.providers.wanted import Answer, Wanted, answer
 
@@ -143,13 +144,15 @@ def _wanted(asked: Json) -> Wanted:
     if isinstance(choice, dict):
         choice = choice["function"]["name"]
     form = asked.get("response_format") or {}
+    tools = {
+        tool["function"]["name"]: tool["function"].get("parameters") or {}
+        for tool in asked.get("tools") or ()
+    }
     return Wanted(
         words=said.last_words([last]),
         picture=_picture(last["content"]),
-        tools={
-            tool["function"]["name"]: tool["function"].get("parameters") or {}
-            for tool in asked.get("tools") or ()
-        },
+        tools=tools,
+        errand=errand(asked["messages"], tools),
         choice="any" if choice == "required" else choice,
         answered=last["role"] == "tool",
         schema=form["json_schema"]["schema"] if form.get("type") == "json_schema" else None,

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from benchmarks.conformance.providers import said
+from benchmarks.conformance.providers.errand import errand
 from benchmarks.conformance.providers.openai_edge import (
     CREATED,
     FINGERPRINT,
@@ -138,16 +139,16 @@ def _calls(asked: Json) -> list[Json]:
         return []
     if asked.get("parallel_tool_calls") is False:
         tools = tools[:1]
+    calls = errand(asked["messages"], {tool["name"] for tool in tools})
+    if calls is None:
+        calls = tuple((tool["name"], said.instance(tool.get("parameters") or {})) for tool in tools)
     return [
         {
             "id": f"call_{i}Zxq0RYuK3nUD9WLbGhJvT",
             "type": "function",
-            "function": {
-                "name": tool["name"],
-                "arguments": orjson.dumps(said.instance(tool.get("parameters") or {})).decode(),
-            },
+            "function": {"name": name, "arguments": orjson.dumps(arguments).decode()},
         }
-        for i, tool in enumerate(tools)
+        for i, (name, arguments) in enumerate(calls)
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from benchmarks.conformance.providers import said
+from benchmarks.conformance.providers.errand import Call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,8 @@ class Wanted:
     limit: int | None = None
     stops: Sequence[str] = ()
     thinks: bool = False
+    errand: tuple[Call, ...] | None = None
+    """The calls that a coding agent's user asks for."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def answer(wanted: Wanted) -> Answer:
 
 
 def _calls(wanted: Wanted) -> tuple[tuple[str, Any], ...]:
+    if wanted.errand is not None:
+        return wanted.errand
     match wanted.choice:
         case "none":
             names: list[str] = []

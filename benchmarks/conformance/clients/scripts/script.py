@@ -89,18 +89,20 @@ def true(condition: object, what: str) -> None:
 
 def run(*packages: str) -> None:
     """Try all features with all models; ``packages`` are those whose versions count."""
-    tell(versions={name: version(name) for name in packages})
+    attempt({name: version(name) for name in packages})
+
+
+def attempt(versions: dict[str, str]) -> None:
+    tell(versions=versions)
     only = set(sys.argv[1:])
     for asked in json.loads(os.environ["TOLLGATE_MODELS"]):
-        for name, attempt in FEATURES.items():
+        for name, tried in FEATURES.items():
             if only and name not in only:
                 continue
             began = time.monotonic()
             told = {"model": asked["model"], "feature": name}
             try:
-                tell(
-                    **told, ok=True, said=attempt(Asked(**asked)), seconds=round(time.monotonic() - began, 3)
-                )
+                tell(**told, ok=True, said=tried(Asked(**asked)), seconds=round(time.monotonic() - began, 3))
             except Lacks as lack:
                 tell(**told, ok=False, lacks=str(lack))
             except Exception as error:  # whatever a client raises is what this is about
