@@ -100,6 +100,18 @@ class FairQueue(Generic[T]):
                     best, least = tier_queue, finish
         return None if best is None else best.head
 
+    def heads(self, now: float) -> Iterator[Waiter[T]]:
+        """The first of each tenant, by tier and tenant in the order in which they are served."""
+        for tier_queue in sorted(self._tiers.values(), key=lambda one: one.finish(now)):
+            for _, _, tenant in tier_queue.order:
+                yield tenant.waiters[0]
+
+    def take_early(self, waiter: Waiter[T]) -> None:
+        """``waiter``, the first of its tenant, is served out of turn, which its tenant's and tier's turns pay for."""
+        waiter.tier_queue.start += waiter.tokens / waiter.tier_queue.terms.weight
+        waiter.tier_queue.remove(waiter, waiter.tenant.key[0])
+        self._removed(waiter)
+
     def take(self, waiter: Waiter[T], now: float) -> None:
         """``waiter``, which is the ``head``, is served."""
         tier_queue = waiter.tier_queue

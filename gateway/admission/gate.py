@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from gateway.admission.fair_queue import QueueTerms
+from gateway.admission.fair_shares import Flow
 from gateway.admission.pool import Pool, SlotLease
 from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules, shed, shed_shadow
@@ -13,7 +14,7 @@ from gateway.admission.wait_predictor import Newcomer, check_wait
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
 from gateway.prefix_sharing import alias, sharing
-from gateway.types import BatchLine, Call, Chunk, Chunks
+from gateway.types import BatchLine, Call, Chunk, Chunks, Json
 
 _SHORT = 256
 """Tokens of a prompt below which its length matters little."""
@@ -74,7 +75,7 @@ class Admission:
         now = self.pool.clock()
         if call.request.stream and self.lease.granted_at is not None:
             seconds, kind = now - self.lease.granted_at, _kind(call)
-            self.pool.on_first_token(self.lease, kind, seconds + _SLACK)
+            self.pool.on_first_token(self.lease, kind, seconds + _SLACK, quick=seconds <= _SLACK)
             self.pool.idle_share.learn(kind, seconds, beside_lines=self.lease.beside_lines)
         return now
 
@@ -100,7 +101,7 @@ class Admission:
         )
         if not call.request.stream:
             per_token = (seconds + _SLACK) / (completion + _FIRST_TOKEN)
-            self.pool.on_first_token(self.lease, _kind(call), per_token)
+            self.pool.on_first_token(self.lease, _kind(call), per_token, quick=seconds <= _SLACK)
 
     def _timeout(self, call: Call) -> Overloaded:
         waited, tier, lease = self.waited, call.principal.tier, self.lease
@@ -139,16 +140,17 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     if estimate is not None and (due is not None or pool.limited):
         known = pool.speed.expected_service(estimate)
     service = known or 0.0
-    terms, saturation = UNLIMITED, 0.0
+    terms, saturation, flow = UNLIMITED, 0.0, None
     if pool.limited or pool.speed.engine is not None:
         rule, terms = rules.of(call.policy, name)
-        saturation = pool.saturation
+        flow = Flow(name, tenant, terms.weight)
+        saturation = pool.saturation_for(flow)
         if call.shadow:
             shed_shadow(pool)
         elif call.candidate.why == "primary":
-            shed(rule, pool)
+            shed(rule, pool, saturation)
     wait = 0.0
-    if left is not None or not pool.has_capacity(tokens, terms, answers):
+    if left is not None or not pool.has_capacity(tokens, terms, answers, flow):
         if pool.queue.length(name) >= (pools.worker_share(tier.max_queue) or 1):
             raise queue_full(pool)
         if left is not None and 0 < left < service and not pool.load and pool.speed.may_probe():
@@ -218,7 +220,19 @@ def _kind(call: Call) -> Hashable:
     """Requests of one kind take equally long at an idle backend."""
     target = call.candidate.target.model if call.candidate is not None else ""
     size = 0 if call.estimate is None else (call.estimate.prompt // _SHORT).bit_length()
-    return target, call.request.stream, size
+    params = call.request.params
+    return target, call.request.stream, size, _effort(params) if params else None
+
+
+def _effort(params: Mapping[str, Json]) -> Hashable:
+    """How long a model may think before it answers."""
+    match params.get("thinking"):
+        case {"budget_tokens": int(budget)}:
+            return budget.bit_length()
+        case {"type": str(kind)}:
+            return kind
+    effort = params.get("reasoning_effort")
+    return effort if isinstance(effort, str) else None
 
 
 def queue_full(pool: Pool) -> Overloaded:

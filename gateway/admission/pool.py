@@ -13,6 +13,7 @@ from math import ceil
 
 from gateway.admission.adaptive_limit import SILENCE, AdaptiveLimit
 from gateway.admission.fair_queue import FairQueue, QueueTerms, Waiter
+from gateway.admission.fair_shares import FairShares, Flow
 from gateway.admission.idle_share import IdleShare
 from gateway.admission.shared_slots import SharedSlots
 from gateway.admission.speed import SpeedEstimator
@@ -30,6 +31,8 @@ class SlotLease:
     terms: QueueTerms
     answers: int = 1
     """It takes a slot for each."""
+    tier: str = ""
+    tenant: str = ""
     service: float | None = None
     """Expected seconds from dispatch to the last token; None where nothing is known yet."""
     granted_at: float | None = None
@@ -40,8 +43,8 @@ class SlotLease:
     beside_lines: bool = False
     """What can be asked back was in flight when it was granted."""
     _waiter: Waiter[SlotLease] | None = None
-    _flow: tuple[str, str] | None = None
-    """Its tier and tenant, where it was queued."""
+    _queued: bool = False
+    """It was."""
     _wakeup: asyncio.Future[None] | None = None
     _released: bool = False
     _finished: int = 0
@@ -85,13 +88,16 @@ class SlotLease:
     def enqueue(self, waiter: Waiter[SlotLease]) -> None:
         """For the pool alone."""
         self._waiter = waiter
-        self._flow = (waiter.tier_queue.tier, waiter.tenant.name)
+        self._queued = True
 
     def correct_tokens(self, tokens: int) -> None:
         """Replace the estimate by the ``tokens`` that were used, in the accounts of its tenant and tier."""
-        if self._flow is not None and self.reclaim is None:
-            tier, tenant = self._flow
-            self._pool.queue.correct(tier, self.terms, tenant, tokens - self.tokens)
+        if self._queued and self.reclaim is None:
+            self._pool.queue.correct(self.tier, self.terms, self.tenant, tokens - self.tokens)
+
+    @property
+    def flow(self) -> Flow:
+        return Flow(self.tier, self.tenant, self.terms.weight)
 
     @property
     def unfinished(self) -> int:
@@ -102,7 +108,7 @@ class SlotLease:
         """One of several answers is complete: its slot goes to the next in the queue."""
         if self.is_granted and not self._released and self._finished < self.answers - 1:
             self._finished += 1
-            self._pool.free(1)
+            self._pool.free(self, 1)
             self._pool.count_idle()
             self._pool.grant_next()
 
@@ -116,7 +122,7 @@ class SlotLease:
             self._waiter = None
         elif self.is_granted:
             self._pool.leases.pop(self, None)
-            self._pool.free(self.unfinished)
+            self._pool.free(self, self.unfinished)
             self._pool.tokens_in_flight -= self.tokens
             self._pool.idle_released(self)
         self._pool.grant_next()
@@ -158,6 +164,8 @@ class Pool:
         """Those granted, in that order."""
         self._adaptive: AdaptiveLimit | None = None
         """Where the policy sets no limit."""
+        self._shares: FairShares | None = None
+        """Of a learnt limit, once it was reached."""
 
     @property
     def slots(self) -> int | None:
@@ -177,6 +185,7 @@ class Pool:
         """
         self._share(in_all)
         self._adaptive = (self._adaptive or AdaptiveLimit(self.clock)) if adaptive else None
+        self._shares = None
         if self._adaptive is not None:
             slots = self._adaptive.limit
         if (slots, tokens) == (self._slots, self.max_tokens):
@@ -187,7 +196,7 @@ class Pool:
 
     def acquire(self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int = 1) -> SlotLease:
         """A lease, granted at once where there is capacity and nobody waits; otherwise queued."""
-        lease = SlotLease(self, tokens, terms, answers)
+        lease = SlotLease(self, tokens, terms, answers, tier, tenant)
         at_once = not self.limited or (not self.queue.size and self._admits(tokens, terms, answers))
         if not at_once or not self._grant(lease):
             lease.enqueue(self.queue.push(tier, terms, tenant, tokens, self.clock(), lease))
@@ -199,7 +208,8 @@ class Pool:
     ) -> SlotLease:
         """A lease on capacity that nobody else wants: granted once the backend would be no fuller than
         ``max_utilization`` with it, and asked back where others come to wait."""
-        lease = SlotLease(self, tokens, QueueTerms(max_utilization=max_utilization), answers, reclaim=reclaim)
+        terms = QueueTerms(max_utilization=max_utilization)
+        lease = SlotLease(self, tokens, terms, answers, tenant=tenant, reclaim=reclaim)
         lease.enqueue(self.idle_queue.push("", lease.terms, tenant, tokens, self.clock(), lease))
         self.grant_next()
         return lease
@@ -215,10 +225,14 @@ class Pool:
             self._slots = self._adaptive.limit
             self.grant_next()
 
-    def on_first_token(self, lease: SlotLease, kind: Hashable, seconds: float) -> None:
-        """An answer to a request of this kind began after ``seconds``."""
+    def on_first_token(
+        self, lease: SlotLease, kind: Hashable, seconds: float, *, quick: bool = False
+    ) -> None:
+        """An answer to a request of this kind began after ``seconds``; ``quick``: too soon for any queue."""
         adaptive, sent = self._adaptive, lease.granted_at
-        if adaptive is not None and sent is not None and adaptive.learn(kind, seconds, sent, self.in_flight):
+        if adaptive is None or sent is None:
+            return
+        if adaptive.learn(kind, seconds, sent, self.in_flight, lease.tenant, quick=quick):
             self._slots = adaptive.limit
             self.grant_next()
 
@@ -245,9 +259,39 @@ class Pool:
         while self.queue.size:
             now = self.clock()
             head = self.queue.head(now, self._utilization())
-            if head is None or not self.fits(head.tokens, head.item.answers) or not self._grant(head.item):
+            if head is None or not self.fits(head.tokens, head.item.answers):
+                self._grant_shares(now)
+                return
+            if not self._grant(head.item):
                 return
             self.queue.take(head, now)
+
+    def _grant_shares(self, now: float) -> None:
+        """To those that have less than their share of a learnt limit, whoever holds the rest."""
+        if self._adaptive is None:
+            return
+        for waiter in list(self.queue.heads(now)):
+            waiters = waiter.tenant.waiters
+            while waiters and self._is_due(
+                waiters[0].item.flow, waiters[0].item.terms, waiters[0].item.answers
+            ):
+                self._grant(waiters[0].item)
+                self.queue.take_early(waiters[0])
+
+    def _is_due(self, flow: Flow, terms: QueueTerms, answers: int) -> bool:
+        """Whether a tenant may have so many more slots because its share of a learnt limit is not in use."""
+        slots = self._slots
+        if self._adaptive is None or slots is None:
+            return False
+        shares = self._fair_shares()
+        if terms.max_utilization < 1.0 and shares.utilization(flow, slots) >= terms.max_utilization:
+            return False
+        return shares.allow(flow, answers, limit=slots, in_flight=self.in_flight)
+
+    def _fair_shares(self) -> FairShares:
+        if self._shares is None:
+            self._shares = FairShares(lease for lease in self.leases if lease.reclaim is None)
+        return self._shares
 
     def _grant_idle(self) -> None:
         """Nobody else waits, here or at other workers, and room is left."""
@@ -323,9 +367,13 @@ class Pool:
             if self._shared is not None:
                 self._shared.set_reclaimable(self._idle_slots)
 
-    def free(self, slots: int) -> None:
+    def free(self, lease: SlotLease, slots: int) -> None:
         """For leases alone."""
         self.in_flight -= slots
+        if self._shares is not None and lease.reclaim is None:
+            self._shares.add(lease.flow, -slots)
+            if self._slots is None or 2 * self.in_flight < self._slots:
+                self._shares = None
         if self._shared is not None:
             self._shared.give_back(slots)
 
@@ -349,6 +397,8 @@ class Pool:
         self.in_flight += lease.answers
         self.tokens_in_flight += lease.tokens
         self.leases[lease] = None
+        if self._shares is not None and lease.reclaim is None:
+            self._shares.add(lease.flow, lease.answers)
         lease.beside_lines = self._idle_slots > 0
         lease.grant(self.clock())
         return True
@@ -377,14 +427,21 @@ class Pool:
         tokens: int,
         terms: QueueTerms = QueueTerms(),  # noqa: B008  (it is frozen)
         answers: int = 1,
+        flow: Flow | None = None,
     ) -> bool:
         """Whether a request would start at once. Waiting requests that may not use this capacity do not count, nor
-        does what is asked back for it."""
+        does what is asked back for it. ``flow`` has its share of a learnt limit."""
         if not self.limited:
             return True
-        if not self._admits(tokens, terms, answers, reclaiming=True):
-            return False
-        return not self.queue.size or self.queue.head(self.clock(), self._utilization()) is None
+        if self._admits(tokens, terms, answers, reclaiming=True) and (
+            not self.queue.size or self.queue.head(self.clock(), self._utilization()) is None
+        ):
+            return True
+        return (
+            flow is not None
+            and not self.queue.waiters_of(flow.tier, flow.tenant)
+            and self._is_due(flow, terms, answers)
+        )
 
     def share(self, tokens: int, answers: int = 1) -> float:
         """The share of the backend that a request takes; 0 where there is no limit."""
@@ -411,6 +468,13 @@ class Pool:
         lines = self._idle_slots / engine.slots if engine.slots else 0.0
         return max(utilization, engine.saturation - lines)
 
+    def saturation_for(self, flow: Flow) -> float:
+        """Without what others hold beyond their shares of a learnt limit."""
+        slots = self._slots
+        if self._adaptive is None or slots is None or 2 * self.in_flight < slots:
+            return self.saturation
+        return self._fair_shares().utilization(flow, slots)
+
     @property
     def load(self) -> int:
         """Answers in flight, and queued requests."""
@@ -426,7 +490,7 @@ class Pool:
     def expected_wait_of_new(
         self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int = 1
     ) -> float | None:
-        if self.has_capacity(tokens, terms, answers):
+        if self.has_capacity(tokens, terms, answers, Flow(tier, tenant, terms.weight)):
             return 0.0
         ahead = self.queue.tokens_ahead_of_new(tier, terms, tenant, tokens)
         return self.expected_wait(ahead, tokens, terms, answers)

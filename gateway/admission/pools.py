@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from gateway.admission.fair_shares import Flow
 from gateway.admission.pool import Pool
 from gateway.admission.shared_slots import SlotExchange
 from gateway.engine_load import EngineLoad
@@ -69,17 +70,19 @@ class Pools:
         for pool in self:
             pool.grant_next()
 
-    def saturation(self, name: str) -> float:
-        return self.of(name).saturation
+    def saturation(self, name: str, caller: tuple[str, str, float] | None = None) -> float:
+        pool = self.of(name)
+        return pool.saturation if caller is None else pool.saturation_for(Flow(*caller))
 
     def load(self, name: str) -> int:
         return self.of(name).load
 
-    def has_capacity(self, name: str, tokens: int) -> bool:
-        """Whether a request would start at once. It would not at an engine that reports a queue of its own."""
+    def has_capacity(self, name: str, tokens: int, caller: tuple[str, str, float] | None = None) -> bool:
+        """Whether a request would start at once, ``caller`` being its tier, tenant and weight. It would not at an
+        engine that reports a queue of its own."""
         pool = self.of(name)
-        engine = pool.speed.engine
-        return pool.has_capacity(tokens) and (engine is None or engine.saturation < 1.0)
+        engine, flow = pool.speed.engine, None if caller is None else Flow(*caller)
+        return pool.has_capacity(tokens, flow=flow) and (engine is None or engine.saturation < 1.0)
 
     def update_engine(self, name: str, figures: EngineLoad | None) -> None:
         """An engine's own figures; None where it does not answer."""

@@ -64,12 +64,12 @@ def update_terms(policy: Policy, pools: Pools) -> None:
         pool.update_terms(lambda name: terms(policy, policy.tier(name), saturation_action(policy, name)))
 
 
-def shed(rule: OnSaturation, pool: Pool) -> None:
-    """Raise ``Overloaded`` if the rule sheds at the pool's saturation."""
-    if rule.action != "shed" or pool.saturation < rule.at:
+def shed(rule: OnSaturation, pool: Pool, saturation: float) -> None:
+    """Raise ``Overloaded`` if the rule sheds at this ``saturation`` of the pool."""
+    if rule.action != "shed" or saturation < rule.at:
         return
     raise Overloaded(
-        f"Backend '{pool.name}' is {pool.saturation:.0%} full, and requests of your tier are not taken from "
+        f"Backend '{pool.name}' is {saturation:.0%} full, and requests of your tier are not taken from "
         f"{rule.at:.0%} on. Try again later.",
         retry_after=max(1.0, pool.drain_time(rule.at) or 0.0),
     )

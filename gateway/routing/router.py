@@ -15,7 +15,7 @@ from gateway.policy.inputs import taken
 from gateway.policy.schema import Policy, Target
 from gateway.prefix_sharing import sharing
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
-from gateway.routing.selector import Loads, ModelTargets, Selector
+from gateway.routing.selector import Caller, Loads, ModelTargets, Selector
 from gateway.types import Call, Candidate
 
 _Media = frozenset[MediaKind]
@@ -146,10 +146,11 @@ class Router:
             return plan
         has_capacity = self._loads.has_capacity
         tokens = call.estimate.prompt + call.estimate.expected if call.estimate is not None else 0
-        if has_capacity(own[0].target.backend, tokens):
+        caller = self._caller(call)
+        if has_capacity(own[0].target.backend, tokens, caller):
             return plan
         for index, other in enumerate(others, 1):
-            if has_capacity(other.target.backend, tokens):
+            if has_capacity(other.target.backend, tokens, caller):
                 del plan[index]
                 return [Candidate(other.model, other.target, other.timeouts, "spill_over"), *plan]
         return plan
@@ -165,10 +166,15 @@ class Router:
         saturation = self._loads.saturation
         if substitute == route.own.model:
             return route
-        if any(saturation(candidate.target.backend) < at for candidate in route.own.candidates):
+        caller = self._caller(call)
+        if any(saturation(candidate.target.backend, caller) < at for candidate in route.own.candidates):
             return route
         instead = self._route((substitute, "downgrade", local, media, *exceeded))
         return instead if instead.own is not None else route
+
+    def _caller(self, call: Call) -> Caller:
+        tier = call.principal.tier
+        return tier, call.principal.tenant, self._policy.tier(tier).weight
 
     def _route(self, key: _RouteKey) -> _Route:
         route = self._routes.get(key)

@@ -12,19 +12,22 @@ from gateway.policy.schema import Select
 from gateway.routing.affinity import Affinity, Prefix
 from gateway.types import Candidate
 
+Caller = tuple[str, str, float]
+"""Tier, tenant, and the tier's weight."""
+
 
 class Loads(Protocol):
     """How full the backends are."""
 
-    def saturation(self, backend: str, /) -> float:
-        """0 is idle, 1 is full."""
+    def saturation(self, backend: str, caller: Caller | None = None, /) -> float:
+        """0 is idle, 1 is full; ``caller`` has a share of its own where the limit is a learnt one."""
         ...
 
     def load(self, backend: str, /) -> int:
         """Requests in flight and waiting."""
         ...
 
-    def has_capacity(self, backend: str, tokens: int, /) -> bool:
+    def has_capacity(self, backend: str, tokens: int, caller: Caller | None = None, /) -> bool:
         """Whether a request of so many tokens, prompt and expected answer, would start at once."""
         ...
 

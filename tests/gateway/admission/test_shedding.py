@@ -70,15 +70,15 @@ def test_shedding_begins_at_the_share_and_says_when_to_come_again() -> None:
     pool.limit(10, None)
     for _ in range(8):
         take(pool, 100)
-    shed(SHED, pool)
+    shed(SHED, pool, pool.saturation)
     take(pool, 100)
-    shed(WAIT, pool)
+    shed(WAIT, pool, pool.saturation)
     with pytest.raises(Overloaded) as refusal:
-        shed(SHED, pool)
+        shed(SHED, pool, pool.saturation)
     assert (refusal.value.code, refusal.value.retry_after) == ("overloaded", 1.0)
     pool.speed.observe(tokens=100, share=0.1, seconds=10.0, first_token=None, completion=0)
     take(pool, 100)
     take(pool, 300)  # 300 tokens wait, a tenth of 1000 in flight is too much, 100 tokens/s
     with pytest.raises(Overloaded) as refusal:
-        shed(SHED, pool)
+        shed(SHED, pool, pool.saturation)
     assert refusal.value.retry_after == pytest.approx(4.0)

@@ -14,6 +14,7 @@ from gateway.errors import ContextTooLong, Forbidden, UnknownModel
 from gateway.policy.schema import Policy
 from gateway.routing.affinity import target_name
 from gateway.routing.router import Router
+from gateway.routing.selector import Caller
 from gateway.types import Call, Candidate, Principal, TokenEstimate
 from tests.fakes import a_call, policy
 
@@ -27,13 +28,13 @@ class Figures:
         self.saturations: dict[str, float] = {}
         self.tokens: list[int] = []
 
-    def saturation(self, backend: str, /) -> float:
+    def saturation(self, backend: str, caller: Caller | None = None, /) -> float:
         return self.saturations.get(backend, 0.0)
 
     def load(self, backend: str, /) -> int:
         return self.loads[backend]
 
-    def has_capacity(self, backend: str, tokens: int, /) -> bool:
+    def has_capacity(self, backend: str, tokens: int, caller: Caller | None = None, /) -> bool:
         self.tokens.append(tokens)
         return backend not in self.full
 

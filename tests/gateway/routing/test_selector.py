@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.policy.schema import Target, Timeouts
 from gateway.routing.affinity import Affinity, Prefix
-from gateway.routing.selector import ModelTargets, Selector, least_loaded, weighted
+from gateway.routing.selector import Caller, ModelTargets, Selector, least_loaded, weighted
 from gateway.types import Candidate
 
 DRAWS = 6000
@@ -19,13 +19,13 @@ class Loaded:
     def __init__(self, **loads: int) -> None:
         self.loads = loads
 
-    def saturation(self, backend: str, /) -> float:
+    def saturation(self, backend: str, caller: Caller | None = None, /) -> float:
         return 0.0
 
     def load(self, backend: str, /) -> int:
         return self.loads.get(backend, 0)
 
-    def has_capacity(self, backend: str, tokens: int, /) -> bool:
+    def has_capacity(self, backend: str, tokens: int, caller: Caller | None = None, /) -> bool:
         return True
 
 

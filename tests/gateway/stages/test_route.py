@@ -7,6 +7,7 @@ import pytest
 
 from gateway.errors import UnknownModel
 from gateway.routing.router import Router
+from gateway.routing.selector import Caller
 from gateway.stages.route import route
 from gateway.types import Call, Chunk, Chunks
 from tests.fakes import a_call, policy
@@ -15,13 +16,13 @@ pytestmark = pytest.mark.anyio
 
 
 class Idle:
-    def saturation(self, backend: str, /) -> float:
+    def saturation(self, backend: str, caller: Caller | None = None, /) -> float:
         return 0.0
 
     def load(self, backend: str, /) -> int:
         return 0
 
-    def has_capacity(self, backend: str, tokens: int, /) -> bool:
+    def has_capacity(self, backend: str, tokens: int, caller: Caller | None = None, /) -> bool:
         return True
 
 
