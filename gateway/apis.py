@@ -45,7 +45,12 @@ class Form(Protocol):
 
     @property
     def seconds(self) -> float:
-        """How long its sound is, as far as the file tells; else the longest that so many bytes usually are."""
+        """How long its sound plays, as far as the file tells; else the longest that so many bytes usually do."""
+        ...
+
+    @property
+    def unmeasured(self) -> str | None:
+        """The name of a file of sound of which nobody can tell how long it plays."""
         ...
 
     def size(self, texts: Mapping[str, Sequence[str]]) -> int:

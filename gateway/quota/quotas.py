@@ -199,6 +199,17 @@ class Quotas:
                 "or choose another model.",
                 code="model_has_no_price",
             )
+        form = call.request.form
+        if form is not None and form.unmeasured is not None and call.policy.on_unpriced == "refuse":
+            bounds = self._context.target_bounds.first(call)
+            if any(bounds.rates) or any(rates.has("second") for rates in bounds.units):
+                raise BadRequest(
+                    f"Nobody can tell how long '{form.unmeasured[:80]}' plays, and the budget ({budget}) cannot hold "
+                    "what nobody can count. Send it as WAV, MP3, FLAC, Ogg or WebM with Opus, or MP4 with AAC.",
+                    param="file",
+                    code="sound_without_length",
+                    headers=NO_RETRY,
+                )
 
     def _refuse_impossible(self, call: Call, limits: Limits, wanted: QuotaRequest, amounts: Amounts) -> None:
         """Raise for what would not fit even if nothing else were counted."""

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope
 
 from gateway.errors import BadRequest
 from gateway.media import MediaKind
-from gateway.metering.audio_seconds import THINNEST, seconds_of
+from gateway.metering.audio_seconds import THINNEST, THOROUGH, seconds_of
 from gateway.web.body import body_pieces
 from gateway.web.form_parser import Event, FormParser, PartBegins, PartData
 from gateway.web.spool import Section, Spool
@@ -50,6 +50,8 @@ class UploadedForm:
 
     def __init__(self) -> None:
         self.parts_read: list[TextPart | FilePart] = []
+        self.seconds = 0.0
+        self.unmeasured: str | None = None
         self._spool = Spool()
         self._boundary = f"tollgate-{secrets.token_hex(16)}"
         self._text = bytearray()
@@ -88,14 +90,14 @@ class UploadedForm:
     def unread(self) -> tuple[MediaKind, ...]:
         return tuple(dict.fromkeys("audio" if file.name == "file" else "image" for file in self.files))
 
-    @cached_property
-    def seconds(self) -> float:
-        length = 0.0
+    def listen(self) -> None:
+        """Find out how long its sound is. Takes up to a second for two hours of it, and so is for a thread."""
         for file in self.files:
             section = Section(self._spool, file.start, file.end)
-            told = seconds_of(section, file.filename.rpartition(".")[2])
-            length += section.size / THINNEST if told is None else told
-        return length
+            told = seconds_of(section, most=THOROUGH)
+            if told is None:
+                self.unmeasured = file.filename
+            self.seconds += section.size / THINNEST if told is None else told
 
     def size(self, texts: Mapping[str, Sequence[str]]) -> int:
         return sum(

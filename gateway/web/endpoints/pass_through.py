@@ -30,6 +30,7 @@ from gateway.wire.openai.errors import error_body
 
 Read = Callable[[RequestContext, Scope, Receive], AbstractAsyncContextManager[ChatRequest]]
 """Reads a request, and keeps its upload for as long as it may have to be sent again. Raises ``BadRequest``."""
+_OF_SOUND = ("transcription", "translation")
 _EVENTS = "text/event-stream"
 _NOT_A_PAGE = (b"x-content-type-options", b"nosniff")
 """What a provider sends is shown as what it says it is, or not at all."""
@@ -58,7 +59,10 @@ def form_reader(api: Api, *, max_body: int) -> Read:
         form = await receive_form(scope, receive, max_body)
         try:
             files = [file.name for file in form.files]
-            yield read_form(api, form, form.texts, files, context.deployment)
+            request = read_form(api, form, form.texts, files, context.deployment)
+            if api in _OF_SOUND:
+                await asyncio.to_thread(form.listen)
+            yield request
         finally:
             form.close()
 

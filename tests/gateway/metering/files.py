@@ -45,14 +45,43 @@ def mp3(frames: int, *, index: int | None = None, tag: int = 0) -> bytes:
     return (head if tag else b"") + first + frame * (frames - 1)
 
 
-def mp4(seconds: float, *, wide: bool = False, first: bool = False) -> bytes:
-    """With its header before or after the sound; ``wide`` as longer ones have it."""
+def mp4(
+    seconds: float,
+    *,
+    wide: bool = False,
+    first: bool = False,
+    frames: int | None = None,
+    fragmented: bool = False,
+) -> bytes:
+    """AAC of 16 kHz, with its header before or after the sound; ``wide`` as longer ones have it. Its head says
+    ``seconds``, its tables have as many ``frames``."""
     scale, duration = 1000, int(seconds * 1000)
     times = (
         struct.pack(">QQIQ", 0, 0, scale, duration) if wide else struct.pack(">IIII", 0, 0, scale, duration)
     )
+    if frames is None:
+        frames = round(seconds * 16_000 / 1024)
+    config = b"\x05\x02" + struct.pack(">H", 2 << 11 | 8 << 7 | 1 << 3)
+    decoder = b"\x04\x11\x40\x15" + bytes(11) + config
+    esds = _box(b"esds", bytes(4) + b"\x03\x19\x00\x01\x00" + decoder + b"\x06\x01\x02")
+    entry = _box(
+        b"mp4a", bytes(6) + b"\x00\x01" + bytes(8) + struct.pack(">HHII", 1, 16, 0, 16_000 << 16) + esds
+    )
+    sizes = struct.pack(">III", 0, 64, 0 if fragmented else frames)
+    table = _box(b"stbl", _box(b"stsd", struct.pack(">II", 0, 1) + entry) + _box(b"stsz", sizes))
+    handler = _box(b"hdlr", bytes(8) + b"soun" + bytes(13))
+    place = bytes([wide, 0, 0, 0]) + bytes(16 if wide else 8)
+    track = _box(
+        b"trak",
+        _box(b"tkhd", place + struct.pack(">I", 1) + bytes(60))
+        + _box(b"mdia", handler + _box(b"minf", table)),
+    )
     header = _box(b"mvhd", bytes([wide, 0, 0, 0]) + times + bytes(80))
-    sound, movie = _box(b"mdat", b"\xff" * 5000, wide=wide), _box(b"moov", header + _box(b"trak", bytes(40)))
+    sound, movie = _box(b"mdat", b"\xff" * 5000, wide=wide), _box(b"moov", header + track)
+    if fragmented:
+        run = _box(b"trun", struct.pack(">II", 0, frames))
+        fragment = _box(b"traf", _box(b"tfhd", struct.pack(">II", 0, 1)) + run)
+        sound, first = _box(b"moof", fragment) + sound, True
     return _box(b"ftyp", b"M4A \0\0\0\0") + (movie + sound if first else sound + movie)
 
 
@@ -62,18 +91,65 @@ def _box(name: bytes, content: bytes, *, wide: bool = False) -> bytes:
     return struct.pack(">I4s", 8 + len(content), name) + content
 
 
-def flac(samples: int, rate: int = 44_100) -> bytes:
-    info = bytes(10) + struct.pack(">Q", rate << 44 | 1 << 41 | 15 << 36 | samples) + bytes(16)
-    return b"fLaC\x80\0\0\x22" + info + bytes(1000)
+def flac(samples: int, rate: int = 44_100, *, told: int | None = None, named: bool = False) -> bytes:
+    """Frames of 4,096 samples, whose sound is none; its head says ``told``. ``named``: each frame says the rate."""
+    told = samples if told is None else told
+    info = bytes(10) + struct.pack(">Q", rate << 44 | 1 << 41 | 15 << 36 | told) + bytes(16)
+    frames = bytearray()
+    for number in range(-(-samples // 4096)):
+        size = min(4096, samples - 4096 * number)
+        code = chr(number).encode("utf-8", "surrogatepass")
+        head = b"\xff\xf8" + bytes([7 << 4 | (13 if named else 0), 0x08]) + code + struct.pack(">H", size - 1)
+        head += struct.pack(">H", rate) if named else b""
+        frames += head + bytes([_crc8(head)]) + b"\x00\xff\xf8\x70\x08\xff" * 4
+    return b"fLaC\x80\0\0\x22" + info + bytes(frames)
 
 
-def opus(seconds: float) -> bytes:
-    def page(place: int, body: bytes) -> bytes:
-        return b"OggS\0\0" + struct.pack("<q", place) + bytes(12) + b"\x01" + bytes([len(body)]) + body
+def _crc8(data: bytes) -> int:
+    value = 0
+    for byte in data:
+        for bit in range(7, -1, -1):
+            over = value >> 7 ^ (byte >> bit & 1)
+            value = (value << 1 & 0xFF) ^ (0x07 if over else 0)
+    return value
 
-    return (
-        page(0, b"OpusHead" + bytes(11)) + page(4_000, bytes(200)) + page(int(seconds * 48_000), bytes(200))
-    )
+
+TWENTY_MS = 9 << 3
+"""How a packet of Opus begins: SILK, wide band, one frame of 20 ms."""
+
+
+def opus(seconds: float, *, told: float | None = None, head: bytes = b"OpusHead" + bytes(11)) -> bytes:
+    """Pages of a second; the last says ``told``."""
+
+    def page(flags: int, place: float, packets: list[bytes]) -> bytes:
+        body = b"".join(packets)
+        start = b"OggS\0" + bytes([flags]) + struct.pack("<q", int(place * 48_000)) + bytes(12)
+        return start + bytes([len(packets), *map(len, packets)]) + body
+
+    packet = bytes([TWENTY_MS]) + bytes(79)
+    number = round(seconds * 50)
+    pages = [page(2, 0, [head]), page(0, 0, [b"OpusTags" + bytes(8)])]
+    for start in range(0, number, 50):
+        count = min(50, number - start)
+        pages.append(page(0, (start + count) / 50 if told is None else told, [packet] * count))
+    return b"".join(pages)
+
+
+def webm(seconds: float, *, codec: bytes = b"A_OPUS") -> bytes:
+    """As a browser records it: lengths of clusters, and of the whole, are unknown."""
+
+    def element(name: str, content: bytes) -> bytes:
+        return bytes.fromhex(name) + (0x10000000 | len(content)).to_bytes(4, "big") + content
+
+    unknown = b"\x01" + b"\xff" * 7
+    entry = element("AE", element("D7", b"\x01") + element("86", codec) + element("83", b"\x02"))
+    file = element("1A45DFA3", element("4282", b"webm")) + bytes.fromhex("18538067") + unknown
+    file += element("1549A966", element("4489", struct.pack(">d", 20.0))) + element("1654AE6B", entry)
+    block = element("A3", b"\x81\0\0\x80" + bytes([TWENTY_MS]) + bytes(79))
+    for start in range(0, round(seconds * 50), 50):
+        file += bytes.fromhex("1F43B675") + unknown + element("E7", b"\0")
+        file += block * min(50, round(seconds * 50) - start)
+    return file
 
 
 def pdf(pages: int) -> bytes:

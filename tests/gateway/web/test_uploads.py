@@ -214,7 +214,8 @@ async def test_a_budget_holds_the_minutes_before_they_are_heard(
         return await gateway.http.post("/v1/audio/transcriptions", **form)
 
     assert (await ask(a_wave(4), "long.wav")).status_code == 429, "0.04 dollars"
-    assert (await ask(b"?" * 4000, "unknown.bin")).status_code == 429, "four seconds at the thinnest"
+    refused = await ask(b"?" * 4000, "unknown.bin")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "sound_without_length")
     assert (await ask(SOUND, "a.wav")).status_code == 200
     assert (await ask(SOUND, "a.wav")).status_code == 429, "spent"
     assert len(upstream.requests) == 1

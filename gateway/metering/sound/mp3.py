@@ -1,0 +1,90 @@
+"""MP3 (ISO 11172-3, 13818-3): by the bit rates of frames here and there. What an encoder's index says is believed where
+they bear it out."""
+
+from __future__ import annotations
+
+import random
+
+from gateway.metering.encoded_file import ReadableFile
+from gateway.metering.sound.pieces import Steps
+
+THINNEST = 1000
+"""Bytes a second, of 8 kbit/s."""
+_PLACES = 64
+"""At which the bit rate is read: by chance, as a file may be made for places that are known."""
+_TAIL = 2 * 1441
+"""Bytes at the end, in which no frame may begin that another follows."""
+_BORNE_OUT = 0.8
+_SEARCHED, _MOST_TRIED = 4096, 32
+"""Bytes in which a frame begins, and places in them that look like one."""
+
+_BIT_RATES = {
+    # kbit/s, by version 1 or not, and layer (ISO 11172-3, 13818-3)
+    (True, 1): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (True, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (True, 3): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (False, 1): (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (False, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (False, 3): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+_SAMPLE_RATES = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+
+
+def seconds(file: ReadableFile, steps: Steps) -> float | None:
+    """``file`` begins with a frame, or shortly before."""
+    first = _frame(file, 0)
+    if first is None:
+        return None
+    at, _, samples, sample_rate, side = first
+    left = file.size - at
+    found = []
+    for _ in range(_PLACES):
+        steps.take()
+        found.append(_frame(file, at + random.randrange(max(1, left - _TAIL))))
+    # What is no frame may be anything.
+    counted = left * sum(8 / one[1] if one is not None else 1 / THINNEST for one in found) / len(found)
+    if (frames := _index(file, at, side)) is not None:
+        told = frames * samples / sample_rate
+        return told if told >= _BORNE_OUT * counted else counted
+    return counted
+
+
+def _frame(file: ReadableFile, at: int) -> tuple[int, int, int, int, int] | None:
+    """The first frame from ``at`` on: where it begins, bits a second, samples, samples a second, and the place of an
+    index in it."""
+    data, place = file.read(at, _SEARCHED), -1
+    for _ in range(_MOST_TRIED):
+        place = data.find(b"\xff", place + 1)
+        if not 0 <= place <= len(data) - 4:
+            return None
+        if (found := _header(data[place : place + 4])) is not None:
+            size, *figures = found
+            follows = data[place + size : place + size + 2]
+            if len(follows) < 2 or (follows[0] == 0xFF and follows[1] & 0xE0 == 0xE0):
+                rate, samples, sample_rate, side = figures
+                return at + place, rate, samples, sample_rate, side
+    return None
+
+
+def _header(data: bytes) -> tuple[int, int, int, int, int] | None:
+    version, layer = data[1] >> 3 & 3, 4 - (data[1] >> 1 & 3)
+    bit_rate, sample_rate = data[2] >> 4, data[2] >> 2 & 3
+    if data[1] & 0xE0 != 0xE0 or version == 1 or layer == 4 or bit_rate in (0, 15) or sample_rate == 3:
+        return None
+    is_1 = version == 3
+    rate = 1000 * _BIT_RATES[is_1, layer][bit_rate - 1]
+    frequency = _SAMPLE_RATES[version][sample_rate]
+    samples = 384 if layer == 1 else 1152 if layer == 2 or is_1 else 576
+    mono = data[3] >> 6 == 3
+    side = 4 + ((17 if mono else 32) if is_1 else (9 if mono else 17))
+    padding = (data[2] >> 1 & 1) * (4 if layer == 1 else 1)
+    return samples // 8 * rate // frequency + padding, rate, samples, frequency, side
+
+
+def _index(file: ReadableFile, at: int, side: int) -> int | None:
+    """The number of frames, as encoders of variable bit rates write it into the first."""
+    xing = file.read(at + side, 12)
+    if xing[:4] in (b"Xing", b"Info") and xing[7] & 1:
+        return int.from_bytes(xing[8:12], "big") or None
+    vbri = file.read(at + 36, 18)
+    return int.from_bytes(vbri[14:18], "big") or None if vbri[:4] == b"VBRI" else None
