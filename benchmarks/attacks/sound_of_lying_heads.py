@@ -11,7 +11,9 @@ from tests.gateway.metering.files import flac, mp3, mp4, opus, wav, webm
 
 POINT = "30.3"
 TRIED = "20 transcriptions of 62 s in each of seven forms whose heads tell 10 ms, on $0.05 a day at $0.006 a minute"
-HOLDS = "a budget lets in the 8 that it pays for, or none of a kind that cannot be measured; the ledger has them"
+HOLDS = (
+    "a budget lets in the 8 that it pays for, or none of a kind that cannot be measured; the ledger has them"
+)
 SECONDS, MINUTE, BUDGET = 62, 0.006, 0.05
 
 
