@@ -31,6 +31,7 @@ from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.key_store import state_files
 from gateway.policy.reload import PolicyWatcher
+from gateway.runtime import shared
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.generations import Generations
 from gateway.runtime.sampler import Sampler
@@ -56,6 +57,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     pool = ProcessPool()
     # Guards have a pool of their own, so that they do not queue behind slow bodies.
     scanning = ProcessPool(queue_timeout=MAX_WAIT)
+    peers = Peers(settings.peers, settings.worker)
     state = WorkerState(
         metrics,
         folder=settings.policies,
@@ -66,11 +68,11 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         sidecar=settings.sidecar,
         scanning=scanning,
         slots=settings.slots,
+        peers=peers,
     )
     generations = Generations(state)
-    background = BackgroundRequests()
+    background = BackgroundRequests(peers)
     runners: list[BatchRunner] = []
-    peers = Peers(settings.peers, settings.worker)
     watchers: list[PolicyWatcher] = []
     site = Site(
         policies=settings.policies,
@@ -81,7 +83,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         generation=lambda: watchers[0].generation if watchers else 0,
         current=generations.current,
     )
-    peers.handlers = admin.handlers(site, state)
+    peers.handlers = {**admin.handlers(site, state), **shared.handlers(generations.current, background)}
 
     def rejected(error: Exception) -> None:
         metrics.policy_errors.inc()

@@ -37,10 +37,7 @@ def handlers(site: Site, state: WorkerState) -> dict[str, Handler]:
     async def own_snapshot(_: Mapping[str, Any]) -> dict[str, Any]:
         return snapshot(state)
 
-    async def own_receipt(asked: Mapping[str, Any]) -> dict[str, Any]:
-        return await receipts.find_receipt(site, asked)
-
     async def own_limits(asked: Mapping[str, Any]) -> dict[str, Any]:
         return await tenants.limits_used(site, asked)
 
-    return {"snapshot": own_snapshot, "receipt": own_receipt, "limits": own_limits}
+    return {"snapshot": own_snapshot, "limits": own_limits}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
+from gateway.control.peers import Peers
 from gateway.errors import Overloaded
 
 MOST = 1000
 """In flight, of one worker. Those that wait for a place at a backend count."""
+CANCEL = "cancel"
+"""What the workers call it when they ask one another."""
 
 
 class BackgroundRequests:
     """Those in flight, by tenant and id. One per worker, which outlives policies; ``aclose`` it before them."""
 
-    def __init__(self, *, most: int = MOST) -> None:
+    def __init__(self, peers: Peers | None = None, *, most: int = MOST) -> None:
+        self._peers = peers
         self._most = most
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self.closing = False
@@ -33,7 +38,22 @@ class BackgroundRequests:
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
     async def cancel(self, tenant: str, name: str) -> bool:
-        """Whether it was in flight here. It has ended then."""
+        """Whether it was in flight, here or in another worker of this machine. It has ended then."""
+        if await self._cancel_here(tenant, name):
+            return True
+        if self._peers is None:
+            return False
+        try:
+            answers = await self._peers.ask_others({"do": CANCEL, "tenant": tenant, "id": name})
+        except TimeoutError:  # it is left in the store, too, that it is to be cancelled
+            return False
+        return any(answer.get("cancelled") for answer in answers)
+
+    async def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Cancel it where it is made here, for another worker."""
+        return {"cancelled": await self._cancel_here(str(asked["tenant"]), str(asked["id"]))}
+
+    async def _cancel_here(self, tenant: str, name: str) -> bool:
         task = self._tasks.get((tenant, name))
         if task is None:
             return False

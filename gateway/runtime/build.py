@@ -53,6 +53,7 @@ from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
 from gateway.stores.responses import ResponseStore
 from gateway.stores.store import Store
+from gateway.stores.workers_memory import WorkersMemory
 from gateway.types import Handler
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     )
     ledger = _ledger(policy.ledger, state, before)
     findings = _findings(policy.review, state, before)
-    receipts = _receipts(policy, before)
+    receipts = _receipts(policy, state, before)
     quotas = _quotas(policy, state, before)
     earlier_usage = None
     if ledger is not None and has_calendar_limits(policy):
@@ -124,7 +125,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         backends=backends,
         engines=engines,
         receipts=receipts,
-        responses=_responses(policy, before),
+        responses=_responses(policy, state, before),
         files=_files(policy, state, before),
         batches=_batches(policy.ledger, state, before),
         quotas=quotas,
@@ -169,29 +170,31 @@ def _quotas(policy: schema.Policy, state: WorkerState, before: Runtime | None) -
     return quotas
 
 
-def _receipts(policy: schema.Policy, before: Runtime | None) -> Receipts:
+def _receipts(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Receipts:
     url = policy.where_caches_are
     if before is not None and before.policy.where_caches_are == url:
         return before.receipts
     # A Redis server is first connected to when it is first needed: its absence must not keep the gateway down.
     store: Store = MemoryStore() if url == "memory" else RedisStore(url)
-    return Receipts(store)
+    return Receipts(store, state.peers)
 
 
-def _responses(policy: schema.Policy, before: Runtime | None) -> ResponseStore | None:
+def _responses(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> ResponseStore | None:
     config = policy.responses
     if not config.enabled:
         return None
     store: Store
     if before is not None and before.responses is not None and before.policy.store == policy.store:
         store = before.responses.store
-        if isinstance(store, MemoryStore):
-            store.resize(config.max_bytes)
     elif policy.store == "memory":
-        store = MemoryStore(max_bytes=config.max_bytes)
+        own = MemoryStore(max_bytes=config.max_bytes)
+        store = own if state.peers.alone else WorkersMemory(own, state.peers, "responses")
     else:
         store = RedisStore(policy.store, name="responses")
-    return ResponseStore(store, ttl=config.ttl, max_entry=config.max_entry)
+    flags = store.own if isinstance(store, WorkersMemory) else store
+    if isinstance(flags, MemoryStore):
+        flags.resize(config.max_bytes)
+    return ResponseStore(store, ttl=config.ttl, max_entry=config.max_entry, flags=flags)
 
 
 def _files(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> StoredFiles | None:

@@ -14,6 +14,7 @@ from gateway.cascade.complexity import ComplexityClassifier
 from gateway.cascade.embedding_scorer import EmbeddingScorer
 from gateway.cascade.request_scorer import RequestScorer
 from gateway.children.process_pool import ProcessPool
+from gateway.control.peers import Peers
 from gateway.fallback.health import HealthRegistry
 from gateway.metering.estimate import Estimator
 from gateway.observe.backend_watch import BackendWatch
@@ -40,6 +41,7 @@ class WorkerState:
         transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
         scanning: ProcessPool | None = None,
         slots: Path | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """``sidecar`` is the socket of the process that runs the small models.
 
@@ -52,6 +54,8 @@ class WorkerState:
         self.metrics = metrics
         self.folder = folder
         self.state_dir = state_dir
+        self.peers = peers or Peers(None, worker)
+        """The other workers of this machine."""
         self.dev_key_sha256 = dev_key_sha256
         self.transport = transport
         self.scanning = scanning

@@ -26,9 +26,14 @@ class StoredResponse:
 class ResponseStore:
     """Responses by tenant and id, each for ``ttl`` seconds from when it was last stored or continued."""
 
-    def __init__(self, store: Store, *, ttl: float, max_entry: int) -> None:
-        """``max_entry`` is in bytes, of a record as JSON."""
+    def __init__(self, store: Store, *, ttl: float, max_entry: int, flags: Store | None = None) -> None:
+        """``max_entry`` is in bytes, of a record as JSON.
+
+        ``flags`` is where it is left that a response is to be cancelled, if not in ``store``: whoever makes it looks
+        there each second.
+        """
         self.store = store
+        self._flags = store if flags is None else flags
         self._ttl = ttl
         self._max_entry = max_entry
 
@@ -59,11 +64,11 @@ class ResponseStore:
 
     async def ask_to_cancel(self, tenant: str, response: str) -> None:
         """Whichever process works on it is to stop. Raises ``StoreDown``."""
-        await self.store.put({_key(tenant, response, "cancel"): b"1"}, self._ttl)
+        await self._flags.put({_key(tenant, response, "cancel"): b"1"}, self._ttl)
 
     async def is_to_cancel(self, tenant: str, response: str) -> bool:
         """Raises ``StoreDown``."""
-        return await self.store.get(_key(tenant, response, "cancel")) is not None
+        return await self._flags.get(_key(tenant, response, "cancel")) is not None
 
 
 def _key(tenant: str, response: str, kind: str = "response") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from gateway.admin.site import Site
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, NotFound, Overloaded
 from gateway.metering.price import NANO
+from gateway.observe.receipts import DO as RECEIPT
 from gateway.observe.request_search import FoundRequests, RequestFilter, find_requests
 from gateway.stores.store import StoreDown
 from gateway.web.operation import Operation
@@ -138,18 +138,9 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
     ]
 
 
-async def find_receipt(site: Site, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What this worker has, for the others (``gateway.control.peers``)."""
-    receipts = site.current().receipts
-    for tenant in asked.get("tenants", ()):
-        if (found := await receipts.find(str(tenant), str(asked.get("id")))) is not None:
-            return {"receipt": found}
-    return {}
-
-
 async def _receipt(site: Site, request: Request, tenants: list[str], wanted: str) -> dict[str, Any] | None:
     try:
-        answers = await site.peers.ask({"do": "receipt", "id": wanted, "tenants": tenants})
+        answers = await site.peers.ask({"do": RECEIPT, "id": wanted, "tenants": tenants})
     except StoreDown as error:
         raise Overloaded(f"Receipts cannot be read now. {error}", retry_after=1.0) from error
     return next((answer["receipt"] for answer in answers if "receipt" in answer), None)
