@@ -99,5 +99,5 @@ lock:
 	@exec "$(PYTHON)" scripts/environment.py lock
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist tollgate.egg-info
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info
 	find gateway engine kernels tests scripts training -name __pycache__ -prune -exec rm -rf {} +

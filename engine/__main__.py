@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.arguments import add_serve
 from engine.errors import StartupError
+from engine.extras import install_command
 from engine.options import read_options
 from engine.tool_arguments import add_bench, add_evaluation, add_verification
 from engine.version import version
@@ -72,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         if (error.name or "").partition(".")[0] in ("engine", "kernels"):
             raise
         print(
-            f"error: {error}. The engine's packages come with: pip install 'tollgate[engine]'",
+            f"error: {error}. The engine's packages come with: {install_command('engine')}",
             file=sys.stderr,
         )
         return 1
@@ -87,7 +88,7 @@ def check_packages() -> None:
     if getattr(kernels, "__project__", "") != "tollgate":
         raise StartupError(
             f"The package kernels in {Path(kernels.__file__ or '?').parent} is not the engine's own: Hugging Face has "
-            "one of the same name. Uninstall it (pip uninstall kernels) and install tollgate again, or give each "
+            "one of the same name. Uninstall it (pip uninstall kernels) and install Tollgate again, or give each "
             "an environment of its own."
         )
 

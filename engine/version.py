@@ -20,7 +20,7 @@ def version(package: Path = PACKAGE) -> str:
         number = tomllib.loads((source / "pyproject.toml").read_text())["project"]["version"]
     except (OSError, ValueError, KeyError):
         try:
-            number = metadata.version("tollgate")
+            number = metadata.version("tollgate-gateway")
         except metadata.PackageNotFoundError:
             number = "(not installed)"
     found = _written(package) or _from_git(source)

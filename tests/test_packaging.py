@@ -20,6 +20,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("gateway", "engine", "kernels")
@@ -54,7 +55,7 @@ def pins() -> dict[str, str]:
 def direct_requirements() -> list[Requirement]:
     extras = PROJECT["optional-dependencies"].values()
     lines = [line for group in [PROJECT["dependencies"], *extras] for line in group]
-    return [Requirement(line) for line in lines if not line.startswith("tollgate")]
+    return [Requirement(line) for line in lines if not line.startswith(PROJECT["name"])]
 
 
 # --- the Python package ---------------------------------------------------------------------------------------
@@ -106,7 +107,10 @@ def test_the_changelog_is_by_version_and_knows_this_one() -> None:
     assert headings[0] == "[Unreleased]"
     released = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:]]
     versions = [match[1] for match in released if match]
-    assert len(versions) == len(headings) - 1 and versions[0] == PROJECT["version"]
+    assert len(versions) == len(headings) - 1
+    # Between releases the next one is in the making, from the first commit after the tag on.
+    last, number = Version(versions[0]), Version(PROJECT["version"])
+    assert number == last or (number.is_devrelease and number > last)
     assert versions == sorted(versions, key=lambda one: [int(part) for part in one.split(".")], reverse=True)
     entries = re.findall(r"^- .*(?:\n  .*)*", text, re.MULTILINE)
     assert [entry for entry in set(entries) if entries.count(entry) > 1] == [], "merged into two versions"

@@ -18,6 +18,7 @@ import uvloop
 from engine.client import EngineClient
 from engine.config import ServerConfig
 from engine.errors import ShuttingDown, StartupError
+from engine.extras import install_command
 from engine.server.app import create_app
 from engine.server.protocol import Protocol
 from engine.server.renderer import Renderer
@@ -145,7 +146,7 @@ def _tracer(config: ServerConfig) -> Tracer | None:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise
-        log.error("no traces are sent: their packages come with: pip install 'tollgate[otel]'")
+        log.error("no traces are sent: their packages come with: %s", install_command("otel"))
         return None
     log.info("traces go to %s", config.otlp_traces_endpoint)
     return OtlpTracer(config.otlp_traces_endpoint, config.otlp_traces_protocol)

@@ -1,4 +1,4 @@
-"""The ledger on a PostgreSQL server, for several replicas. psycopg comes with ``tollgate[postgres]``.
+"""The ledger on a PostgreSQL server, for several replicas. psycopg comes with the extra ``postgres``.
 
 Each transaction names its schema itself, and no statement is prepared on the server: a pooler in between may hand every
 transaction to another connection.
@@ -17,6 +17,7 @@ from gateway.databases.database import Conflict, DatabaseError, Found, Row, with
 from gateway.databases.migrations import Migrations
 from gateway.databases.postgres_schema import LEDGER, SCHEMA
 from gateway.databases.tables import REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, Kind, sums_of
+from gateway.packages import no_postgres
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -30,7 +31,6 @@ FETCHED = 8
 """Rows that come at once where they may be long."""
 SILENCE = 10
 """Seconds after which a server that acknowledges nothing counts as gone."""
-NEEDED = "it needs psycopg, which `pip install 'tollgate[postgres]'` brings"
 
 _LOCK = 0x746F6C6C67617465
 """Held by whoever changes the schema ("tollgate")."""
@@ -98,7 +98,7 @@ class PostgresDatabase:
             from psycopg.rows import dict_row
             from psycopg.types.string import TextLoader
         except ImportError as error:
-            raise DatabaseError(NEEDED) from error
+            raise DatabaseError(no_postgres()) from error
 
         class WholeNumberLoader(TextLoader):
             def load(self, data: Any) -> Any:

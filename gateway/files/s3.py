@@ -1,4 +1,4 @@
-"""Contents in a bucket of Amazon S3 or of a server that speaks its API, by botocore, which ``tollgate[s3]`` brings.
+"""Contents in a bucket of Amazon S3 or of a server that speaks its API, by botocore, which the extra ``s3`` brings.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/Welcome.html. The identity needs s3:PutObject, s3:GetObject,
 s3:DeleteObject, s3:AbortMultipartUpload and s3:ListBucketMultipartUploads.
@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gateway.files.blobs import BlobError, BlobMissing
+from gateway.packages import no_s3
 from gateway.policy.schema import S3Settings
 
 PART = 8 * 2**20
@@ -21,7 +22,6 @@ READ_TIMEOUT = 30.0
 ATTEMPTS = 3
 """To send a request, or to go on with an answer that broke off."""
 CONNECTIONS = 16
-NEEDED = "it needs botocore, which `pip install 'tollgate[s3]'` brings"
 
 
 class S3Blobs:
@@ -164,7 +164,7 @@ def _client(config: S3Settings) -> Any:
         from botocore.config import Config
         from botocore.session import Session
     except ImportError as error:
-        raise BlobError(NEEDED) from error
+        raise BlobError(no_s3()) from error
     with translated():
         session = Session(profile=config.profile)
         keys: dict[str, Any] = {}

@@ -118,13 +118,13 @@ def policy_of(
         isinstance(one, EngineBackend) and one.launch for one in policy.backends.values()
     ) and packages.missing(packages.ENGINE):
         disabled |= {
-            name: packages.NO_ENGINE
+            name: packages.no_engine()
             for name, one in policy.backends.items()
             if isinstance(one, EngineBackend) and one.launch
         }
     if packages.missing(packages.BEDROCK):
         disabled |= {
-            name: packages.NO_BEDROCK
+            name: packages.no_bedrock()
             for name, one in policy.backends.items()
             if isinstance(one, BedrockBackend) and one.api_key is None
         }

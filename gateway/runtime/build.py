@@ -35,7 +35,7 @@ from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.packages import NO_OTEL, NO_S3, S3, missing
+from gateway.packages import S3, missing, no_otel, no_s3
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
@@ -209,7 +209,7 @@ def _files(policy: schema.Policy, state: WorkerState, before: Runtime | None) ->
     if config.bucket is not None:
         blobs = S3Blobs(*config.bucket, config.s3)
         if missing(S3):
-            log.error("no files can be kept in '%s': %s", config.store, NO_S3)
+            log.error("no files can be kept in '%s': %s", config.store, no_s3())
     files = StoredFiles(table, blobs, bounds)
     if state.worker == 1:
         files.start_sweeping()
@@ -256,7 +256,7 @@ async def _telemetry(config: schema.Telemetry, before: Runtime | None) -> Teleme
         otlp = await asyncio.to_thread(import_module, "gateway.observe.telemetry.otlp")
         return await asyncio.to_thread(Telemetry, config, otlp.OtlpExporter)
     except ImportError as error:
-        log.error("no traces are sent to '%s': %s; %s", config.endpoint, error, NO_OTEL)
+        log.error("no traces are sent to '%s': %s; %s", config.endpoint, error, no_otel())
         return None
 
 

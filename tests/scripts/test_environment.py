@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import socket
 import subprocess
@@ -26,11 +27,14 @@ def load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("environment", ROOT / "scripts" / "environment.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(ROOT / "scripts"))  # as where the script is run
     spec.loader.exec_module(module)
+    sys.path.remove(str(ROOT / "scripts"))
     return module
 
 
 script = load()
+pip_output = sys.modules["pip_output"]
 
 
 @pytest.fixture
@@ -173,10 +177,11 @@ def test_told_to_end_it_ends_before_unpacking_or_after_it(
     code = (
         "import importlib.util, pathlib, signal, sys\n"
         "spec = importlib.util.spec_from_file_location('environment', sys.argv[1])\n"
+        "sys.path.insert(0, str(pathlib.Path(sys.argv[1]).parent))\n"
         "script = importlib.util.module_from_spec(spec); spec.loader.exec_module(script)\n"
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
         "script.TIDY_S = 0.2\n"
-        "script.news_in = lambda line: line.strip() or None\n"
+        "import pip_output; pip_output.news_in = lambda line: line.strip() or None\n"
         "script.Environment(pathlib.Path(sys.argv[2])).pip()\n"
     )
     command = [sys.executable, "-c", code, str(ROOT / "scripts" / "environment.py"), str(environment.root)]
@@ -291,6 +296,19 @@ def test_the_size_is_told_beforehand(
     assert "several GB" in said and "TORCH_INDEX=" in said
 
 
+@pytest.mark.usefixtures("without_gpu")
+def test_where_pip_finds_the_cpu_build_by_itself_nothing_is_told(
+    environment: Any, cpu_index: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    environment.create()
+    monkeypatch.delenv("TORCH_INDEX", raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert not environment.finds_cpu_torch(), "no index at all is the ordinary one"
+    monkeypatch.setenv("PIP_INDEX_URL", cpu_index)
+    environment.install_small_torch()
+    assert capfd.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -309,4 +327,76 @@ def test_the_size_is_told_beforehand(
     ],
 )
 def test_pips_chatter_is_cut_to_what_matters(line: str, told: str | None) -> None:
-    assert script.news_in(line) == told
+    assert pip_output.news_in(line) == told
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_bar_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, drawn = script.PipOutput(tmp_path, Terminal()), []
+    monkeypatch.setattr(output, "tick", lambda: drawn.append(output._drawing(output.started + 7)))
+    said = (
+        *("Collecting aiohttp>=3.12\n", "  Downloading aiohttp-3.12-cp311.whl (1.7 MB)\n"),
+        *("Progress 425000 of 1700000\n", f"{script.UNPACKING} aiohttp, attrs\n"),
+    )
+    assert [output.line(line) for line in said] == [True, True, False, True], "the log has no movement"
+    (tmp_path / "aiohttp-3.12.dist-info").mkdir()
+    output.tick()
+    assert drawn == [
+        "  1 packages found 7 s",
+        "  downloading aiohttp 7 s",
+        f"  downloading aiohttp [{'#' * 6}{'.' * 18}] 0.4 of 1.7 MB 7 s",
+        f"  unpacking [{'.' * 24}] 0 of 2 packages 7 s",
+        f"  unpacking [{'#' * 12}{'.' * 12}] 1 of 2 packages 7 s",
+    ]
+
+
+def test_elsewhere_nothing_moves(tmp_path: Path) -> None:
+    out = io.StringIO()
+    output = script.PipOutput(tmp_path, out)
+    output.line("Collecting aiohttp>=3.12\n")
+    output.tick()
+    assert out.getvalue() == ""
+    output.said -= 60
+    output.tick()
+    assert "still at it" in out.getvalue() and "\r" not in out.getvalue()
+
+
+BACKEND = """\
+import os, tomllib, zipfile
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    name = tomllib.load(open("pyproject.toml", "rb"))["project"]["name"].replace("-", "_")
+    info = f"{name}-1.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, f"{name}-1-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\\nName: {name}\\nVersion: 1\\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{info}/entry_points.txt", "[console_scripts]\\ntollgate = gateway:main\\n")
+        wheel.writestr(f"{name}.pth", os.getcwd())
+        wheel.writestr(f"{info}/RECORD", "")
+    return f"{name}-1-py3-none-any.whl"
+"""
+"""Of a project as ours, which needs nothing from an index."""
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_the_old_name_makes_room_for_the_new(environment: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    environment.create()
+    project = environment.root / "pyproject.toml"
+    (environment.root / "backend.py").write_text(BACKEND)
+    (environment.root / "gateway.py").write_text("def main(): print('it serves')\n")
+    for name in ("tollgate", "tollgate-gateway"):
+        build = 'requires = []\nbuild-backend = "backend"\nbackend-path = ["."]'
+        project.write_text(f'[project]\nname = "{name}"\nversion = "1"\n[build-system]\n{build}\n')
+        assert environment.pip("--no-deps", "--editable", "."), environment.log.read_text()
+    environment.leave_old_name()
+    assert "Replacing the package tollgate" in capfd.readouterr().out
+    left = [found.name for found in environment.packages().glob("tollgate*.dist-info")]
+    assert left == ["tollgate_gateway-1.dist-info"]
+    command = [str(environment.venv / "bin" / "tollgate")]
+    assert subprocess.run(command, stdout=subprocess.PIPE, text=True, env={}).stdout == "it serves\n"
+    environment.leave_old_name()
+    assert capfd.readouterr().out == "", "once"

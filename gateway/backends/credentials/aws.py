@@ -1,6 +1,6 @@
 """Amazon's signatures, by botocore's signer and its ways to find who the gateway is.
 
-https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html. botocore comes with ``tollgate[bedrock]``.
+https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv.html. botocore comes with the extra ``bedrock``.
 """
 
 from __future__ import annotations

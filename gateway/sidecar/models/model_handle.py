@@ -48,14 +48,14 @@ async def fill(
 ) -> None:
     """Load ``slot``'s model once its packages are there; ``turn`` is held meanwhile. What fails is in its state."""
     while absent := packages.missing(needed):
-        slot.fail(f"{', '.join(absent)} not installed; {packages.NO_GUARDS}")
+        slot.fail(f"{', '.join(absent)} not installed; {packages.no_guards()}")
         await asyncio.sleep(_RETRY_PACKAGES)
     async with turn:
         try:
             slot.fill(await asyncio.to_thread(load))
             return
         except ImportError as error:
-            slot.fail(f"{error}; {packages.NO_GUARDS}")
+            slot.fail(f"{error}; {packages.no_guards()}")
         except Exception as error:  # third-party models raise anything
             slot.fail(str(error).strip().partition("\n")[0] or type(error).__name__)
     log.error("'%s' cannot be used: %s", slot.name, slot.state.removeprefix("failed: "))

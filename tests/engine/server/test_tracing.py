@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.extras import install_command
 from engine.options import traces_by_environment
 from engine.server.otlp import OtlpTracer
 from engine.server.tracing import Phase, TracedRequest
@@ -228,5 +229,5 @@ def test_without_the_packages_it_serves_and_says_so(tiny_model: Path, tmp_path: 
         assert process.stdout.readline().startswith("engine ready on ")
         process.terminate()
         _, log = process.communicate()
-    assert "pip install 'tollgate[otel]'" in log
+    assert install_command("otel") in log
     assert process.returncode == 0

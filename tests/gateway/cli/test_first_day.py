@@ -1,9 +1,10 @@
-"""``pip install tollgate && tollgate serve``: an empty folder, no extras, ports that others have."""
+"""``pip install . && tollgate serve``: an empty folder, no extras, ports that others have."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -55,13 +56,18 @@ def serving(python: Path | str, cwd: Path, **env: str) -> Iterator[list[str]]:
             assert process.wait(300) == 0
 
 
+def fetching(python: Path, extra: str) -> str:
+    """For an environment without pip, from this source."""
+    return shlex.join(("pip", "--python", str(python), "install", "-e", f"{ROOT}[{extra}]"))
+
+
 def test_without_the_engine_the_gateway_serves_and_says_how_to_get_it(bare: Path, tmp_path: Path) -> None:
     with serving(bare, tmp_path) as said:
         shown = "\n".join(said)
         assert "Traceback" not in shown
         assert sum("serving the built-in policy" in line for line in said) == 1
         assert (
-            "Disabled  bundled: the engine is not installed; get it with: pip install 'tollgate[engine]'"
+            f"Disabled  bundled: the engine is not installed; get it with: {fetching(bare, 'engine')}"
             in shown
         )
         url, key = (
@@ -87,7 +93,7 @@ def test_the_engine_without_its_packages_is_one_line(bare: Path, tmp_path: Path)
     )
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: No module named") and line.endswith("pip install 'tollgate[engine]'")
+    assert line.startswith("error: No module named") and line.endswith(fetching(bare, "engine"))
 
 
 def test_guards_without_their_packages_are_one_line(bare: Path, tmp_path: Path) -> None:
@@ -122,7 +128,7 @@ caches: {semantic: {mode: shadow}}
         said += process.stdout.read().splitlines()
         assert process.wait(300) == 0
     (told,) = (line for line in said if "not installed" in line)
-    assert "torch" in told and "faiss" in told and "pip install 'tollgate[guards]'" in told
+    assert "torch" in told and "faiss" in told and fetching(bare, "guards") in told
     assert not any("Traceback" in line for line in said)
 
 
