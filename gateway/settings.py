@@ -152,6 +152,8 @@ class Settings:
     """A folder where workers share the slots of backends; None: each has its part of them."""
     peers: Annotated[Path | None, Path] = None
     """A folder with a socket of each worker, by which they ask one another; None: this is the only one."""
+    started: Annotated[Path | None, Path] = None
+    """A folder where each worker leaves an empty file of its number once it accepts connections."""
     sidecar: Annotated[Path | None, Path] = None
     """The socket of the sidecar, which runs if the policy needs it; None: nobody starts one."""
 

@@ -1,4 +1,4 @@
-"""Waits until a gateway that was just started can serve, by asking its own ``/readyz``."""
+"""Waits until a gateway that was just started can serve: all its workers accept, and its own ``/readyz`` says so."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ _TIMEOUT = 10.0
 
 
 async def until_ready(
-    listener: socket.socket, watcher: PolicyWatcher, token: str, on_wait: Callable[[str], None]
+    listener: socket.socket,
+    watcher: PolicyWatcher,
+    token: str,
+    on_wait: Callable[[str], None],
+    missing: Callable[[], int],
 ) -> tuple[Collection[str], Loaded]:
     """The backends that are ready, and the policy in force; also once no backend is enabled at all.
 
-    ``on_wait`` is called with what it waits for each time that this changes; ``token`` is the operator's.
+    ``on_wait`` is called with what it waits for each time that this changes; ``token`` is the operator's; ``missing``
+    tells how many workers do not accept connections yet. Were they not waited for, the death of the one that does
+    would leave callers waiting until the next one has started.
     """
     host, port = reachable(listener)
     reported = ""
@@ -31,10 +37,13 @@ async def until_ready(
         with suppress(OSError, ValueError, TimeoutError):
             status, body = await asyncio.wait_for(_get(host, port, "/readyz", token), _TIMEOUT)
             page, loaded = json.loads(body), watcher.current
-            if loaded is not None and (status == 200 or not loaded.enabled):
+            if absent := missing():
+                waiting = f"{absent} more {'worker' if absent == 1 else 'workers'} to start"
+            elif loaded is not None and (status == 200 or not loaded.enabled):
                 states = page.get("backends", {})
                 return [name for name, state in states.items() if state == "ready"], loaded
-            waiting = "; ".join(_reasons(page)) or "a backend that is enabled"
+            else:
+                waiting = "; ".join(_reasons(page)) or "a backend that is enabled"
         if waiting != reported:
             on_wait(waiting)
             reported = waiting

@@ -80,6 +80,7 @@ async def run(
             worker_keys=_folder(scratch / "keys"),
             slots=_folder(scratch / "slots"),
             peers=_folder(scratch / "peers"),
+            started=_folder(scratch / "started"),
         )
 
         async def apply_policy(loaded: Loaded) -> None:
@@ -102,7 +103,7 @@ async def run(
             ):
                 ports = [listeners, operators] if operators else [listeners]
                 _start_workers(supervisor, shared, ports, _shared_metrics(scratch, settings.workers))
-                ready = asyncio.create_task(_announce(listeners[0], watcher, settings, callbacks))
+                ready = asyncio.create_task(_announce(listeners[0], watcher, shared, callbacks))
                 await signals.stop.wait()
                 was_ready = ready.done()
                 ready.cancel()
@@ -171,7 +172,11 @@ def _own_first(listeners: Sequence[socket.socket], worker: int) -> list[int]:
 async def _announce(
     listener: socket.socket, watcher: PolicyWatcher, settings: Settings, callbacks: Callbacks
 ) -> None:
-    callbacks.on_ready(*await until_ready(listener, watcher, settings.metrics_token or "", callbacks.on_wait))
+    def missing() -> int:
+        return settings.workers - (len(list(settings.started.iterdir())) if settings.started else 0)
+
+    token = settings.metrics_token or ""
+    callbacks.on_ready(*await until_ready(listener, watcher, token, callbacks.on_wait, missing))
 
 
 def _shared_metrics(scratch: Path, workers: int) -> dict[str, str]:

@@ -9,15 +9,24 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import uvicorn
 
 
 class WorkerServer(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, siblings: Sequence[socket.socket]) -> None:
-        """``siblings`` are the listening sockets of the other workers."""
+    def __init__(
+        self, config: uvicorn.Config, siblings: Sequence[socket.socket], mark: Path | None = None
+    ) -> None:
+        """``siblings``: the listening sockets of the other workers. ``mark``: a file to make once this one accepts."""
         super().__init__(config)
         self._siblings = siblings
+        self._mark = mark
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._mark is not None:
+            self._mark.touch()
 
     async def on_tick(self, counter: int) -> bool:
         """Called by uvicorn ten times a second."""

@@ -66,7 +66,8 @@ def main() -> int:
     own = [socket.socket(fileno=fds[0]) for fds in ports]
     if all(len(fds) == 1 for fds in ports):
         own = [handle for listener in own for handle in accepting(listener)]
-    server = WorkerServer(config, [socket.socket(fileno=fd) for fds in ports for fd in fds[1:]])
+    siblings = [socket.socket(fileno=fd) for fds in ports for fd in fds[1:]]
+    server = WorkerServer(config, siblings, settings.started and settings.started / str(settings.worker))
     _tune_garbage_collection()
     server.run(sockets=own)
     return 0 if server.started else 3

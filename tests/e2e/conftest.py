@@ -86,6 +86,13 @@ class Stack:
             raise AssertionError(f"no {name} on the engine's /metrics:\n{text}")
         return float(found[1])
 
+    def gateway_metric(self, name: str) -> float:
+        """The sum of a metric's values over all its labels on the gateway's page."""
+        text = httpx.get(f"{self.url}/metrics", headers=OPERATOR, timeout=300).text
+        return sum(
+            float(n) for n in re.findall(rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$", text, re.MULTILINE)
+        )
+
     def is_ready(self) -> bool:
         """Whether the engine has proven to the gateway that it can serve, within the last second."""
         try:

@@ -330,6 +330,15 @@ def test_at_sigterm_readiness_goes_first_and_the_port_stays_open(
     assert one.process.wait(300) == 0
 
 
+def test_each_worker_is_waited_for(serve: Callable[..., Serve]) -> None:
+    one = serve("--workers", "2")
+    url = one.ready()
+    (victim, other) = one.workers()
+    os.kill(victim, signal.SIGKILL)
+    assert httpx.get(f"{url}/readyz", trust_env=False, timeout=300).status_code == 200
+    assert other in one.workers()
+
+
 def test_the_delay_ends_by_itself(serve: Callable[..., Serve]) -> None:
     one = serve("--shutdown-delay", "1")
     url = one.ready()
