@@ -94,15 +94,19 @@ async def test_a_killed_engine_gives_clean_errors_and_comes_back(own_stack: Stac
         killed = asyncio.Event()
 
         async def ask_on() -> None:
-            """So that answers are under way whenever the engine is killed."""
+            """So that answers are under way when the engine is stopped."""
             while not killed.is_set():
                 await ask(client, "Count from 1 to 50.")
 
         asking = [asyncio.create_task(ask_on()) for _ in range(16)]
         await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") > 4)
         (engine,) = children(stack.process.pid, "engine", "serve")
-        os.kill(engine, signal.SIGKILL)
+        # Stopped first: else it may have answered them all by the time that a busy machine lets this process go on.
+        os.kill(engine, signal.SIGSTOP)
         killed.set()
+        asking += [asyncio.create_task(ask(client, question)) for question in QUESTIONS]
+        await _until(lambda: stack.gateway_metric("tollgate_requests_in_flight") >= len(QUESTIONS))
+        os.kill(engine, signal.SIGKILL)
         results = await asyncio.gather(*asking, return_exceptions=True)
         failures = [r for r in results if isinstance(r, Exception)]
         assert failures, "the kill cut nothing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.anyio
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 BOUNDS = RenderLimits(seconds=0.5, memory=2**28, characters=2**20)
+PATIENT = replace(BOUNDS, seconds=60.0)
+"""Where another limit is to be met: on a busy machine 2**28 bytes of new memory can take more than half a second."""
 HARMLESS = {"role": "user", "content": "hi"}
 SPELL = {"role": "user", "content": "now"}
 
@@ -66,7 +69,7 @@ def under_a_spell(source: str) -> str:
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_what_takes_too_much_is_stopped_and_the_next_is_served(name: str) -> None:
     source, reason = HOSTILE[name]
-    async with started(under_a_spell(source)) as renderer:
+    async with started(under_a_spell(source), BOUNDS if reason == TOO_LONG else PATIENT) as renderer:
         with pytest.raises(InvalidRequest, match=reason) as found:
             await renderer.render([SPELL])
         assert found.value.param == "messages"
