@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.policy import yaml_tree
-from gateway.policy.checks import aliases_of
 from gateway.policy.file_changes import locked, replace_file
 from gateway.policy.files import TABLE, is_table, policy_files
 from gateway.policy.folder import Folder, find, read_folder
 from gateway.policy.key_file import ISSUED_FILE, NEW_FILE, CannotEdit, added, removed, replaced
 from gateway.policy.key_table import ISSUED_TABLE, KeyTableReader, append
+from gateway.policy.names import aliases_of, is_pattern
 from gateway.policy.operations import OPERATIONS
 from gateway.policy.problems import Location, PolicyError, suggestion
 from gateway.policy.schema.access import DEFAULT_TIER
@@ -283,5 +283,5 @@ def _check_patterns(patterns: list[str], folder: Folder) -> None:
     content = yaml_tree.data(models) if isinstance(models, Map) else {}
     names = (*content, *aliases_of(content))
     for pattern in patterns:
-        if not set("*?[") & set(pattern) and pattern not in names:
+        if not is_pattern(pattern) and pattern not in names:
             raise KeyStoreError(f"--models: no model is named '{pattern}'{suggestion(pattern, names)}")

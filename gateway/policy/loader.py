@@ -12,17 +12,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway import packages
-from gateway.policy import checks, prices, yaml_tree
+from gateway.policy import prices, yaml_tree
 from gateway.policy.explain import explain
 from gateway.policy.fields import locate
 from gateway.policy.files import PolicyFile, is_table, read_files
 from gateway.policy.folder import find, joined, location_of
-from gateway.policy.ineffective_keys import ineffective_keys
 from gateway.policy.key_table import KeyTable, KeyTableReader, check_tables
+from gateway.policy.names import is_pattern
 from gateway.policy.prices import CatalogPrice
 from gateway.policy.problems import KeyPath, Location, PolicyError, Problem, suggestion
+from gateway.policy.rules import table as rules
+from gateway.policy.rules.subject import Draft, Valid
 from gateway.policy.schema import BACKEND_SECRETS, DEFAULT_TIER, BedrockBackend, EngineBackend, Key, Policy
-from gateway.policy.warnings import warnings_of
 from gateway.policy.yaml_tree import Map, Scalar
 
 DRAINED = "it is drained"
@@ -65,19 +66,21 @@ def load_policy(
     exist, and that the engines it launches would start. ``tables`` remembers the keys that it read before. Raises
     ``PolicyError`` with every problem found.
     """
-    beside = directory if with_files else None
-    return policy_of(read_files(directory, also), env, beside=beside, tables=tables)
+    return policy_of(
+        read_files(directory, also), env, directory=directory, with_files=with_files, tables=tables
+    )
 
 
 def policy_of(
     files: Iterable[PolicyFile],
     env: Mapping[str, str],
     *,
-    beside: Path | None = None,
+    directory: Path | None = None,
+    with_files: bool = False,
     tables: KeyTableReader | None = None,
 ) -> Loaded:
-    """The policy that these files make. ``beside`` is the folder in which the files that they name must exist;
-    ``tables`` remembers the keys that it read before."""
+    """The policy that these files make. ``directory`` is the folder in which the files are that they name, and
+    ``with_files`` says that these must exist; ``tables`` remembers the keys that it read before."""
     folder = joined(files, env, tables)
     problems = list(folder.problems)
     content = yaml_tree.data(folder.root)
@@ -101,7 +104,7 @@ def policy_of(
             if path not in reported and (folder.complete or details["type"] != "missing" or len(path) > 1):
                 problems.append(Problem.at(location_of(folder.root, path), message, path))
     if folder.complete:
-        for diagnostic in checks.check(content, beside):
+        for diagnostic in rules.errors(Draft(content, directory if with_files else None)):
             message = diagnostic.message
             if diagnostic.clash:
                 message += f" (the other is at {location_of(folder.root, diagnostic.clash)})"
@@ -111,7 +114,7 @@ def policy_of(
     if policy is None or problems:
         raise PolicyError(problems)
     disabled |= {name: DRAINED for name in policy.drained if name in policy.backends.keys() - disabled.keys()}
-    in_yaml = policy
+    in_yaml = policy.keys
     if folder.tables:
         policy = _with_tables(policy, folder.tables)
     if any(
@@ -135,7 +138,7 @@ def policy_of(
     policy, listed = prices.completed(policy, disabled)
     warnings = tuple(
         Problem.at(location_of(folder.root, diagnostic.path), diagnostic.message, diagnostic.path)
-        for diagnostic in (*ineffective_keys(in_yaml, content), *warnings_of(policy))
+        for diagnostic in rules.warnings(Valid(policy, content, in_yaml, disabled, directory))
     )
     return Loaded(policy, disabled, digest.hexdigest(), folder.sources, warnings, listed)
 
@@ -163,7 +166,7 @@ def _references(
 
     def check_key(key: Key) -> str | None:
         for pattern in key.models:
-            if not checks.is_pattern(pattern) and policy.resolve(pattern) is None:
+            if not is_pattern(pattern) and policy.resolve(pattern) is None:
                 return f"models: no model is named '{pattern}'{suggestion(pattern, tuple(policy.models))}"
         if policy.tiers and key.tier is not None and key.tier not in (*policy.tiers, DEFAULT_TIER):
             return f"tier: no tier is named '{key.tier}'{suggestion(key.tier, tuple(policy.tiers))}"

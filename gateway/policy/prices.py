@@ -16,17 +16,13 @@ from gateway.apis import Api
 from gateway.policy.schema import (
     Backend,
     BedrockBackend,
-    Budget,
     EngineBackend,
     FakeBackend,
     GeminiBackend,
-    Key,
     Policy,
     Price,
     SidecarBackend,
     Target,
-    Tenant,
-    Tier,
 )
 from gateway.policy.schema.values import Frozen, HttpUrl
 
@@ -133,17 +129,6 @@ def _has_price(price: Price, api: Api | None) -> bool:
 
 def targets(policy: Policy) -> Iterator[Target]:
     return (target for model in policy.models.values() for target in model.targets)
-
-
-def has_budgets(policy: Policy) -> bool:
-    return any(owner.budget != Budget() for owner in owners(policy))
-
-
-def owners(policy: Policy) -> Iterator[Key | Tenant | Tier]:
-    """Everything that can have quotas and budgets."""
-    yield from policy.keys_with_limits
-    yield from policy.tenants.values()
-    yield from policy.tiers.values()
 
 
 def _own_price(policy: Policy, target: Target) -> Price | None:

@@ -25,7 +25,7 @@ from gateway.policy.key_store import state_files
 from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
-from gateway.policy.warnings import unshared_state
+from gateway.policy.unshared_state import unshared_state
 from gateway.process.last_good_policy import LastGoodPolicy
 from gateway.process.ready_watch import until_ready
 from gateway.process.signals import StopSignals

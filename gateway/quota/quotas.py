@@ -13,8 +13,8 @@ from gateway.errors import BadRequest, BudgetSpent, Forbidden, Overloaded, RateL
 from gateway.metering.estimate import Estimator, LearnedEstimate
 from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
+from gateway.policy.limited import has_limits
 from gateway.policy.schema import Policy
-from gateway.policy.warnings import has_limits
 from gateway.quota.allowance import Allowance, AllowanceContext, Reservation
 from gateway.quota.budget_watch import BudgetWatch
 from gateway.quota.counters import Counters, Elastic, QuotaDecision

@@ -38,8 +38,8 @@ from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.packages import S3, missing, no_otel, no_s3
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import schema
+from gateway.policy.limited import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
-from gateway.policy.warnings import has_calendar_limits, has_limits
 from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router

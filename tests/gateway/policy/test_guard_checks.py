@@ -8,7 +8,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from gateway.policy.checks import check
+from gateway.policy.rules.subject import Draft
+from gateway.policy.rules.table import errors
 from tests.fakes import policy
 
 BASE = """
@@ -29,7 +30,7 @@ def findings(more: str, *, without: str | None = None) -> list[str]:
     if without:
         del content["backends"][without]
     content.update(yaml.safe_load(more))
-    return [f"{'.'.join(map(str, found.path))}: {found.message}" for found in check(content)]
+    return [f"{'.'.join(map(str, found.path))}: {found.message}" for found in errors(Draft(content))]
 
 
 @pytest.mark.parametrize(

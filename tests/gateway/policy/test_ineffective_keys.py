@@ -145,7 +145,7 @@ def test_what_cannot_act(tmp_path: Path, lines: str, warning: str) -> None:
         "backends: {e: {kind: engine, launch: true, model: demo, args: [], env: [X]}}",
         "backends: {e: {kind: engine, launch: '${L:-false}', model: demo}}",  # a switch
         "backends: {o: {kind: openai, base_url: http://o/v1, api_key: '${UNSET_KEY}'}}",
-        "guards: {secrets: {on: [input, output], stream: hold, window: 32, interval: 2, on_error: allow}}",
+        "guards: {secrets: {on: [input, output], stream: windowed, window: 32, interval: 2, on_error: allow}}",
         "guards: {secrets: {on_error: allow, action: block}}",
         (
             "models:\n  auto:\n    cascade:\n      - {model: s, when: {complexity: {below: 0.3}}}\n"

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.checks import check
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
+from gateway.policy.rules.subject import Draft
+from gateway.policy.rules.table import errors
 from gateway.policy.schema import EngineBackend, OpenAIBackend
 
 BASE = """\
@@ -551,9 +552,9 @@ def test_the_default_tier_needs_no_description(write: Write) -> None:
 def test_a_key_set_that_is_not_there(write: Write) -> None:
     folder = write(a=BASE)
     content = {"jwt": [{"jwks": "keys.json"}]}
-    assert [finding.path for finding in check(content, folder)] == [("jwt", 0, "jwks")]
+    assert [finding.path for finding in errors(Draft(content, folder))] == [("jwt", 0, "jwks")]
     (folder / "keys.json").write_text("{}")
-    assert list(check(content, folder)) == []
+    assert list(errors(Draft(content, folder))) == []
 
 
 @pytest.mark.parametrize(

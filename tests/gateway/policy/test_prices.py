@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.policy.prices import catalogue, completed, is_unpriced, price_of
+from gateway.policy.rules.prices import unpriced
+from gateway.policy.rules.subject import Valid
 from gateway.policy.schema import Policy, Target
-from gateway.policy.warnings import warnings_of
 
 BACKENDS: dict[str, Any] = {
     "up": {"kind": "openai", "base_url": "http://up/v1"},
@@ -73,7 +74,7 @@ def test_the_catalogue_goes_before_the_default() -> None:
 
 def test_what_is_disabled_is_not_missed() -> None:
     made, _ = completed(policy("openai/new", "up/new", tenants=BUDGET), {"openai"})
-    assert [finding.path for finding in warnings_of(made)] == [("models", "m", "targets", 1)]
+    assert [finding.path for finding in unpriced(Valid.of(made))] == [("models", "m", "targets", 1)]
 
 
 BUDGET = {"t": {"budget": {"usd_per_month": 1.0}}}
@@ -90,7 +91,7 @@ BUDGET = {"t": {"budget": {"usd_per_month": 1.0}}}
     ],
 )
 def test_advice_on_models_without_a_price(more: dict[str, Any], told: str | None) -> None:
-    findings = list(warnings_of(policy("up/a", "own/b", **more)))
+    findings = list(unpriced(Valid.of(policy("up/a", "own/b", **more))))
     assert [finding.path for finding in findings] == ([("models", "m", "targets", 0)] if told else [])
     assert told is None or told in findings[0].message
 

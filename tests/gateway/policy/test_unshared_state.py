@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.policy.warnings import unshared_state
+from gateway.policy.unshared_state import unshared_state
 from tests.fakes import policy
 
 BUDGET = {"tenants": {"a": {"budget": {"usd_per_day": 1.0}}}}

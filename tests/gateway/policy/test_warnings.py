@@ -29,7 +29,7 @@ guards:
         ("{acme: {local_only: true}}", "", "", 10, "those of tenant 'acme' (local_only)"),
         ("{}", "pii: {action: local}", "", 10, "those that guard 'pii' keeps local"),
         ("{}", "injection: {action: local, judge: judge}", "", 11, "this guard's texts"),
-        ("{b: {local_only: true}}", "", "", 0, ""),
+        ("{b: {local_only: true}, acme: {}}", "", "", 0, ""),
         ("{acme: {}}", "", "", 0, ""),
         ("{acme: {local_only: true}}", "", ", fallbacks: [m]", 0, ""),
     ],

@@ -9,7 +9,8 @@ import pytest
 from gateway.guards.scanners.pii import Pii
 from gateway.pii.patterns.check_digits import luhn
 from gateway.pii.test_cards import TEST_CARDS
-from gateway.policy.guard_checks import guard_diagnostics
+from gateway.policy.rules.subject import Draft
+from gateway.policy.rules.table import errors
 from gateway.policy.schema.guards import PiiGuard
 
 EVERY = ("EMAIL_ADDRESS", "PHONE_NUMBER", "CREDIT_CARD", "IP_ADDRESS", "URL")
@@ -78,11 +79,11 @@ def test_a_stream_keeps_a_window_for_own_patterns() -> None:
     ],
 )
 def test_what_a_policy_may_not_say(patterns: dict[str, str], problem: str) -> None:
-    found = list(guard_diagnostics({"guards": {"pii": {"patterns": patterns}}}))
+    found = list(errors(Draft({"guards": {"pii": {"patterns": patterns}}})))
     assert len(found) == 1 and problem in str(found[0])
 
 
 def test_what_a_policy_may_say() -> None:
     allow = {"domains": ["x.org"], "networks": ["::1"], "texts": ["x"], "test_cards": True}
     content = {"guards": {"pii": {"patterns": {"CASE": r"case-\d{1,9}"}, "allow": allow}}}
-    assert not list(guard_diagnostics(content))
+    assert not list(errors(Draft(content)))

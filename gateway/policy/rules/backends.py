@@ -1,0 +1,132 @@
+"""``backends``: engines that would not start, and scripts that are never read to their end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from gateway.policy.content import mapping_at
+from gateway.policy.engine_options import start_error
+from gateway.policy.problems import Diagnostic, KeyPath
+from gateway.policy.rules.subject import Draft, Findings, Valid
+from gateway.policy.schema import EngineBackend, FakeBackend
+
+_LAUNCH_KEYS = ("model", "args", "env")
+_RESERVED_OPTIONS = {"--model": "model", "--host": "base_url", "--port": "base_url"}
+
+
+def engine_launched_elsewhere(draft: Draft) -> Findings:
+    for name, backend in _launched(draft.content):
+        url = urlsplit(backend.base_url)
+        if url.scheme != "http" or not _loopback(url.hostname or ""):
+            message = "with 'launch: true' the engine runs on this machine; write http://127.0.0.1:PORT"
+            yield Diagnostic(("backends", name, "base_url"), message)
+
+
+def engines_of_one_port(draft: Draft) -> Findings:
+    ports: dict[int, KeyPath] = {}
+    for name, backend in _launched(draft.content):
+        port, path = urlsplit(backend.base_url).port or 80, ("backends", name, "base_url")
+        if (first := ports.setdefault(port, path)) != path:
+            yield Diagnostic(path, f"two launched engines have port {port}; give each its own", first)
+
+
+def reserved_engine_option(draft: Draft) -> Findings:
+    for name, backend in _launched(draft.content):
+        for index, option in enumerate(_options(backend)):
+            if option in _RESERVED_OPTIONS:
+                message = f"'{option}' is set by '{_RESERVED_OPTIONS[option]}'; write it there"
+                yield Diagnostic(("backends", name, "args", index), message)
+
+
+def engine_that_would_not_start(draft: Draft) -> Findings:
+    for name, backend in _launched(draft.content):
+        if draft.folder is not None and (why := start_error(backend)):
+            key = _faulty_key(why, _options(backend), draft.content["backends"][name])
+            yield Diagnostic(("backends", name, *key), why)
+
+
+def _options(backend: EngineBackend) -> list[str]:
+    return [argument.partition("=")[0] for argument in backend.args]
+
+
+def _faulty_key(why: str, options: Sequence[str], written: Mapping[str, Any]) -> KeyPath:
+    """The key that the engine's error message names."""
+    for index, option in enumerate(options):
+        if option.startswith("-") and re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", why):
+            return ("args", index)
+    return ("model",) if "model" in written else ()
+
+
+def _launched(content: Mapping[str, Any]) -> Iterator[tuple[str, EngineBackend]]:
+    for name, backend in mapping_at(content, "backends").items():
+        with suppress(ValidationError):
+            engine = EngineBackend.model_validate(backend)
+            if engine.launch:
+                yield name, engine
+
+
+def truncated_embeddings(draft: Draft) -> Findings:
+    """``matryoshka`` is not set for the built-in embedder, which does not support it."""
+    if mapping_at(draft.content, "sidecar").get("embedder", "builtin") != "builtin":
+        return
+    for name, backend in mapping_at(draft.content, "backends").items():
+        if (
+            isinstance(backend, dict)
+            and backend.get("kind") == "sidecar"
+            and backend.get("matryoshka") is True
+        ):
+            message = (
+                "the built-in all-MiniLM-L6-v2 cannot be truncated; name another model in sidecar.embedder"
+            )
+            yield Diagnostic(("backends", name, "matryoshka"), message)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def launch_options_without_launch(valid: Valid) -> Findings:
+    """Launch options without ``launch``; an explicit ``launch: false`` may come from a variable."""
+    policy = valid.policy
+    for name, backend in policy.backends.items():
+        if isinstance(backend, EngineBackend) and "launch" not in backend.model_fields_set:
+            for key in _LAUNCH_KEYS:
+                if valid.written["backends"][name].get(key) is not None:
+                    message = "has no effect without 'launch: true'; write that, or remove this key"
+                    yield Diagnostic(("backends", name, key), message)
+
+
+def unreachable_reply(valid: Valid) -> Findings:
+    """A script's first entry whose ``match`` occurs answers, so that another which holds that text is never reached."""
+    for name, backend in valid.policy.backends.items():
+        if not isinstance(backend, FakeBackend):
+            continue
+        for index, entry in enumerate(backend.script):
+            earlier = next(
+                (i for i, one in enumerate(backend.script[:index]) if one.match in entry.match), None
+            )
+            if earlier is None:
+                continue
+            first = backend.script[earlier].match
+            message = (
+                f"is never reached: entry {earlier} matches all that this one does"
+                + (f", as '{first}' occurs in its 'match'" if first else ", as it has no 'match'")
+                + "; write this one before it"
+            )
+            yield Diagnostic(("backends", name, "script", index), message)
+
+
+def drained_nothing(valid: Valid) -> Findings:
+    for index, name in enumerate(valid.policy.drained):
+        if name not in valid.policy.backends:
+            yield Diagnostic(("drained", index), f"no backend is named '{name}'; nothing is drained by it")

@@ -1,0 +1,30 @@
+"""``callbacks`` and ``telemetry``: what is never told."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from gateway.policy.limited import has_budgets
+from gateway.policy.problems import Diagnostic
+from gateway.policy.rules.subject import Findings, Valid
+
+
+def shares_of_no_budget(valid: Valid) -> Findings:
+    for index, callback in enumerate(valid.policy.callbacks):
+        written = callback.model_fields_set
+        if "budget_at" in written and "budget" not in callback.events:
+            message = "has no effect without 'budget' among the 'events'; add it, or remove this key"
+            yield Diagnostic(("callbacks", index, "budget_at"), message)
+        elif not has_budgets(valid.policy) and (
+            "budget_at" in written or ("events" in written and "budget" in callback.events)
+        ):
+            key = "budget_at" if "budget_at" in written else "events"
+            message = "nothing is told of budgets: no key, tenant or tier has one"
+            yield Diagnostic(("callbacks", index, key), message)
+
+
+def path_over_grpc(valid: Valid) -> Findings:
+    telemetry = valid.policy.telemetry
+    if telemetry.protocol == "grpc" and (path := urlsplit(telemetry.endpoint).path):
+        message = f"'{path}' has no effect with 'protocol: grpc', which asks a host and port; remove it"
+        yield Diagnostic(("telemetry", "endpoint"), message)

@@ -1,0 +1,90 @@
+"""``prices`` and ``extras``: what would cost nothing, or never be asked for."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+
+from gateway.policy.content import list_at, mapping_at
+from gateway.policy.limited import has_budgets
+from gateway.policy.prices import is_unpriced
+from gateway.policy.problems import Diagnostic, suggestion
+from gateway.policy.rules.subject import Draft, Findings, Valid
+
+KNOWN_EXTRAS = (
+    *("advisor", "audio", "code_execution", "code_interpreter", "context_management", "file_search"),
+    *("image_generation", "inference_geo", "input_audio", "local_shell", "mcp", "mcp_servers", "modalities"),
+    *("models", "n", "plugins", "prediction", "provider", "search_parameters", "service_tier", "shell"),
+    *("speed", "tool_search", "web_fetch", "web_search", "web_search_options", "web_search_preview"),
+)
+"""Fields and kinds of tools that providers bill beside tokens."""
+_QUALITIES = ("low", "medium", "high", "standard", "hd", "auto")
+_SIZE = re.compile(r"\d+x\d+")
+_DATED = re.compile(r"_\d{8}$")
+
+
+def price_of_nothing(draft: Draft) -> Findings:
+    """A price that matches no target is a mistake: the target that was meant would have none."""
+    names: dict[str, None] = {}
+    for model in mapping_at(draft.content, "models").values():
+        for target in list_at(model, "targets"):
+            if isinstance(target, dict) and "backend" in target and "model" in target:
+                backend, name = target["backend"], target["model"]
+                names |= dict.fromkeys((str(name), f"{backend}/{name}", f"{backend}/*"))
+    if not names:
+        return
+    for name in mapping_at(draft.content, "prices"):
+        if name not in names:
+            known = [one for one in names if not one.endswith("/*")]
+            message = f"no target has this model{suggestion(str(name), known)}"
+            yield Diagnostic(("prices", name), message)
+
+
+def unpriced(valid: Valid) -> Findings:
+    """Targets without a price, where there are budgets."""
+    policy = valid.policy
+    if not has_budgets(policy):
+        return
+    effect = (
+        "requests under a budget are refused"
+        if policy.on_unpriced == "refuse"
+        else "counts as free under every budget"
+    )
+    for name, model in policy.models.items():
+        for index, target in enumerate(model.targets):
+            if is_unpriced(policy, target):
+                message = (
+                    f"'{target.model}' has no price: {effect}. Write prices.{target.backend}/{target.model}, one for "
+                    f"all of the backend ({target.backend}/*), or default_price"
+                )
+                yield Diagnostic(("models", name, "targets", index), message)
+
+
+def misspelt_extra(valid: Valid) -> Findings:
+    """Any field may be named, as providers add some; what is nearly one that is known is probably that."""
+    for index, name in enumerate(valid.policy.extras):
+        undated = _DATED.sub("", name)
+        if name in KNOWN_EXTRAS:
+            continue
+        close = (
+            [undated] if undated in KNOWN_EXTRAS else get_close_matches(name, KNOWN_EXTRAS, n=1, cutoff=0.75)
+        )
+        if close:
+            why = (
+                "kinds of tools are named without their date"
+                if close == [undated]
+                else "allows nothing known"
+            )
+            yield Diagnostic(("extras", index), f"'{name}': {why}; did you mean '{close[0]}'?")
+
+
+def picture_of_no_quality(valid: Valid) -> Findings:
+    """By quality and size, as ``UnitRates`` reads them."""
+    for name, price in valid.policy.prices.items():
+        for kind in price.image if isinstance(price.image, dict) else ():
+            words = [] if kind == "*" else kind.split(" ")
+            unknown = [one for one in words if not _SIZE.fullmatch(one) and one not in _QUALITIES]
+            if unknown:
+                hint = suggestion(unknown[0], _QUALITIES)
+                message = f"'{unknown[0]}' is no quality of pictures that is known here{hint}"
+                yield Diagnostic(("prices", name, "image", kind), message)

@@ -1,0 +1,91 @@
+"""``files``, ``ledger``, ``store`` and ``caches``: settings of a place that is not used."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from gateway.policy.content import mapping_at
+from gateway.policy.problems import Diagnostic, KeyPath
+from gateway.policy.rules.subject import Draft, Findings, Valid
+
+
+def verifier_of_another_embedder(draft: Draft) -> Findings:
+    if mapping_at(draft.content, "sidecar").get("embedder", "builtin") == "builtin":
+        return
+    semantic = mapping_at(draft.content, "caches").get("semantic")
+    if isinstance(semantic, dict) and semantic.get("mode", "on") != "off":
+        message = "its verifier was trained for 'sidecar.embedder: builtin'; leave that key out, or write 'mode: off'"
+        yield Diagnostic(("caches", "semantic"), message)
+
+
+def files_elsewhere(valid: Valid) -> Findings:
+    """Where files would be, if they were not somewhere else."""
+    policy = valid.policy
+    written = valid.written.get("files") or {}
+    if "s3" in written and policy.files.bucket is None:
+        yield Diagnostic(("files", "s3"), "has no effect without a bucket; write 'store: s3://BUCKET'")
+    if "path" in written and policy.files.bucket is not None:
+        yield Diagnostic(("files", "path"), f"has no effect with 'store: {policy.files.store}'; remove it")
+
+
+def files_of_one_replica(valid: Valid) -> Findings:
+    """A database that several replicas share, and contents that they do not."""
+    policy = valid.policy
+    files = policy.files
+    if files.enabled and policy.ledger.store != "sqlite" and files.bucket is None and files.path[0] != "/":
+        yield Diagnostic(
+            ("ledger", "store"),
+            "has the names of files for all replicas, and each keeps their contents in its own state folder: write "
+            "'files: {store: s3://BUCKET}', or in 'files: {path: …}' a folder that all of them mount",
+        )
+
+
+def store_failure_of_no_store(valid: Valid) -> Findings:
+    if "on_store_failure" in valid.written and valid.policy.store == "memory":
+        message = (
+            "has no effect with 'store: memory', which is never away; write 'store: redis://…', or remove it"
+        )
+        yield Diagnostic(("on_store_failure",), message)
+
+
+def ledger_elsewhere(valid: Valid) -> Findings:
+    """Settings of the other of the two places where the ledger may be."""
+    ledger = valid.policy.ledger
+    written = ledger.model_fields_set
+    if ledger.password_file is not None and ledger.store == "sqlite":
+        message = "has no effect with 'store: sqlite', which takes no password; write 'store: postgresql://…'"
+        yield Diagnostic(("ledger", "password_file"), message)
+    elif ledger.password_file is not None and urlsplit(ledger.store).password is not None:
+        message = "has no effect beside the password in the URL of 'store'; remove one of them"
+        yield Diagnostic(("ledger", "password_file"), message)
+    if "path" in written and ledger.store != "sqlite":
+        yield Diagnostic(("ledger", "path"), "has no effect with a PostgreSQL server; remove it")
+
+
+def entry_beyond_its_store(valid: Valid) -> Findings:
+    """One that may be longer than all of them together are never kept."""
+    policy = valid.policy
+    places: tuple[tuple[KeyPath, int, str, int], ...] = (
+        *(
+            (("caches", kind, "max_entry"), cache.max_entry, "max_bytes", cache.max_bytes)
+            for kind, cache in (("exact", policy.caches.exact), ("semantic", policy.caches.semantic))
+            if cache is not None and policy.where_caches_are == "memory"
+        ),
+        *(
+            (
+                (
+                    ("responses", "max_entry"),
+                    policy.responses.max_entry,
+                    "max_bytes",
+                    policy.responses.max_bytes,
+                ),
+            )
+            if policy.store == "memory"
+            else ()
+        ),
+        (("files", "max_bytes"), policy.files.max_bytes, "max_tenant_bytes", policy.files.max_tenant_bytes),
+    )
+    for path, entry, key, whole in places:
+        if entry > whole:
+            message = f"has no effect beyond '{key}': {entry} bytes are more than the {whole} of all together"
+            yield Diagnostic(path, message)

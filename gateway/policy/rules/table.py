@@ -1,0 +1,109 @@
+"""The table of rules: what makes a policy invalid, and what is probably a mistake in a valid one.
+
+A rule is a function of what is checked, and yields what it finds, each at a key path. A new one is written beside those
+of its noun, and stands here by its severity. ``tests/gateway/policy/test_rules.py`` has for each a policy in which it
+finds something, and one in which it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.policy.rules import (
+    access,
+    backends,
+    cascades,
+    credentials,
+    guards,
+    issuers,
+    models,
+    observing,
+    prices,
+    storage,
+    texts,
+    values,
+)
+from gateway.policy.rules.subject import Draft, Findings, Valid
+
+ERRORS: tuple[Callable[[Draft], Findings], ...] = (
+    models.unknown_backend,
+    models.name_taken,
+    models.unknown_model,
+    models.unknown_region,
+    cascades.keys_of_a_cascade,
+    cascades.step_that_only_embeds,
+    access.unknown_tier,
+    access.key_given_twice,
+    access.key_of_no_model,
+    access.nowhere_local,
+    issuers.issuer_given_twice,
+    issuers.unreadable_jwks,
+    backends.engine_launched_elsewhere,
+    backends.engines_of_one_port,
+    backends.reserved_engine_option,
+    backends.engine_that_would_not_start,
+    backends.truncated_embeddings,
+    prices.price_of_nothing,
+    guards.foreign_embedder,
+    texts.unknown_entity,
+    texts.slow_pattern,
+    texts.unproven_pattern,
+    storage.verifier_of_another_embedder,
+)
+"""A policy in which one of these finds something is refused."""
+
+WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
+    values.without_value,
+    models.no_larger_context,
+    models.fallbacks_in_a_circle,
+    models.timeout_beyond_total,
+    models.spill_over_to_nobody,
+    models.beyond_no_context,
+    models.output_beyond_context,
+    models.weight_of_least_loaded,
+    cascades.unreachable_step,
+    cascades.no_log_probabilities,
+    access.unknown_tenant,
+    access.undefined_tier,
+    access.expired_key,
+    access.strict_alone,
+    access.tier_without_queue,
+    access.guard_of_nobody,
+    issuers.missing_jwks,
+    issuers.sign_in_at_no_page,
+    backends.launch_options_without_launch,
+    backends.unreachable_reply,
+    backends.drained_nothing,
+    credentials.half_credentials,
+    prices.unpriced,
+    prices.misspelt_extra,
+    prices.picture_of_no_quality,
+    guards.unused_guard_keys,
+    guards.unused_self_harm,
+    guards.guard_of_no_model,
+    guards.held_and_windowed,
+    guards.origins_of_answers,
+    guards.judge_that_only_flags,
+    guards.review_of_nothing,
+    guards.remote_webhook,
+    guards.remote_judge,
+    texts.unknown_language,
+    storage.files_elsewhere,
+    storage.files_of_one_replica,
+    storage.store_failure_of_no_store,
+    storage.ledger_elsewhere,
+    storage.entry_beyond_its_store,
+    observing.shares_of_no_budget,
+    observing.path_over_grpc,
+)
+"""What these find is told by ``tollgate check`` and in the log at the start, and the policy is taken."""
+
+
+def errors(draft: Draft) -> Findings:
+    for rule in ERRORS:
+        yield from rule(draft)
+
+
+def warnings(valid: Valid) -> Findings:
+    for rule in WARNINGS:
+        yield from rule(valid)
