@@ -23,6 +23,7 @@ RESPONSE = frozenset(
 ITEMS: dict[str, frozenset[str]] = {
     "message": frozenset({"type", "id", "status", "role", "content"}),
     "function_call": frozenset({"type", "id", "call_id", "name", "arguments", "status"}),
+    "custom_tool_call": frozenset({"type", "id", "call_id", "name", "input", "status"}),
     "reasoning": frozenset({"type", "id", "summary", "status"}),
 }
 PARTS: dict[str, frozenset[str]] = {
@@ -47,6 +48,8 @@ EVENTS: dict[str, frozenset[str]] = {
     "response.refusal.done": TEXT | {"refusal"},
     "response.function_call_arguments.delta": PLACE | {"delta"},
     "response.function_call_arguments.done": PLACE | {"arguments"},
+    "response.custom_tool_call_input.delta": PLACE | {"delta"},
+    "response.custom_tool_call_input.done": PLACE | {"input"},
     "response.reasoning_summary_part.added": SUMMARY | {"part"},
     "response.reasoning_summary_part.done": SUMMARY | {"part"},
     "response.reasoning_summary_text.delta": SUMMARY | {"delta"},
@@ -66,7 +69,8 @@ def check_response(response: dict[str, Any]) -> None:
     if response["text"]["format"]["type"] == "json_schema":
         assert response["text"]["format"].keys() >= {"name", "description", "schema", "strict"}
     for tool in response["tools"]:
-        assert tool.keys() >= {"type", "name", "description", "parameters", "strict"}
+        wanted = {"type", "name", "description", "parameters", "strict"}
+        assert tool.keys() >= (wanted if tool["type"] == "function" else {"type", "name"})
     assert response["reasoning"].keys() >= {"effort", "summary"}
     if response["usage"] is not None:
         published.ResponseUsage.model_validate(response["usage"])
@@ -141,6 +145,10 @@ def replay(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 output[event["output_index"]]["arguments"] += event["delta"]
             case "function_call_arguments", "done":
                 assert output[event["output_index"]]["arguments"] == event["arguments"]
+            case "custom_tool_call_input", "delta":
+                output[event["output_index"]]["input"] += event["delta"]
+            case "custom_tool_call_input", "done":
+                assert output[event["output_index"]]["input"] == event["input"]
             case _:
                 assert place is None
     assert done == set(range(len(output)))

@@ -14,6 +14,7 @@ from gateway.wire.responses.body_to_request import ResponseRequest, unknown_resp
 from gateway.wire.responses.items import Item
 
 UNFINISHED = ("queued", "in_progress")
+CALLS = ("function_call", "custom_tool_call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ async def _continued(
 def _items_of(record: StoredResponse) -> list[Item]:
     """What it brings to a conversation: without calls that were broken off, which nobody can answer."""
     said = record.response["output"]
-    whole = [one for one in said if one["type"] != "function_call" or one["status"] == "completed"]
+    whole = [one for one in said if one["type"] not in CALLS or one["status"] == "completed"]
     return [*record.items, *whole]
 
 

@@ -100,17 +100,17 @@ def _bound_lists(
         if type(entries) is list and entries and not isinstance(entries[0], int):
             longest: int = getattr(limits, bounds[name])
             if len(entries) > longest:
-                raise _too_long(name, len(entries), longest)
+                raise too_long(name, len(entries), longest)
     messages = value.get(conversation)
     parts = 0
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
         parts += len(content) if isinstance(content, list) else 0
     if parts > limits.parts:
-        raise _too_long(f"{conversation}[].content", parts, limits.parts)
+        raise too_long(f"{conversation}[].content", parts, limits.parts)
 
 
-def _too_long(name: str, length: int, longest: int) -> BadRequest:
+def too_long(name: str, length: int, longest: int) -> BadRequest:
     return BadRequest(
         f"Invalid '{name}': array too long. Expected an array with maximum length {longest}, but got an array with "
         f"length {length} instead.",

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 1.0
 """Seconds between two looks whether another process was asked to cancel a response."""
+LEFT_OUT = "x-tollgate-tools-left-out"
+"""Types of tools that were asked for, and the model was not offered, as nobody here runs them."""
 
 
 class CreateResponse:
@@ -59,6 +61,9 @@ class CreateResponse:
             files = context.runtime.files
             request = await attach(asked.chat(before.items), files, owner, most_bytes=self._max_body)
             call = make_call(context, request, scope)
+            if asked.left_out:
+                call.reply_headers[LEFT_OUT] = ", ".join(asked.left_out)
+                call.receipt.note("tools", left_out=asked.left_out)
             answer = _Answer(call, asked, before, store if asked.store else None)
             if asked.background:
                 await self._begin(context, answer, send)

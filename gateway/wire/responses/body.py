@@ -113,4 +113,10 @@ def read_raw(data: bytes, limits: RequestLimits) -> dict[str, Json]:
             raise BadRequest(
                 f"Unsupported parameter: '{name}'. {instead}.", param=name, code="unsupported_parameter"
             )
+    tools = raw.get("tools")
+    if isinstance(tools, list):
+        grouped = (tool.get("tools") for tool in tools if isinstance(tool, dict))
+        count = len(tools) + sum(len(group) for group in grouped if isinstance(group, list))
+        if count > limits.tools:
+            raise json_body.too_long("tools", count, limits.tools)
     return raw

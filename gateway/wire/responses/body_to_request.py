@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, RequestLimits
@@ -14,6 +14,7 @@ from gateway.wire.responses import ids
 from gateway.wire.responses.body import CountBody, CreateBody, InputBody, read_raw
 from gateway.wire.responses.items import Item, read_items
 from gateway.wire.responses.items_to_messages import write_messages
+from gateway.wire.responses.tool_names import ToolName
 from gateway.wire.responses.tools import read_format, read_tools
 
 _SAME = frozenset(
@@ -34,8 +35,8 @@ _DEFAULTS: Mapping[str, Json] = {
 }
 """What a response says was used where the request does not say."""
 LOGPROBS = "message.output_text.logprobs"
-_BESIDE = frozenset({"access_programs", "image"})
-"""Of OpenAI's own service; without them nothing else is asked."""
+_BESIDE = frozenset({"access_programs", "client_metadata", "image"})
+"""Of OpenAI's own service, or about the caller's program; without them nothing else is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,10 @@ class ResponseRequest:
     truncates: bool = False
     callable: frozenset[str] | None = None
     """The functions that alone may be called; None where all may."""
+    tools: Mapping[str, ToolName] = field(default_factory=dict)
+    """What the caller calls those that are no plain functions to him, by the functions' names."""
+    left_out: tuple[str, ...] = ()
+    """Types of tools that the gateway does not run, and the model is not offered."""
     max_tool_calls: int | None = None
     obfuscates: bool = False
     """The events of its stream are to be padded."""
@@ -143,6 +148,8 @@ def _read(known: CountBody, raw: Mapping[str, Json]) -> ResponseRequest:
         background=body is not None and bool(body.background),
         truncates=known.truncation == "auto",
         callable=tools.callable,
+        tools=tools.renamed,
+        left_out=tools.left_out,
         max_tool_calls=body.max_tool_calls if body is not None else None,
         obfuscates=is_wanted(raw),
     )

@@ -26,13 +26,14 @@ from gateway.wire.responses.output_items import (
     ReasoningItem,
 )
 from gateway.wire.responses.response_fields import ResponseFields
+from gateway.wire.responses.tool_names import InputReader
 
 _DELTA = {
     OUTPUT_TEXT: "response.output_text",
     REFUSAL: "response.refusal",
     SUMMARY: "response.reasoning_summary_text",
 }
-_CALL = "response.function_call_arguments"
+_CALL, _CUSTOM = "response.function_call_arguments", "response.custom_tool_call_input"
 
 
 class ResponseEventWriter:
@@ -218,13 +219,15 @@ class ResponseEventWriter:
     def _done(self, item: MessageItem | ReasoningItem | CallItem, status: str) -> bytes:
         out = b""
         if isinstance(item, CallItem):
-            whole = {
-                "item_id": item.id,
-                "output_index": item.index,
-                "name": item.name,
-                "arguments": "".join(item.arguments),
-            }
-            out = self._event(f"{_CALL}.done", whole)
+            place: dict[str, Json] = {"item_id": item.id, "output_index": item.index}
+            if item.reader is not None:
+                given = item.given()
+                if rest := given["input"][item.reader.length :]:
+                    out = self._event(f"{_CUSTOM}.delta", {**place, "delta": rest})
+                out += self._event(f"{_CUSTOM}.done", {**place, **given})
+            else:
+                name = item.name if item.tool is None else item.tool.name
+                out = self._event(f"{_CALL}.done", {**place, "name": name, **item.given()})
         elif item.parts:
             out = self._close_part(item)
         item.status = status
@@ -315,14 +318,25 @@ class ResponseEventWriter:
             return b""
         self._made += 1
         out = self._close()
-        call.id, call.index = self._id("function_call"), len(self._items)
-        call.call_id = call.call_id or f"call_{call.id.removeprefix('fc_')}"
-        out += self._added(call, {**call.value("in_progress"), "arguments": ""})
+        call.tool = asked.tools.get(call.name)
+        if call.tool is not None and call.tool.is_custom:
+            call.reader = InputReader()
+        call.id = self._id("function_call" if call.reader is None else "custom_tool_call")
+        call.index = len(self._items)
+        call.call_id = call.call_id or f"call_{call.id.partition('_')[2]}"
+        out += self._added(
+            call, {**call.value("in_progress"), "arguments" if call.reader is None else "input": ""}
+        )
         arguments = "".join(call.arguments)
         return out + self._arguments(call, arguments) if arguments else out
 
     def _arguments(self, call: CallItem, text: str) -> bytes:
-        return self._event(f"{_CALL}.delta", {"item_id": call.id, "output_index": call.index, "delta": text})
+        kind = _CALL
+        if call.reader is not None:
+            kind, text = _CUSTOM, call.reader.feed(text)
+            if not text:
+                return b""
+        return self._event(f"{kind}.delta", {"item_id": call.id, "output_index": call.index, "delta": text})
 
 
 def _place(item: MessageItem | ReasoningItem) -> dict[str, Json]:

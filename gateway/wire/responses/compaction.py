@@ -84,7 +84,9 @@ def _line(item: Item) -> str:
             return f"{item['role']}: {_text(item['content'])}"
         case "function_call":
             return f"assistant calls {item['name']}: {item['arguments']}"
-        case "function_call_output":
+        case "custom_tool_call":
+            return f"assistant calls {item['name']}: {item['input']}"
+        case "function_call_output" | "custom_tool_call_output":
             return f"result: {_text(item['output'])}"
         case "compaction":
             _, text = sealed.summary(item["encrypted_content"]) or ((), "")

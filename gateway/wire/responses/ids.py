@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 
 RESPONSE = "resp_"
-PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "function_call_output": "fco_"}
+PREFIXES = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "custom_tool_call": "ctc_",
+    "custom_tool_call_output": "ctco_",
+}
 """How ids of items begin, by the items' types."""
 
 _REQUEST = "req_"
-_ITEM = re.compile(r"(?:msg|rs|fc|fco|cmp)_([0-9a-f]{24})_i?\d{1,6}", re.ASCII)
+_ITEM = re.compile(r"(?:msg|rs|fc|fco|ctc|ctco|cmp)_([0-9a-f]{24})_i?\d{1,6}", re.ASCII)
 _RESPONSE = re.compile(RESPONSE + r"[0-9a-f]{24}", re.ASCII)
 
 

@@ -58,7 +58,11 @@ def _item(raw: Mapping[str, Json], where: str) -> Item:
             for name in ("call_id", "name", "arguments"):
                 _text(raw, name, where)
             return {"status": "completed", **_given(raw)}
-        case "function_call_output":
+        case "custom_tool_call":
+            for name in ("call_id", "name", "input"):
+                _text(raw, name, where)
+            return {"status": "completed", **_given(raw)}
+        case "function_call_output" | "custom_tool_call_output":
             _text(raw, "call_id", where)
             output = raw.get("output")
             if not isinstance(output, str):
@@ -78,7 +82,8 @@ def _item(raw: Mapping[str, Json], where: str) -> Item:
     shown = str(kind)[:64]
     raise BadRequest(
         f"'{where}' is an item of type '{shown}', which this gateway does not know. It takes messages, function_call, "
-        "function_call_output, reasoning, compaction and item_reference. Leave it out, or send it as a message.",
+        "function_call_output, custom_tool_call, custom_tool_call_output, reasoning, compaction and item_reference. "
+        "Leave it out, or send it as a message.",
         param=f"{where}.type",
         code="unsupported_item",
     )

@@ -8,6 +8,7 @@ from gateway.errors import BadRequest
 from gateway.types import Json
 from gateway.wire.responses import sealed
 from gateway.wire.responses.items import Item
+from gateway.wire.responses.tool_names import function_name, write_input
 
 Message = dict[str, Json]
 
@@ -41,10 +42,10 @@ class _Builder:
                 role = "user" if item["role"] == "user" else "system"
                 self._given(role, item["content"])
             case "function_call":
-                function = {"name": item["name"], "arguments": item["arguments"]}
-                call = {"id": item["call_id"], "type": "function", "function": function}
-                self._turn().setdefault("tool_calls", []).append(call)
-            case "function_call_output":
+                self._called(item, item["arguments"])
+            case "custom_tool_call":
+                self._called(item, write_input(item["input"]))
+            case "function_call_output" | "custom_tool_call_output":
                 self._output(item)
             case "reasoning" if index >= self._recent:
                 self._thought(item)
@@ -59,6 +60,11 @@ class _Builder:
             self._thoughts = {}
             self.messages.append(last)
         return last
+
+    def _called(self, item: Item, arguments: str) -> None:
+        function = {"name": function_name(item["name"], item.get("namespace")), "arguments": arguments}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        self._turn().setdefault("tool_calls", []).append(call)
 
     def _said(self, parts: Sequence[Mapping[str, Json]]) -> None:
         text = "".join(part["text"] for part in parts if "text" in part)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.types import Json
 from gateway.wire.responses import sealed
+from gateway.wire.responses.tool_names import InputReader, ToolName, read_input
 
 OUTPUT_TEXT, REFUSAL, SUMMARY = "output_text", "refusal", "summary_text"
 """The kinds of part. A model's thinking is a summary's text: both OpenAI's clients and the Open Responses specification
@@ -76,16 +77,27 @@ class CallItem(OutputItem):
 
     call_id: str = ""
     name: str = ""
+    """As the model says it."""
+    tool: ToolName | None = None
+    """As the caller says it, where that is another tool than a function of this name."""
     arguments: list[str] = field(default_factory=list)
+    reader: InputReader | None = None
+    """Of a custom tool's arguments."""
     ignored: bool = False
     """It is not to be made: the caller allows no such call, or no more."""
 
     def value(self, status: str) -> dict[str, Json]:
+        named = {"name": self.name} if self.tool is None else self.tool.fields()
         return {
-            "type": "function_call",
+            "type": "function_call" if self.reader is None else "custom_tool_call",
             "id": self.id,
             "status": status,
             "call_id": self.call_id,
-            "name": self.name,
-            "arguments": "".join(self.arguments),
+            **named,
+            **self.given(),
         }
+
+    def given(self) -> dict[str, Json]:
+        """What it is called with."""
+        arguments = "".join(self.arguments)
+        return {"arguments": arguments} if self.reader is None else {"input": read_input(arguments)}

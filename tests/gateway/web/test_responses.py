@@ -310,20 +310,6 @@ async def test_no_more_calls_than_the_caller_wants(
     assert response.max_tool_calls == 1
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("web_search", "web_search_preview_2025_03_11", "file_search", "computer_use_preview", "mcp"),
-        *("code_interpreter", "image_generation", "local_shell", "shell", "apply_patch", "custom"),
-        "something_new",
-    ],
-)
-async def test_tools_that_are_not_served(client: openai.AsyncOpenAI, kind: str) -> None:
-    with pytest.raises(openai.BadRequestError, match="serves tools of type 'function'") as caught:
-        await client.responses.create(model="fake", input="?", tools=[{"type": kind}])  # type: ignore[list-item]
-    assert (caught.value.param, caught.value.code) == ("tools[0].type", "unsupported_tool")
-
-
 # What is kept
 
 
