@@ -22,7 +22,10 @@ from gateway.errors import BadRequest, GatewayError, Overloaded
 from gateway.server.connection_limits import ConnectionLimiter
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState, Cycle
 from gateway.server.half_close import HalfClosed
+from gateway.server.lingering import Lingering
 
+LINGER = 8
+"""See ``Connection.max_unread_body``."""
 SLOW = 10.0
 """Seconds after which a request that is still being received may be dropped for a new connection."""
 
@@ -36,7 +39,8 @@ class Connection(HttpToolsProtocol):
     write_timeout: ClassVar[float] = 30.0
     """Seconds in which a client must read a tenth of what is buffered for it, once the buffers are full."""
     max_unread_body: ClassVar[int] = 32 * 2**20
-    """Bytes of a body that are discarded after it was answered before its end."""
+    """Bytes of a body that are read on, for the sake of the connection, after it was answered before its end; and then
+    ``LINGER`` times as many for the sake of the answer, which its client may read only when it has sent all."""
     max_pipeline: ClassVar[int] = 100
     """Pipelined requests."""
     limiter: ClassVar[ConnectionLimiter | None] = None
@@ -54,7 +58,7 @@ class Connection(HttpToolsProtocol):
         self._lingering = False
         self._discarded = 0
         self._stalled: asyncio.TimerHandle | None = None
-        self._state = ConnectionState(self._authenticated)
+        self._state = ConnectionState(self._authenticated, self._linger)
         self._half_closed: HalfClosed | None = None
         self._in_flight: RequestResponseCycle | None = None
         """Of pipelined requests uvicorn keeps the last only."""
@@ -229,7 +233,7 @@ class Connection(HttpToolsProtocol):
         else:
             self._discarded += len(body)
             if self._discarded > self.max_unread_body:
-                self.transport.close()
+                self._linger()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -252,7 +256,13 @@ class Connection(HttpToolsProtocol):
             error = BadRequest(message, code=code)
             error.status = status
             self._send_error(error)
-        self.transport.close()
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        if not self.transport.is_closing() and self.transport.get_protocol() is self:
+            Lingering(self.transport, self, seconds=self.read_timeout, most=LINGER * self.max_unread_body)
 
     def _send_error(self, error: GatewayError) -> None:
         body = orjson.dumps(error.body())

@@ -27,10 +27,15 @@ class ConnectionState:
     """
 
     __slots__ = (
-        *("_on_authenticated", "authenticated", "disconnected", "on_disconnect", "stopping", "write_events"),
+        *("_on_authenticated", "authenticated", "disconnected", "linger"),
+        *("on_disconnect", "stopping", "write_events"),
     )
 
-    def __init__(self, on_authenticated: Callable[[], object]) -> None:
+    def __init__(
+        self, on_authenticated: Callable[[], object], linger: Callable[[], object] = _nothing
+    ) -> None:
+        """``linger`` closes the connection of a client that still sends."""
+        self.linger = linger
         self.disconnected = False
         self.on_disconnect: Callable[[], object] | None = None
         self.stopping = False
@@ -48,7 +53,7 @@ class ConnectionState:
     def disconnect(self) -> None:
         self.disconnected = True
         self.write_events = None
-        self._on_authenticated = _nothing  # the connection's, which holds this object
+        self._on_authenticated = self.linger = _nothing  # the connection's, which holds this object
         if self.on_disconnect is not None:
             self.on_disconnect()
 
@@ -102,7 +107,7 @@ class Cycle(RequestResponseCycle):
                 self._connection.write_events = None
             self.message_event.set()
             if not self.keep_alive:
-                self.transport.close()
+                self._close()
             self.on_response()
 
     def write_events(self, events: Callable[[], bytes]) -> bool:
@@ -116,6 +121,12 @@ class Cycle(RequestResponseCycle):
         if data := events():
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
+
+    def _close(self) -> None:
+        if self.more_body:
+            self._connection.linger()
+        else:
+            self.transport.close()
 
     @property
     def _connection(self) -> ConnectionState:

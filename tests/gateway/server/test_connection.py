@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
+from gateway.server import lingering
 from gateway.server.connection import Connection
 from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits
 from gateway.server.cycle import CONNECTION_STATE, TAKE_BY
@@ -537,3 +538,68 @@ async def test_an_end_before_the_request_is_whole_ends_the_connection(streams: S
     writer.write(b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nabc")
     writer.write_eof()
     assert await closed(reader)
+
+
+# A client that still sends when it has its answer
+
+
+def send_all(
+    address: tuple[str, int], request: bytes, body: int, *, chunked: bool = False
+) -> tuple[bytes, bool]:
+    """As most clients do: what is read once all is sent, and whether all went well."""
+    got, fine, piece = b"", True, b"x" * 50_000
+    with socket.create_connection(address, timeout=300) as sock:
+        sock.sendall(request)
+        for _ in range(body // len(piece)):
+            try:
+                sock.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            except OSError:
+                fine = False
+                break
+        with suppress(OSError):
+            while data := sock.recv(2**16):
+                got += data
+            return got, fine
+    return got, False
+
+
+@pytest.mark.parametrize("extra", [b"", b"connection: close\r\n"], ids=["kept", "to be closed"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])
+async def test_who_sends_all_of_a_body_before_it_reads_has_its_answer(extra: bytes, chunked: bool) -> None:
+    size = 20_000_000  # more than the systems at both ends hold
+    framing = b"transfer-encoding: chunked\r\n" if chunked else b"content-length: %d\r\n" % size
+    request = b"POST /refused HTTP/1.1\r\n" + extra + framing + b"\r\n"
+    async with running(read_timeout=300.0, max_unread_body=4_000_000) as address:
+        got, in_order = await asyncio.to_thread(send_all, address, request, size, chunked=chunked)
+        assert in_order
+        assert got.startswith(b"HTTP/1.1 200") and got.endswith(b"\r\n\r\n0")
+
+
+async def test_what_has_no_end_is_read_on_only_so_far() -> None:
+    request = b"POST /refused HTTP/1.1\r\nconnection: close\r\ncontent-length: 1000000000\r\n\r\n"
+    async with running(read_timeout=300.0, max_unread_body=100_000) as address:
+        _, in_order = await asyncio.to_thread(send_all, address, request, 50_000_000)
+        assert not in_order
+
+
+async def test_who_says_nothing_more_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lingering, "SILENCE", PATIENCE)
+    async with running(read_timeout=300.0, max_unread_body=100_000) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST /refused HTTP/1.1\r\nconnection: close\r\ncontent-length: 1000000000\r\n\r\n")
+        assert await answer(reader) == (200, b"0")
+        assert await closed(reader)
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(300):
+                while True:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(PATIENCE * 3)
+        writer.close()
+
+
+async def test_a_head_that_is_refused_amid_it_is_told() -> None:
+    async with running(read_timeout=300.0, max_unread_body=4_000_000) as address:
+        got, in_order = await asyncio.to_thread(send_all, address, b"GET / HTTP/1.1\r\nx: ", 10_000_000)
+        assert in_order
+        assert got.startswith(b"HTTP/1.1 431")
