@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import aclosing
+from functools import partial
 
 import httpx
 import orjson
@@ -62,6 +63,7 @@ class AnthropicBackend:
         self._count = Endpoint("POST", f"{base_url}{request_to_body.PATH}/count_tokens")
         self._models = Endpoint("GET", base_url + "/v1/models")
         self._dialect = AnthropicDialect(max_tokens=max_tokens)
+        self._default_cap = partial(request_to_body.cap_of, otherwise=max_tokens)
         self._collecting = StreamCollector(name, enabled=streams)
         self._exchange = Exchange(
             name, transport, anthropic_errors.from_response, api_key=api_key, base_url=base_url
@@ -86,7 +88,9 @@ class AnthropicBackend:
             )
         fitting.clear_reports(call)
         # What the gateway asks for itself is unknown here.
-        asked = fitting.without(fitting.fitted(call, fitting.CAPS[1]), call.optional_params)
+        asked = fitting.without(
+            fitting.fitted(call, fitting.CAPS[1], self._default_cap), call.optional_params
+        )
         if asked.native is not None and asked.speaks(DIALECT):
             if self._strict:
                 known_fields.refuse_unknown(self.name, asked.native.body, known_fields.ANTHROPIC)

@@ -8,7 +8,7 @@ where a server refuses them by name. Both are reported, in headers and in the re
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gateway.errors import BadRequest, ContextTooLong
@@ -60,10 +60,12 @@ _LEFT = (
 _PATTERNS = tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in _LEFT)
 
 
-def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
+def fitted(
+    call: Call, name: str = CAPS[0], default: Callable[[ChatRequest], int] | None = None
+) -> ChatRequest:
     """The call's request with no higher cap than it is to have: by what its caller's limits allow, by what the
     model gives at most, and by what the prompt leaves of its declared context. ``name`` is the field for a cap where
-    there is none.
+    there is none; ``default`` is the cap that is sent then, for APIs that demand one.
     """
     request = capped(call, name)
     candidate, estimate = call.candidate, call.estimate
@@ -72,11 +74,18 @@ def fitted(call: Call, name: str = CAPS[0]) -> ChatRequest:
     model = call.policy.models[candidate.model]
     if model.max_output is None and model.context is None:
         return request
-    if model.max_output is not None:
-        request = clipped(call, request, model.max_output)
-    if estimate is None or model.context is None or not call.clips:
+    most = model.max_output
+    if estimate is not None and model.context is not None and call.clips:
+        left = max(1, model.context - estimate.prompt)
+        most = left if most is None else min(most, left)
+    if most is None:
         return request
-    return clipped(call, request, max(1, model.context - estimate.prompt))
+    if default is not None and _cap(request) is None:
+        if default(request) <= most:
+            return request
+        report_cap(call, most)
+        return request.having({**request.params, name: most})
+    return clipped(call, request, most)
 
 
 def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:

@@ -57,7 +57,7 @@ class _Pool:
         self._rested: deque[UpstreamConnection] = deque()
         """Those that rest longest are at the left, here as there, and all of these rest longer than any of those."""
         self._wary_until = 0.0
-        self.ids_vary: set[str] = set()
+        self.ids_vary: set[tuple[str, bytes, str]] = set()
 
     def take(self) -> UpstreamConnection | None:
         fresh, rested = self._fresh, self._rested

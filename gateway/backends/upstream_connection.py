@@ -37,8 +37,9 @@ _LAST_BYTES = 4096
 class ConnectionOwner(Protocol):
     """Where a connection rests between requests: all connections to one server share it."""
 
-    ids_vary: set[str]
-    """The kinds of ids that this server gives: these distinguish its answers."""
+    ids_vary: set[tuple[str, bytes, str]]
+    """The kinds of ids that distinguish this server's answers, each with the request line and the content type of those
+    of which it is known: what is the same in all answers of one API is often another in those of the next."""
 
     def back(self, connection: UpstreamConnection) -> None:
         """It has done its work, or was lost while it had none."""
@@ -116,8 +117,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._used = False
         self._sent_id: str | None = None
         self._question = (0, 0)
-        self._ids: dict[str, str] = {}
-        """The last that came over this connection, by kind."""
+        self._asked = b""
+        """The request line."""
+        self._ids: dict[str, tuple[str, bytes, str]] = {}
+        """The last that came over this connection, by kind; with its request line and content type."""
         self._begin()
         self.idle_since = 0.0
 
@@ -269,6 +272,7 @@ class UpstreamConnection(asyncio.Protocol):
         more = 0 if upload is None else upload[0]
         asked_before, self._question = self._question, (len(data) + more, hash(data[-_LAST_BYTES:]))
         self._is_new = self._question != asked_before
+        self._asked = data[: data.find(b"\r\n")]
         try:
             self._transport.write(data)
             if upload is not None:
@@ -305,14 +309,16 @@ class UpstreamConnection(asyncio.Protocol):
     def identify(self, kind: str, id: str) -> None:
         """Raises ``httpx.RemoteProtocolError`` if the answer bears the id of the one before, to another question.
 
-        Some servers give all their answers the same: ids count where they are known to differ.
+        Some servers give all their answers the same, or all of one API: ids count where they are known to differ.
         """
-        before, self._ids[kind] = self._ids.get(kind), id
+        asked, form = self._asked, self._headers.get("content-type", "")
+        before, self._ids[kind] = self._ids.get(kind), (id, asked, form)
         if before is None:
             return
-        if before != id:
-            self._home.ids_vary.add(kind)
-        elif self._is_new and kind in self._home.ids_vary:
+        if before[0] != id:
+            if before[1] == asked and before[2] == form:
+                self._home.ids_vary.add((kind, asked, form))
+        elif self._is_new and (kind, asked, form) in self._home.ids_vary:
             self._refuse("the answer before came once more")
 
     def take(self) -> bytes | None:

@@ -67,7 +67,7 @@ def write_request(
     system, messages = messages_to_turns.write(request.messages)
     sent: dict[str, Json] = {
         "model": model,
-        "max_tokens": _cap(params, max_tokens),
+        "max_tokens": cap_of(request, max_tokens),
         "messages": messages,
     }
     if request.stream:
@@ -137,8 +137,9 @@ def _thinking(thinking: Json, cap: int) -> Json:
     return thinking
 
 
-def _cap(params: Mapping[str, Json], otherwise: int) -> int:
+def cap_of(request: ChatRequest, otherwise: int) -> int:
     """The caller's, or ``otherwise`` beside what it may think."""
+    params = request.params
     asked = params.get("max_completion_tokens") or params.get("max_tokens")
     if asked:
         return int(asked)

@@ -15,8 +15,8 @@ import pytest
 from gateway import errors
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.transport import AiohttpTransport
-from gateway.types import Call, Chunk, Usage
-from tests.fakes import TARGET, Action, FakeUpstream, Script, a_call, head, reply, sse, stream, within
+from gateway.types import Call, Candidate, Chunk, TokenEstimate, Usage
+from tests.fakes import TARGET, Action, FakeUpstream, Script, a_call, head, policy, reply, sse, stream, within
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +93,39 @@ async def test_the_request_as_the_upstream_sees_it(upstream: FakeUpstream) -> No
         "top_k": 3,
     }
     await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "sent"),
+    [
+        ({}, {}, 4096),
+        ({"max_output": 1024}, {}, 1024),
+        ({"max_output": 1024}, {"max_tokens": 200}, 200),
+        ({"max_output": 8192}, {}, 4096),
+        ({"context": 2000}, {}, 1900),
+        ({"max_output": 6000}, {"thinking": {"type": "enabled", "budget_tokens": 5000}}, 6000),
+    ],
+)
+async def test_the_default_cap_is_none_above_what_the_model_gives(
+    upstream: FakeUpstream,
+    backend: AnthropicBackend,
+    model: dict[str, Any],
+    params: dict[str, Any],
+    sent: int,
+) -> None:
+    """This API demands a cap, and what budgets hold for an answer is what its model gives at most."""
+    upstream.scripts = [reply(recorded("text.json"))]
+    rules = policy(models={"m": {"targets": [{"backend": "up", "model": "upstream-model"}], **model}})
+    call = a_call(stream=False, params=params, policy_=rules)
+    call.estimate = TokenEstimate(100, 10, 10)
+    call.candidate = Candidate("m", TARGET, rules.models["m"].timeouts)
+    call.candidates = (call.candidate,)
+    await ask(backend, call)
+    body = upstream.requests[0].json()
+    assert body["max_tokens"] == sent
+    assert body.get("thinking", {}).get("budget_tokens", 0) < sent
+    lowered = str(sent) if "max_tokens" not in params and sent != 4096 else None
+    assert call.reply_headers.get("x-tollgate-max-tokens") == lowered
 
 
 async def test_a_partial_answer_is_sent_to_be_continued(

@@ -294,6 +294,29 @@ async def test_the_id_in_an_answers_body_counts(
     await backend.aclose()
 
 
+async def test_ids_that_are_the_same_in_all_answers_of_an_api_mean_nothing(upstream: FakeUpstream) -> None:
+    """Callers that alternate between dialects, and between streams and whole answers, are no desynchronisation."""
+    text = {"text": "c", "index": 0, "finish_reason": "stop", "logprobs": None}
+    completed = reply({"object": "text_completion", "choices": [text], "id": "cmpl-x"})
+    kinds = {"whole": whole("chatcmpl-x"), "stream": streamed("chunk-x"), "prompt": completed}
+    asked = ["whole", "stream", "stream", "prompt", "prompt", "whole", "whole", "stream", "stream"]
+    upstream.scripts = [kinds[kind] for kind in asked]
+    backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
+    backend._exchange._client._direct.rest = 0
+    target = Target(backend="up", model="upstream-model")
+    for number, kind in enumerate(asked):
+        question = f"question {number}"
+        what = (
+            {"prompt": question}
+            if kind == "prompt"
+            else {"messages": ({"role": "user", "content": question},)}
+        )
+        call = a_call(stream=kind == "stream", **what)
+        assert [chunk async for chunk in backend.stream(call, target)]
+    assert upstream.connections == 1
+    await backend.aclose()
+
+
 # Without end
 
 
