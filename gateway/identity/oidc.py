@@ -31,6 +31,7 @@ FRESH = 600.0
 PAUSE = 10.0
 """Seconds between two readings because of unknown key ids."""
 LEEWAY = 30.0
+_LOCAL = ("127.0.0.1", "::1", "localhost")
 _ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
 
 
@@ -70,7 +71,7 @@ class Provider:
     async def address(self, oidc: Oidc, pending: PendingSignIn) -> str:
         """Where to send a browser. Raises ``SignInFailed``."""
         known = await self._metadata(oidc)
-        endpoint = _url(known.metadata, "authorization_endpoint")
+        endpoint = _url(oidc, known.metadata, "authorization_endpoint")
         challenge = urlsafe_b64encode(sha256(pending.verifier.encode()).digest()).rstrip(b"=").decode()
         asked = {
             "response_type": "code",
@@ -123,7 +124,7 @@ class Provider:
             else:
                 form["client_secret"] = secret
         answer = await self._json(
-            "POST", _url(known.metadata, "token_endpoint"), headers, urlencode(form).encode()
+            "POST", _url(oidc, known.metadata, "token_endpoint"), headers, urlencode(form).encode()
         )
         token = answer.get("id_token")
         if not isinstance(token, str):
@@ -137,7 +138,7 @@ class Provider:
             kid = header.get("kid")
             if algorithm is None or not (kid is None or isinstance(kid, str)):
                 raise SignInFailed("token", "the ID token is signed in a way that is not accepted")
-            key = await self._key(known, kid, algorithm)
+            key = await self._key(oidc, known, kid, algorithm)
             claims = jwt.decode(
                 token,
                 key.key,
@@ -166,13 +167,13 @@ class Provider:
             raise SignInFailed("token", "the ID token's subject is not a text of 1 to 255 characters")
         return dict(claims)
 
-    async def _key(self, known: _Known, kid: str | None, algorithm: Algorithm) -> VerifyingKey:
+    async def _key(self, oidc: Oidc, known: _Known, kid: str | None, algorithm: Algorithm) -> VerifyingKey:
         """Keys are rotated: one that is not known has them read anew."""
         now = self._clock()
         found = known.keys.find(kid, algorithm) if known.keys and now - known.keys_read < FRESH else None
         if found is None and now - known.keys_read >= PAUSE:
             known.keys_read = now
-            known.keys = await self._keys(_url(known.metadata, "jwks_uri"))
+            known.keys = await self._keys(_url(oidc, known.metadata, "jwks_uri"))
             found = known.keys.find(kid, algorithm)
         if found is None:
             raise SignInFailed("token", "the ID token's key is none of the provider's")
@@ -237,12 +238,21 @@ class Provider:
         return bytes(found)
 
 
-def _url(metadata: Mapping[str, Any], name: str) -> str:
-    """An endpoint of the provider's: over TLS, or on this machine."""
+def _url(oidc: Oidc, metadata: Mapping[str, Any], name: str) -> str:
+    """An endpoint of the provider's: over TLS, or on this machine where the issuer itself is.
+
+    Else a provider could have the gateway send requests, with the client's secret, to what listens on it alone.
+    """
     value = metadata.get(name)
-    parts = urlsplit(value) if isinstance(value, str) else urlsplit("")
-    local = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
-    if not isinstance(value, str) or not (parts.scheme == "https" or local):
+    try:
+        parts = urlsplit(value if isinstance(value, str) else "")
+        local = parts.hostname in _LOCAL
+    except ValueError:  # no address at all, such as http://[
+        parts, local = urlsplit(""), False
+    issuer_is_local = urlsplit(oidc.issuer).hostname in _LOCAL
+    if not isinstance(value, str) or not (
+        (parts.scheme == "https" or (parts.scheme == "http" and local)) and (issuer_is_local or not local)
+    ):
         raise SignInFailed("provider", f"the provider's metadata has no usable {name}")
     return value
 
