@@ -159,6 +159,6 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     if settings.metrics_port is not None:
         guarded = OperatorPort(guarded, settings.metrics_port, routes.OPERATORS)
     app = ErrorMiddleware(
-        guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer
+        guarded, current=generations.current, metrics=metrics, error_writers=routes.ERROR_WRITERS
     )
     return CorsMiddleware(app, policy=lambda: generations.current().policy, metrics=metrics)

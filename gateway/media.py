@@ -42,3 +42,42 @@ def media_in(messages: Iterable[Mapping[str, Any]]) -> dict[MediaKind, str]:
             if (kind := kind_of(part)) is not None and kind not in found:
                 found[kind] = f"messages[{i}].content[{j}]"
     return found
+
+
+_SOUND = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}
+
+
+def from_google(part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The medium of a part of Google's (``inlineData``, ``fileData``) as a part of OpenAI's; None where it has none."""
+    match part:
+        case {"inlineData": {"data": str(data), **blob}}:
+            kind = blob.get("mimeType")
+            kind = kind if isinstance(kind, str) and kind else "application/octet-stream"
+            if "-" in data or "_" in data:  # the other alphabet, which Google's SDK for Python sends
+                data = data.translate(_ALPHABET)
+            data += "=" * (-len(data) % 4)
+            whole = f"data:{kind};base64,{data}"
+            family, _, name = kind.partition("/")
+            if family == "image":
+                return {"type": "image_url", "image_url": {"url": whole}}
+            if family == "audio":
+                return {
+                    "type": "input_audio",
+                    "input_audio": {"data": data, "format": _SOUND.get(name, name)},
+                }
+            if family == "video":
+                return {"type": "video_url", "video_url": {"url": whole}}
+            shown = blob.get("displayName")
+            filename = shown if isinstance(shown, str) and shown else f"file.{name or 'bin'}"
+            return {"type": "file", "file": {"file_data": whole, "filename": filename}}
+        case {"fileData": {"fileUri": str(url), **file}}:
+            family = str(file.get("mimeType") or "").partition("/")[0]
+            if family == "image":
+                return {"type": "image_url", "image_url": {"url": url}}
+            if family == "video":
+                return {"type": "video_url", "video_url": {"url": url}}
+            return {"type": "file", "file": {"file_id": url}}
+    return None
+
+
+_ALPHABET = str.maketrans("-_", "+/")

@@ -78,6 +78,28 @@ NATIVE = frozenset(
     }
 )
 """The same of Anthropic's Messages API (https://platform.claude.com/docs/en/api/messages)."""
+GOOGLE = frozenset(
+    {
+        "contents",
+        "generationConfig",
+        "labels",
+        "model",
+        "safetySettings",
+        "systemInstruction",
+        "toolConfig",
+        "tools",
+    }
+)
+"""The same of Google's Gemini API (https://ai.google.dev/api/generate-content). ``cachedContent`` is not among them:
+what is kept is billed by the hour, and is a prompt that nobody has seen."""
+_GOOGLES_CONFIG = frozenset(
+    {
+        *("candidateCount", "enableEnhancedCivicAnswers", "frequencyPenalty", "logprobs", "maxOutputTokens"),
+        *("mediaResolution", "presencePenalty", "responseJsonSchema", "responseLogprobs", "responseMimeType"),
+        *("responseSchema", "seed", "stopSequences", "temperature", "thinkingConfig", "topK", "topP"),
+    }
+)
+"""Of its ``generationConfig``."""
 
 _CLIENTS_TOOLS = frozenset({"bash", "computer", "custom", "function", "memory", "text_editor"})
 """Kinds of tools that the caller runs himself."""
@@ -108,6 +130,7 @@ _NATIVE_AT_NO_COST: Mapping[str, Passes] = {
     "inference_geo": lambda region: region == "global",
     "speed": lambda speed: speed == "standard",
 }
+_CONFIG_AT_NO_COST: Mapping[str, Passes] = {"responseModalities": lambda kinds: kinds == ["TEXT"]}
 """Fields that cost more with some values."""
 
 
@@ -141,6 +164,20 @@ def check_native(call: Call, body: Mapping[str, Json], target: Target) -> None:
         return
     _check_fields(body, NATIVE, _NATIVE_AT_NO_COST, call.policy.extras)
     _check_tools(body.get("tools"), call.policy.extras)
+
+
+def check_google(call: Call, body: Mapping[str, Json], target: Target) -> None:
+    """What is sent in Google's. Raises the same as ``check``."""
+    if not _is_held(call, target):
+        return
+    allowed = call.policy.extras
+    _check_fields(body, GOOGLE, {}, allowed)
+    config = body.get("generationConfig") or {}
+    _check_fields(config, _GOOGLES_CONFIG, _CONFIG_AT_NO_COST, allowed)
+    for index, tool in enumerate(body.get("tools") or ()):
+        for name in tool:
+            if name != "functionDeclarations" and name not in allowed:
+                raise _refused(f"tools[{index}].{name}", name)
 
 
 def check_passed_on(call: Call, request: ChatRequest, target: Target, known: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from gateway.backends import gemini_errors, translating
+from gateway.backends import extras, gemini_errors, known_fields, translating
 from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.client import Endpoint
 from gateway.backends.credentials.credentials import Credentials
@@ -18,13 +18,16 @@ from gateway.backends.exchange import Exchange
 from gateway.backends.gemini_decoder import GeminiBodyDecoder, GeminiStreamDecoder
 from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.errors import UpstreamFailed
 from gateway.policy.schema import Target
-from gateway.types import Call, ChatRequest, Chunks
+from gateway.types import Call, ChatRequest, Chunks, Json
 from gateway.wire.anthropic.thinking import with_thinking
+from gateway.wire.gemini.body_to_request import DIALECT
 from gateway.wire.gemini.request_to_body import FIELDS, write_request
 
 _THINKS = re.compile(r"(?:.*/)?gemini-(?:2\.5|[3-9]|\d\d)")
 """Models that take a ``thinkingConfig``; others refuse it."""
+_WHOLE, _STREAM = "generateContent", "streamGenerateContent?alt=sse"
 
 
 class GeminiBackend:
@@ -52,7 +55,7 @@ class GeminiBackend:
         self._root = base_url.rstrip("/") + models
         self._publisher = publisher
         self._probe = Endpoint("GET", f"{self._root}/models?pageSize=1")
-        self._endpoints: dict[tuple[str, bool], Endpoint] = {}
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
         self._strict = strict
         self._collecting = StreamCollector(name, enabled=streams)
         self._credentials = credentials
@@ -73,6 +76,10 @@ class GeminiBackend:
         asked = translating.prepared(
             self.name, call, target, FIELDS, api="Google's Gemini API", strict=self._strict
         )
+        if asked.native is not None and asked.speaks(DIALECT):
+            if self._strict:
+                known_fields.refuse_unknown(self.name, asked.native.body, known_fields.GEMINI)
+            extras.check_google(call, asked.native.body, target)
         if _THINKS.match(target.model):
             asked = with_thinking(asked)
         answer = partial(self._answer, call, target.model)
@@ -89,7 +96,7 @@ class GeminiBackend:
             return GeminiBodyDecoder(self.name, call)
 
         return self._exchange.ask(
-            self._endpoint(model, stream=asked.stream),
+            self._endpoint(model, _STREAM if asked.stream else _WHOLE),
             {**self._headers, "content-type": "application/json", **call.headers},
             UpstreamTimeouts(call.timeouts, at_once=not asked.stream, deadline=call.deadline),
             orjson.dumps(write_request(asked, model)),
@@ -99,18 +106,38 @@ class GeminiBackend:
             on_send=call.leaves,
         )
 
-    def _endpoint(self, model: str, *, stream: bool) -> Endpoint:
-        known = self._endpoints.get((model, stream))
+    def _endpoint(self, model: str, method: str) -> Endpoint:
+        known = self._endpoints.get((model, method))
         if known is None:
             path = (
                 quote(model, safe="/-._~@")
                 if "/" in model
                 else f"{self._publisher}/{quote(model, safe='-._~@')}"
             )
-            method = "streamGenerateContent?alt=sse" if stream else "generateContent"
             known = Endpoint("POST", f"{self._root}/{path}:{method}")
-            self._endpoints[model, stream] = known
+            self._endpoints[model, method] = known
         return known
+
+    async def count_tokens(self, call: Call, target: Target) -> dict[str, Json]:
+        """The provider's own count of the prompt's tokens; ``native`` is its answer, for callers of this dialect."""
+        body = write_request(call.request, target.model)
+        whole = {"model": f"models/{target.model}", **body} if self._credentials is None else body
+        asked = {"generateContentRequest": whole} if self._credentials is None else whole
+        clock = UpstreamTimeouts(call.timeouts, at_once=True, deadline=call.deadline)
+        answer = await self._exchange.whole(
+            self._endpoint(target.model, "countTokens"),
+            {**self._headers, "content-type": "application/json", **call.headers},
+            clock,
+            orjson.dumps(asked),
+        )
+        try:
+            count = orjson.loads(answer or b"")
+            if type(count["totalTokens"]) is int:
+                native = {"native": count} if call.request.speaks(DIALECT) else {}
+                return {"input_tokens": count["totalTokens"], **native}
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise UpstreamFailed(f"Backend '{self.name}' answered with something that is no count of tokens.")
 
     async def probe(self) -> None:
         """Ask for the list of models, which costs nothing and needs a good key. Vertex AI has no such list for all who

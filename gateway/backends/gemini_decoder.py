@@ -11,6 +11,7 @@ from gateway.errors import UpstreamFailed
 from gateway.types import Call, Chunk
 from gateway.wire import sse
 from gateway.wire.gemini.answers_to_chunks import GeminiChunkReader
+from gateway.wire.gemini.body_to_request import DIALECT
 
 
 class GeminiStreamDecoder(StreamDecoder[bytes]):
@@ -19,7 +20,7 @@ class GeminiStreamDecoder(StreamDecoder[bytes]):
     def __init__(self, backend: str, call: Call, outage: Outage) -> None:
         super().__init__(backend, call, sse.EventReader())
         self._outage = outage
-        self._answer = GeminiChunkReader(backend)
+        self._answer = GeminiChunkReader(backend, native=call.request.speaks(DIALECT))
         self._begun: set[int] = set()
 
     @property
@@ -51,8 +52,12 @@ class GeminiStreamDecoder(StreamDecoder[bytes]):
 class GeminiBodyDecoder(BodyDecoder):
     """A whole answer, as one JSON document."""
 
+    def __init__(self, backend: str, call: Call) -> None:
+        super().__init__(backend, call)
+        self._native = call.request.speaks(DIALECT)
+
     def finish(self) -> Sequence[Chunk]:
-        reader = GeminiChunkReader(self._backend)
+        reader = GeminiChunkReader(self._backend, native=self._native)
         try:
             chunks = [*reader.read_answer(self._parsed())]
         except StreamDecoder.NONSENSE as error:

@@ -21,6 +21,9 @@ ANTHROPIC = extras.NATIVE | {
 }
 """Of Anthropic's Messages API, beta features among them."""
 
+GEMINI = extras.GOOGLE | {"cachedContent", "labels", "serviceTier", "store"}
+"""Of Google's Gemini API."""
+
 
 def refuse_unknown(backend: str, given: Iterable[str], known: Collection[str]) -> None:
     """Raises ``BadRequest`` that names the first of ``given`` that is not ``known``."""

@@ -23,14 +23,14 @@ LONGEST_QUESTION = 2000
 IGNORED = frozenset(
     {
         *("stream", "stream_options", "n", "model", "messages", "prompt"),
-        *("user", "metadata", "safety_identifier", "user_profile_id", "workspace_id"),
+        *("user", "metadata", "safety_identifier", "user_profile_id", "workspace_id", "labels"),
         *("store", "service_tier", "inference_geo", "speed"),
         *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_control"),
     }
 )
 """Parameters about the caller, the speed, what the provider stores, and the transport; or with a field of their own
-here. Of OpenAI (https://platform.openai.com/docs/api-reference/chat/create) and Anthropic
-(https://platform.claude.com/docs/en/api/messages)."""
+here. Of OpenAI (https://platform.openai.com/docs/api-reference/chat/create), Anthropic
+(https://platform.claude.com/docs/en/api/messages) and Google (https://ai.google.dev/api/generate-content)."""
 
 _DEFAULTS: Mapping[str, Json] = {
     "best_of": 1,
@@ -246,10 +246,11 @@ def partition(call: Call, fingerprint: str, per: _Per = "tenant") -> Partition |
     before: Json = [*request.messages[:-1], {**last, "content": None}]
     if request.native is not None:
         body = _native(request.native)[1]
-        *turns, asked = body["messages"]
+        turns_of = "contents" if request.native.dialect == "gemini" else "messages"
+        *turns, asked = body[turns_of]
         if not _is_plain_turn(asked):
             return None
-        before = _native(replace(request.native, body={**body, "messages": turns}))
+        before = _native(replace(request.native, body={**body, turns_of: turns}))
     return Partition(_digest(["semantic", before, *_rest(call, request, fingerprint, per)]), question)
 
 
@@ -264,6 +265,8 @@ def _is_plain_turn(turn: Mapping[str, Json]) -> bool:
     content = turn.get("content")
     if isinstance(content, str):
         return True
+    if content is None and isinstance(parts := turn.get("parts"), list):  # Google's
+        return all(isinstance(part, dict) and part.keys() == {"text"} for part in parts)
     return isinstance(content, list) and all(
         isinstance(block, dict)
         and block.get("type") == "text"

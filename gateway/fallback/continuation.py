@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gateway.deltas import THINKING_FIELDS
 from gateway.policy.schema import AnyBackend
-from gateway.types import ChatRequest, Chunk, Json, Usage
+from gateway.types import ChatRequest, Chunk, Json, Native, Usage
 
 CAPS = ("max_tokens", "max_completion_tokens")
 
@@ -101,11 +101,19 @@ def continuation_request(
         begun = {"role": "assistant", "content": shown}
         messages = (*request.messages, begun)
         native = request.native
-        if native is not None:  # this message is the same in every dialect
-            body = {**native.body, "messages": [*native.body["messages"], begun]}
-            native = replace(native, body=body)
+        if native is not None:
+            native = replace(native, body=_continued(native, shown))
         request = replace(request, messages=messages, params=params, continues=True, native=native)
     return request, text[len(shown) :]
+
+
+def _continued(native: Native, shown: str) -> dict[str, Json]:
+    """The caller's own body, with what of the answer was shown."""
+    if native.dialect == "gemini":
+        begun: dict[str, Json] = {"role": "model", "parts": [{"text": shown}]}
+        return {**native.body, "contents": [*native.body["contents"], begun]}
+    begun = {"role": "assistant", "content": shown}
+    return {**native.body, "messages": [*native.body["messages"], begun]}
 
 
 def whole_usage(usage: Usage, before: int) -> Usage:

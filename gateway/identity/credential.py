@@ -9,11 +9,11 @@ from gateway.errors import Unauthenticated
 
 def presented(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """From ``Authorization: Bearer …``, as OpenAI's clients send it, or ``x-api-key``, as Anthropic's do, or
-    ``api-key``, as Azure's do.
+    ``api-key``, as Azure's do, or ``x-goog-api-key``, as Google's do.
 
     Where several are there, the first of these counts. Raises ``Unauthenticated`` where none can be used.
     """
-    api_key = azure_key = b""
+    api_key = azure_key = google_key = b""
     malformed = False
     for name, value in headers:
         if name == b"authorization":
@@ -25,8 +25,10 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> str:
             api_key = value.strip()
         elif name == b"api-key":
             azure_key = value.strip()
-    if api_key or azure_key:
-        return str(api_key or azure_key, "latin-1")
+        elif name == b"x-goog-api-key":
+            google_key = value.strip()
+    if found := api_key or azure_key or google_key:
+        return str(found, "latin-1")
     if malformed:
         raise Unauthenticated(
             "The Authorization header is not of the form 'Bearer YOUR_KEY'. Send your API key that way."
@@ -34,5 +36,5 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> str:
     # OpenAI's words, as far as they go: clients know them.
     raise Unauthenticated(
         "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth "
-        "(i.e. Authorization: Bearer YOUR_KEY), or in a header x-api-key or api-key."
+        "(i.e. Authorization: Bearer YOUR_KEY), or in a header x-api-key, api-key or x-goog-api-key."
     )

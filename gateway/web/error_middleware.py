@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,7 +18,7 @@ from gateway.observe.tracing import level_of, sent_trace_id
 from gateway.runtime.runtime import Runtime
 from gateway.web.canonical import canonical
 from gateway.web.context import RequestContext, route_of
-from gateway.web.dialect import is_anthropic
+from gateway.web.dialect import Spoken, dialect_of, take_query_key
 from gateway.wire.dialect import ErrorWriter
 
 log = logging.getLogger(__name__)
@@ -45,12 +45,12 @@ class ErrorMiddleware:
         *,
         current: Callable[[], Runtime],
         metrics: Metrics,
-        error_writer: Callable[[Scope], ErrorWriter],
+        error_writers: Mapping[Spoken, ErrorWriter],
     ) -> None:
         self._app = app
         self._current = current
         self._metrics = metrics
-        self._error_writer = error_writer
+        self._error_writers = error_writers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,13 +59,18 @@ class ErrorMiddleware:
         runtime = self._current()
         context = RequestContext(new_request_id(), runtime)
         scope["path"], context.deployment = canonical(scope["path"])
-        context.error_body = self._error_writer(scope)
+        spoken = dialect_of(scope)
+        context.error_body = self._error_writers[spoken]
+        if spoken == "gemini":
+            take_query_key(scope)
         with runtime.in_use():
-            await self._answer(context, scope, receive, send)
+            await self._answer(context, spoken, scope, receive, send)
 
-    async def _answer(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self, context: RequestContext, spoken: Spoken, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         context.put(scope)
-        names = ANTHROPIC_ID if is_anthropic(scope) else REQUEST_ID
+        names = ANTHROPIC_ID if spoken == "anthropic" else REQUEST_ID
         id_headers = [(name, context.request_id.encode()) for name in names]
         status = 0
 

@@ -15,8 +15,8 @@ from starlette.types import Scope, Send
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.web.responses import Headers
 
-_KIND: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+EVENTS = b"text/event-stream; charset=utf-8"
+_HEAD: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -29,7 +29,7 @@ class EventStream:
     """
 
     __slots__ = (
-        *("_every", "_headers", "_heartbeat", "_quiet", "_scope", "_send", "_sending", "_timer"),
+        *("_every", "_headers", "_heartbeat", "_kind", "_quiet", "_scope", "_send", "_sending", "_timer"),
         *("_write", "begun"),
     )
 
@@ -41,14 +41,16 @@ class EventStream:
         heartbeat: bytes,
         every: float,
         scope: Scope | None = None,
+        kind: bytes = EVENTS,
     ) -> None:
-        """In ``scope`` our own server says how events are written at once."""
+        """In ``scope`` our own server says how events are written at once. ``kind`` is the content type."""
         self.begun = False
         """The head has been sent: from here on errors are events in the stream."""
         self._send = send
         self._scope = scope
         self._write: Callable[[Callable[[], bytes]], bool] | None = None
         self._headers = headers
+        self._kind = kind
         self._heartbeat = heartbeat
         self._every = every
         self._quiet = False
@@ -95,9 +97,8 @@ class EventStream:
 
     async def _begin(self) -> None:
         self.begun = True
-        await self._send(
-            {"type": "http.response.start", "status": 200, "headers": [*_KIND, *self._headers()]}
-        )
+        headers = [(b"content-type", self._kind), *_HEAD, *self._headers()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         if self._scope is not None:
             connection: ConnectionState | None = self._scope.get(CONNECTION_STATE)
             self._write = None if connection is None else connection.write_events

@@ -36,7 +36,7 @@ class EndpointRouter:
             f"{method} {route.path.replace(':path', '')}"
             for route in routes
             for method in sorted((route.methods or set()) - {"HEAD"}, reverse=True)
-            if route.path.startswith("/v1/")
+            if route.path.startswith(("/v1/", "/v1beta/"))
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from starlette.routing import Route
-from starlette.types import Scope
+from starlette.types import ASGIApp
 
 from gateway.apis import Api
 from gateway.children.process_pool import ProcessPool
@@ -16,12 +16,14 @@ from gateway.runtime.background_requests import BackgroundRequests
 from gateway.types import ChatRequest
 from gateway.version import version
 from gateway.web.body_parser import BodyParser
-from gateway.web.dialect import is_anthropic
+from gateway.web.dialect import Spoken
 from gateway.web.endpoints import health, requests
 from gateway.web.endpoints.batches import Batches, CancelBatch, OneBatch
 from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.files import File, FileContent, Files
 from gateway.web.endpoints.generate import Generate
+from gateway.web.endpoints.generate_content import CountTokens as CountContentTokens
+from gateway.web.endpoints.generate_content import EmbedContent, GenerateContent
 from gateway.web.endpoints.models import Models
 from gateway.web.endpoints.moderations import Moderations
 from gateway.web.endpoints.pass_through import PassThrough, form_reader, json_reader
@@ -40,6 +42,8 @@ from gateway.wire.apis import rerank as api_rerank
 from gateway.wire.apis import speech as api_speech
 from gateway.wire.apis import tokens as api_tokens
 from gateway.wire.dialect import Dialect, ErrorWriter
+from gateway.wire.gemini import models as gemini_models
+from gateway.wire.gemini.errors import error_body as gemini_error
 from gateway.wire.openai import models as openai_models
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.wire.openai.errors import error_body as openai_error
@@ -49,9 +53,12 @@ OPERATORS = ("/healthz", "/readyz", "/metrics")
 PUBLIC = ("/healthz", "/readyz", "/metrics", "/openapi.json")
 
 
-def error_writer(scope: Scope) -> ErrorWriter:
-    """Renders errors in the dialect of this request's client."""
-    return anthropic_error if is_anthropic(scope) else openai_error
+ERROR_WRITERS: Mapping[Spoken, ErrorWriter] = {
+    "openai": openai_error,
+    "anthropic": anthropic_error,
+    "gemini": gemini_error,
+}
+"""Who renders errors in the dialect of a request's client."""
 
 
 def build(
@@ -79,10 +86,20 @@ def build(
     def uploading(api: Api) -> PassThrough:
         return PassThrough(form_reader(api, max_body=max_body), heartbeat=heartbeat)
 
+    def googles(streams: bool) -> GenerateContent:
+        return GenerateContent(reader, max_body=max_body, heartbeat=heartbeat, streams=streams)
+
+    google: dict[str, ASGIApp] = {
+        "generateContent": googles(False),
+        "streamGenerateContent": googles(True),
+        "countTokens": CountContentTokens(reader, max_body=max_body),
+        "embedContent": EmbedContent(reader, max_body=max_body, batch=False),
+        "batchEmbedContents": EmbedContent(reader, max_body=max_body, batch=True),
+    }
     rerank = passing(api_rerank.read_request)
     create = CreateResponse(reader, background, max_body=max_body, heartbeat=heartbeat)
     stored = StoredResponses(background)
-    models = Models(openai=openai_models, anthropic=anthropic_models)
+    models = Models({"openai": openai_models, "anthropic": anthropic_models, "gemini": gemini_models})
     return [
         Route("/v1/chat/completions", generating(CHAT), methods=["POST"]),
         Route("/v1/completions", generating(COMPLETIONS), methods=["POST"]),
@@ -111,6 +128,13 @@ def build(
         Route("/v1/batches", Batches(wake_batches), methods=["GET", "POST"]),
         Route("/v1/batches/{batch_id}", OneBatch(), methods=["GET"]),
         Route("/v1/batches/{batch_id}/cancel", CancelBatch(wake_batches), methods=["POST"]),
+        *(
+            Route(f"/{version}/models/{{model:path}}:{method}", endpoint, methods=["POST"])
+            for version in ("v1beta", "v1")
+            for method, endpoint in google.items()
+        ),
+        Route("/v1beta/models", models.all),
+        Route("/v1beta/models/{model:path}", models.one),
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),

@@ -21,7 +21,7 @@ from gateway.web.context import RequestContext
 
 COOKIE = "tollgate_session"
 CSRF = b"x-csrf-token"
-_CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
+_CREDENTIALS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 
 
 class SessionAuth:

@@ -23,7 +23,12 @@ INSTEAD: dict[str, tuple[str, str]] = {
     "/v1/realtime": ("OpenAI's Realtime API", f"use {_CHAT} with 'stream': true"),
     "/v1/fine_tuning": ("OpenAI's API for fine-tuning", "ask its provider directly"),
     "/api": ("Ollama's own API", f"use {_CHAT}; Ollama's clients have an OpenAI mode"),
-    "/v1beta": ("Gemini's own API", f"use {_CHAT}"),
+    "/v1beta/files": ("Gemini's Files API", "send files as inlineData"),
+    "/v1beta/cachedContents": (
+        "Gemini's API of caches",
+        "send the whole prompt: servers cache by themselves",
+    ),
+    "/v1beta/interactions": ("Gemini's Interactions API", "use POST /v1beta/models/{model}:generateContent"),
     "/openai/deployments": (
         "This operation of Azure's",
         "use /openai/deployments/{model}/chat/completions, …/completions or …/embeddings",

@@ -258,7 +258,7 @@ async def a_world(state: Path) -> AsyncIterator[World]:
     )
     guarded = AuthMiddleware(paths, public=routes.PUBLIC)
     app = ErrorMiddleware(
-        guarded, current=generations.current, metrics=metrics, error_writer=routes.error_writer
+        guarded, current=generations.current, metrics=metrics, error_writers=routes.ERROR_WRITERS
     )
     world = World(app, generations, metrics)
     await world.take_up(a_policy())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gateway.deltas import SEALED_FIELDS, TEXT_FIELDS
-from gateway.guards.actions import native
+from gateway.guards.actions import google_texts, native
 from gateway.guards.actions.native import Path
 from gateway.types import ChatRequest, Json
 
@@ -14,6 +14,8 @@ Channel = str
 """Which of a choice's texts: ``content``, ``reasoning``, ``tool_calls[0].function.arguments`` …"""
 
 CONTENT: Channel = "content"
+GOOGLES = "part"
+"""The type of an event that holds a part, or fields of one, of Google's."""
 _FUNCTION = ("name", "arguments", "input")
 _KNOWN = frozenset((*TEXT_FIELDS, *SEALED_FIELDS, "role", "tool_calls", "function_call"))
 _CALL = frozenset(("index", "id", "type", "function", "custom"))
@@ -57,7 +59,8 @@ def _delta_texts(delta: Mapping[str, Json]) -> Iterator[DeltaText]:
 def _of_event(event: Mapping[str, Json]) -> Iterator[DeltaText]:
     """The texts of a block, or of a delta to one, that the canonical form does not have."""
     field = "content_block" if "content_block" in event else "delta"
-    for path, text in native.texts(event[field]):
+    read = google_texts.texts if event.get("type") == GOOGLES else native.texts
+    for path, text in read(event[field]):
         name = "arguments" if path == ("partial_json",) else ".".join(map(str, path))
         yield DeltaText(f"native[{event.get('index')}].{name}", ("native", field, *path), text)
 

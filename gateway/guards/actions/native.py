@@ -90,18 +90,19 @@ def texts(value: Json, path: Path = ()) -> Iterator[tuple[Path, str]]:
         if isinstance(found.value, str) and found.kind != "unread":
             yield found.path, found.value
         elif found.kind == "arguments":
-            yield from _leaves(found.value, found.path)
+            yield from leaves_of(found.value, found.path)
 
 
-def _leaves(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
+def leaves_of(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
+    """The texts of an object, such as a call's arguments."""
     if isinstance(value, str) and value:
         yield path, value
     elif isinstance(value, Mapping):
         for name, one in value.items():
-            yield from _leaves(one, (*path, name))
+            yield from leaves_of(one, (*path, name))
     elif isinstance(value, list):
         for i, one in enumerate(value):
-            yield from _leaves(one, (*path, i))
+            yield from leaves_of(one, (*path, i))
 
 
 def _content(value: Json, path: Path, origin: Origin) -> Iterator[Found]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.errors import BadRequest
-from gateway.guards.actions import native
+from gateway.guards.actions import google_texts, native
 from gateway.guards.actions.arguments import is_deep, leaf_text, leaves, parsed, unescaped
 from gateway.guards.actions.definitions import Definitions
-from gateway.guards.actions.native import DEEPEST, Path
+from gateway.guards.actions.native import DEEPEST, Found, Path
 from gateway.guards.actions.urls import is_data, readable_url
 from gateway.guards.scanners.scanner import Origin
 from gateway.types import ChatRequest, Json
@@ -152,7 +152,8 @@ class RequestTexts:
 
     def _steps(self, request: ChatRequest) -> Iterator[None]:
         if request.native is not None:
-            yield from self._native(request.native.body)
+            own = request.native
+            yield from self._google(own.body) if own.dialect == "gemini" else self._native(own.body)
             return
         params = request.params
         for name in _USERS:
@@ -179,7 +180,7 @@ class RequestTexts:
             yield
 
     def _native(self, body: Mapping[str, Json]) -> Iterator[None]:
-        """A request in the caller's own dialect, in which it is sent upstream."""
+        """A request in Anthropic's dialect, in which it is sent upstream."""
         below: Path = ("native",)
         definitions = Definitions()
         for path, value, is_schema in native.tools(body):
@@ -190,7 +191,27 @@ class RequestTexts:
         for name in native.others(body):
             self._described((*below, name), body[name], "user", prose=True)
         self._named(below, native.others(body), "user")
-        for path, value, origin, kind in native.conversation(body):
+        yield from self._turns(below, native.conversation(body))
+
+    def _google(self, body: Mapping[str, Json]) -> Iterator[None]:
+        """A request in Google's dialect, in which it is sent upstream."""
+        below: Path = ("native",)
+        definitions = Definitions()
+        for path, value, is_schema in google_texts.tools(body):
+            definitions.read((*below, *path), value, prose=not is_schema)
+        for path, value in google_texts.forms(body):
+            definitions.read((*below, *path), value)
+        self._defined((*below, "tools"), definitions, "definition")
+        where, stops = google_texts.stops(body)
+        self._described((*below, *where), stops, "identifier", prose=True)
+        for path, value in google_texts.config(body):
+            self._described((*below, *path), value, "user")
+        for name in google_texts.others(body):
+            self._described((*below, name), body[name], "user", prose=True)
+        yield from self._turns(below, google_texts.conversation(body))
+
+    def _turns(self, below: Path, conversation: Iterable[Found]) -> Iterator[None]:
+        for path, value, origin, kind in conversation:
             yield
             if kind == "unread":
                 self.unread.append(str(path[-1]))

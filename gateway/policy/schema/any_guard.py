@@ -21,6 +21,7 @@ Route = Literal[
     "/v1/completions",
     "/v1/embeddings",
     "/v1/messages",
+    "/v1beta/models",
     "/v1/responses",
     "/v1/audio",
     "/v1/images",

@@ -27,7 +27,7 @@ from gateway.web.attached_files import attach
 from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext, route_of
-from gateway.web.event_stream import EventStream
+from gateway.web.event_stream import EVENTS, EventStream
 from gateway.web.responses import Headers, send_body
 from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
 from gateway.wire.json_body import with_model
@@ -138,10 +138,15 @@ async def write_stream(
     settle: Settle | None = None,
     *,
     heartbeat: float,
+    kind: bytes = EVENTS,
 ) -> None:
-    """Send an answer as events. Raises what goes wrong before anything was sent."""
+    """Send an answer as events, of the content type ``kind``. Raises what goes wrong before anything was sent."""
     stream = EventStream(
-        send, lambda: reply_headers(call), heartbeat=events.comment("waiting"), every=heartbeat, scope=scope
+        *(send, lambda: reply_headers(call)),
+        heartbeat=events.comment("waiting"),
+        every=heartbeat,
+        scope=scope,
+        kind=kind,
     )
     if call.splice is not None:
         call.splice.reads(chunks)

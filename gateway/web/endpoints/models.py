@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -9,16 +11,15 @@ from gateway.errors import UnknownModel
 from gateway.policy.schema import Model
 from gateway.runtime.runtime import Runtime
 from gateway.web.context import RequestContext
-from gateway.web.dialect import is_anthropic
+from gateway.web.dialect import Spoken, dialect_of
 from gateway.wire.openai.models import ListedModel, ModelCatalogue
 
 
 class Models:
     """The two endpoints, in the dialect of the client."""
 
-    def __init__(self, *, openai: ModelCatalogue, anthropic: ModelCatalogue) -> None:
-        self._openai = openai
-        self._anthropic = anthropic
+    def __init__(self, catalogues: Mapping[Spoken, ModelCatalogue]) -> None:
+        self._catalogues = catalogues
 
     async def all(self, request: Request) -> Response:
         found = _visible(RequestContext.of(request.scope))
@@ -33,7 +34,7 @@ class Models:
         raise UnknownModel.named(wanted)
 
     def _catalogue(self, request: Request) -> ModelCatalogue:
-        return self._anthropic if is_anthropic(request.scope) else self._openai
+        return self._catalogues[dialect_of(request.scope)]
 
 
 def _visible(context: RequestContext) -> list[ListedModel]:

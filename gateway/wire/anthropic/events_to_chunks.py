@@ -16,6 +16,7 @@ import orjson
 
 from gateway.types import Chunk, Json, Usage
 from gateway.wire.anthropic import ids, stop_reasons
+from gateway.wire.levels import check_levels
 from gateway.wire.token_counts import count, is_count
 
 _FIELDS: Mapping[str, frozenset[str]] = {
@@ -27,8 +28,6 @@ _FIELDS: Mapping[str, frozenset[str]] = {
 _MESSAGE_FIELDS = frozenset(
     {"id", "type", "role", "model", "content", "usage", "stop_reason", "stop_sequence"}
 )
-DEEPEST = 90
-"""Levels of objects and lists in a block; none that is documented has ten."""
 _WHY = ("stop_reason", "stop_sequence", "stop_details")
 
 
@@ -125,7 +124,7 @@ class AnthropicChunkReader:
                 "index": index,
                 "content_block": {"type": kind, **more} if kind in _FIELDS else block,
             }
-            _check_levels(block)
+            check_levels(block)
         match kind:
             case "tool_use":
                 given = orjson.dumps(block["input"]).decode() if block.get("input") else ""
@@ -164,7 +163,7 @@ class AnthropicChunkReader:
             case "signature_delta":
                 yield self._chunk({"signature": _text(delta["signature"])})
             case _ if self._native:
-                _check_levels(delta)
+                check_levels(delta)
                 event = {"type": "content_block_delta", "index": index, "delta": delta}
                 yield self._chunk({"native": event})
 
@@ -223,20 +222,6 @@ def _number(value: Json) -> int:
     if type(value) is not int:
         raise TypeError("not a number")
     return value
-
-
-def _check_levels(value: Json) -> None:
-    """Whoever walks through it may count on an end."""
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            one
-            for each in level
-            if isinstance(each, dict | list)
-            for one in (each.values() if isinstance(each, dict) else each)
-        ]
-    if level:
-        raise TypeError("nested without end")
 
 
 def _text(value: Json) -> str:

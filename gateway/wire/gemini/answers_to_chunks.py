@@ -12,6 +12,7 @@ import orjson
 
 from gateway.errors import ContentPolicy, UpstreamFailed
 from gateway.types import Chunk, Json, Usage
+from gateway.wire.levels import check_levels
 from gateway.wire.token_counts import count, is_count
 
 _FILTERED = frozenset(
@@ -36,11 +37,19 @@ _GARBLED = frozenset(
 _VERDICTS = ("safetyRatings", "citationMetadata", "groundingMetadata", "urlContextMetadata", "finishMessage")
 """Of a candidate: what is passed on as ``extra_content.google`` of the choice."""
 
+_CANDIDATE = frozenset({"content", "index", "logprobsResult"})
+_ANSWER = frozenset({"candidates", "modelVersion", "responseId", "usageMetadata"})
+"""What the canonical form has of a candidate, and of an answer."""
+PART = "part"
+"""The type of what is kept of a part."""
+
 
 class GeminiChunkReader:
-    """Reads one answer. ``backend`` is its name in errors."""
+    """Reads one answer. ``backend`` is its name in errors; ``native`` is for a caller who speaks this dialect himself:
+    what OpenAI's shape lacks is kept for him alone, as ``{"native": …}`` in deltas and envelopes."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, *, native: bool = False) -> None:
+        self._native = native
         self._backend = backend
         self._begun: set[int] = set()
         self._calls: dict[int, int] = {}
@@ -61,9 +70,11 @@ class GeminiChunkReader:
         feedback = raw.get("promptFeedback") or {}
         if not candidates and feedback.get("blockReason"):
             raise _blocked(feedback)
-        envelope = {"id": f"chatcmpl-{raw['responseId']}"} if raw.get("responseId") else {}
+        envelope: dict[str, Json] = {"id": f"chatcmpl-{raw['responseId']}"} if raw.get("responseId") else {}
         if isinstance(model := raw.get("modelVersion"), str):
             envelope["model"] = model
+        if self._native:
+            envelope |= {"native": _own(raw)}
         usage = read_usage(raw.get("usageMetadata"))
         chunks: list[Chunk] = []
         for candidate in candidates:
@@ -96,11 +107,16 @@ class GeminiChunkReader:
             deltas[0] = {"role": "assistant", **deltas[0]}
         chunks = [Chunk(index, delta, envelope=envelope) for delta in deltas]
         last = chunks[-1]
-        last.logprobs = _logprobs(candidate.get("logprobsResult"))
+        last.logprobs = _logprobs(candidate.get("logprobsResult"), native=self._native)
         if reason is not None:
             self.finished.add(index)
-            last.finish_reason = _finish(reason, has_tools=bool(self._calls.get(index)))
-        if verdicts := {name: candidate[name] for name in _VERDICTS if candidate.get(name)}:
+            last.finish_reason = finish_of(reason, has_tools=bool(self._calls.get(index)))
+        verdicts = {name: candidate[name] for name in _VERDICTS if candidate.get(name)}
+        if self._native:
+            verdicts = {name: value for name, value in candidate.items() if name not in _CANDIDATE}
+            if reason is None:
+                verdicts.pop("finishReason", None)
+        if verdicts:
             last.choice = {"extra_content": {"google": verdicts}}
         yield from chunks
 
@@ -121,18 +137,39 @@ class GeminiChunkReader:
                         "function": {"name": _text(call["name"]), "arguments": arguments},
                         **signed,
                     }
-                ]
+                ],
+                **self._beside(part, "functionCall"),
             }
         elif "text" in part:
             text = _text(part["text"])
+            beside = self._beside(part, "text", "thought")
             if part.get("thought"):
-                if text:
-                    yield {"reasoning_content": text}
-            elif text or signed:
-                yield {"content": text, **signed}
+                if text or beside:
+                    yield {"reasoning_content": text, **beside}
+            elif text or signed or beside:
+                yield {"content": text, **signed, **beside}
+        elif self._native:
+            # Other parts, such as code that the provider ran itself, have no equivalent.
+            self.parts += 1
+            check_levels(part)
+            yield {"native": {"type": PART, "index": index, "content_block": dict(part)}}
         elif signed:
             yield signed
-        # Other parts, such as code that the provider ran itself, have no equivalent.
+
+    def _beside(self, part: Mapping[str, Json], *known: str) -> dict[str, Json]:
+        """What else a part has, for a caller who knows it."""
+        more = {name: value for name, value in part.items() if name not in known} if self._native else {}
+        if not more:
+            return {}
+        check_levels(more)
+        return {"native": {"type": PART, "index": 0, "delta": more}}
+
+
+def _own(raw: Mapping[str, Json]) -> dict[str, Json]:
+    """The answer's own fields, without its candidates."""
+    usage = raw.get("usageMetadata")
+    own = {name: value for name, value in raw.items() if name not in _ANSWER}
+    return {"response": own, "usage": usage if isinstance(usage, dict) else {}}
 
 
 def read_usage(raw: Json) -> Usage | None:
@@ -167,7 +204,8 @@ def _by_kind(raw: Mapping[str, Json]) -> dict[str, Json] | None:
     return found or None
 
 
-def _finish(reason: Json, *, has_tools: bool) -> str:
+def finish_of(reason: Json, *, has_tools: bool) -> str:
+    """The canonical reason for one of Google's."""
     reason = _text(reason)
     if reason in _FILTERED:
         return "content_filter"
@@ -194,20 +232,22 @@ def _blocked(feedback: Mapping[str, Json]) -> ContentPolicy:
     return error
 
 
-def _logprobs(raw: Json) -> Json:
+def _logprobs(raw: Json, *, native: bool) -> Json:
     if not isinstance(raw, dict) or not raw.get("chosenCandidates"):
         return None
     tops = raw.get("topCandidates") or ()
     content = []
     for i, chosen in enumerate(raw["chosenCandidates"]):
         top = (tops[i].get("candidates") or ()) if i < len(tops) else ()
-        content.append({**_logprob(chosen), "top_logprobs": [_logprob(one) for one in top]})
+        said = _logprob(chosen, native=native)
+        content.append({**said, "top_logprobs": [_logprob(one, native=native) for one in top]})
     return {"content": content}
 
 
-def _logprob(raw: Mapping[str, Json]) -> dict[str, Json]:
+def _logprob(raw: Mapping[str, Json], *, native: bool) -> dict[str, Json]:
     token = _text(raw.get("token") or "")
-    return {"token": token, "logprob": raw["logProbability"], "bytes": [*token.encode()]}
+    more = {"token_id": raw["tokenId"]} if native and "tokenId" in raw else {}
+    return {"token": token, "logprob": raw["logProbability"], "bytes": [*token.encode()], **more}
 
 
 def _object(value: Json) -> dict[str, Json]:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 import orjson
 
-from gateway.types import ChatRequest, Json
+from gateway.types import ChatRequest, Json, Native
 from gateway.wire.field_table import FieldTable, invalid, unsupported
+from gateway.wire.gemini.body_to_request import DIALECT
 from gateway.wire.turns import Media, Part, Text, Thought, ToolCall, ToolResult, Turn, messages_of, read_turns
 
 FIELDS = FieldTable(
@@ -62,9 +63,12 @@ _LEVELS = {"none": "minimal", "minimal": "minimal", "low": "low", "medium": "med
 
 
 def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
-    """The body to send. Raises ``BadRequest`` for what this API has no equivalent of."""
-    messages = messages_of(request)
+    """The body to send. A body in this dialect is sent as it is, but for what policies change. Raises ``BadRequest``
+    for what this API has no equivalent of."""
     params = FIELDS.given(request)
+    if request.native is not None and request.speaks(DIALECT):
+        return _as_written(request, request.native, params)
+    messages = messages_of(request)
     system, turns = read_turns(messages)
     signed = bool(_SIGNED.match(model))
     body: dict[str, Json] = {"contents": [_content(turn, signed=signed) for turn in turns]}
@@ -89,6 +93,19 @@ def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
         body["tools"] = [{"functionDeclarations": [_tool(tool, i) for i, tool in enumerate(params["tools"])]}]
         if choice := _tool_choice(params.get("tool_choice")):
             body["toolConfig"] = {"functionCallingConfig": choice}
+    return body
+
+
+def _as_written(request: ChatRequest, native: Native, params: Mapping[str, Json]) -> dict[str, Json]:
+    body = {name: value for name, value in native.body.items() if name != "model"}
+    config: dict[str, Json] = dict(body.get("generationConfig") or {})
+    cap = params.get("max_completion_tokens") or params.get("max_tokens")
+    if cap is not None and cap != config.get("maxOutputTokens"):
+        config["maxOutputTokens"] = cap
+    if params.get("logprobs") and not config.get("responseLogprobs"):  # which a cascade asks for
+        config |= {"responseLogprobs": True, "logprobs": params.get("top_logprobs", 0)}
+    if config:
+        body["generationConfig"] = config
     return body
 
 

@@ -31,7 +31,7 @@ from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.moderations import Moderations
 from gateway.web.error_middleware import ErrorMiddleware
-from gateway.web.routes import error_writer
+from gateway.web.routes import ERROR_WRITERS
 from tests.fakes import policy
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +63,7 @@ class Served:
             authenticated,
             current=lambda: cast("Runtime", runtime),
             metrics=self.metrics,
-            error_writer=error_writer,
+            error_writers=ERROR_WRITERS,
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://gateway", headers={"authorization": "x"}

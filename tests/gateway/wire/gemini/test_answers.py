@@ -225,7 +225,7 @@ def test_what_a_client_sends_back_is_what_the_model_said(
     parts: list[dict[str, Any]], cuts: list[int]
 ) -> None:
     bounds = [0, *sorted(min(cut, len(parts)) for cut in cuts), len(parts)]
-    events = [
+    events: list[dict[str, Any]] = [
         {"candidates": [{"content": {"role": "model", "parts": parts[start:end]}}]}
         for start, end in pairwise(bounds)
     ]
