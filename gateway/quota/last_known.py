@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.quota.limits import Limits, Window
 
 MOST_KEPT = 100_000
 """Counters. The least recently updated one goes first."""
+_NEARLY_ALL = 0.95
+"""Of what is settled; the rest may be on its way to the ledger."""
 
 
 class Snapshot(NamedTuple):
@@ -44,6 +47,30 @@ class LastKnown:
             if key not in self._snapshots:
                 self._put(key, Snapshot(amount, amount, at))
 
+    def add(self, spent: Iterable[tuple[str, int]], at: float) -> None:
+        """Add settled usage of a day or month, of which the store has not told."""
+        for key, amount in spent:
+            before = self._snapshots.get(key)
+            if before is None or not _same_period(key, before.at, at):
+                before = Snapshot(0, 0, at)
+            used = before.used + amount
+            self._put(key, Snapshot(max(before.counts, used), used, at))
+
+    def raise_to(self, used: Mapping[str, int], at: float) -> None:
+        """To what was used until now at least."""
+        for key, amount in used.items():
+            before = self._snapshots.get(key)
+            known = before.used if before is not None and _same_period(key, before.at, at) else 0
+            self.add([(key, amount - known)] if amount > known else [], at)
+
+    def is_within(self, used: Mapping[str, int], at: float) -> bool:
+        """Whether a ledger that has recorded ``used`` has it from all who share the store."""
+        return all(
+            used[key] >= _NEARLY_ALL * snapshot.used
+            for key, snapshot in self.used()
+            if key in used and _same_period(key, snapshot.at, at)
+        )
+
     def get(self, key: str) -> Snapshot | None:
         return self._snapshots.get(key)
 
@@ -56,3 +83,9 @@ class LastKnown:
         self._snapshots.move_to_end(key)
         if len(self._snapshots) > MOST_KEPT:
             self._snapshots.popitem(last=False)
+
+
+def _same_period(key: str, one: float, other: float) -> bool:
+    """Of a limit by the day or month, in UTC."""
+    fields = 2 if key.endswith(":month") else 3
+    return time.gmtime(one)[:fields] == time.gmtime(other)[:fields]

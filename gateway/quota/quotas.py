@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Self
 
@@ -180,6 +180,24 @@ class Quotas:
             )
         for (key, window), amount in used.items():
             self._memory.remember(key, window, amount)
+
+    def restore_from(
+        self, read: Callable[[], Awaitable[Iterable[WindowUsage] | None]], policy: Policy
+    ) -> None:
+        """What the ledger has recorded until now, for a store that loses its data; None where it cannot be read."""
+        if not isinstance(self._counters, FailoverCounters):
+            return
+        limited = calendar_keys(policy)
+
+        async def recorded() -> Mapping[str, int] | None:
+            usage = await read()
+            if usage is None:
+                return None
+            return dict.fromkeys(limited, 0) | {
+                key: amount for (key, _), amount in counted(usage).items() if key in limited
+            }
+
+        self._counters.restore_from(recorded)
 
     async def aclose(self) -> None:
         """Pending settlements have 3 s to be sent."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,11 +14,12 @@ from typing import Any
 from redis import asyncio as redis
 from redis.exceptions import NoScriptError, RedisError
 
-from gateway.quota.counters import DEBT_MINUTES, ElasticRequest, QuotaDecision
+from gateway.quota.counters import ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits, Window
+from gateway.quota.redis_commands import QuotaCommands
 from gateway.stores.redis_link import RedisLink
-from gateway.stores.script import Command, Script
+from gateway.stores.script import Command
 from gateway.stores.store import StoreDown
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 TIMEOUT = 0.25
 """Seconds after which the server counts as down: the gateway keeps its own latency."""
 RENEW_EVERY = 1.0
-MOST_CHANGES = 1_000
-"""Changed counters that one renewal reports."""
 SECONDS_TO_FLUSH = 3.0
 AT_ONCE = 128
 """Commands in one round trip."""
@@ -36,6 +34,7 @@ ATTEMPTS = 5
 """To send a settlement that the server answers with an error."""
 MOST_UNSETTLED = 50_000
 """Settlements that may wait while the server is down."""
+_LOST = "Redis has lost its data; this process restores what it knows"
 
 
 @dataclass(slots=True)
@@ -61,31 +60,27 @@ class RedisCounters:
         self._link = RedisLink(
             url, "quotas", on_down=self._refuse_queued, recover=self._renew, on_up=self._send_settlements
         )
-        self._now = now
-        self._prefix = prefix
-        self._instance = secrets.token_hex(6)
-        self._reserve = Script.load("quota_common", "quota_reserve")
-        self._settle = Script.load("quota_common", "quota_settle")
-        self._renew_script = Script.load("quota_common", "quota_renew")
-        self._charge = Script.load("quota_common", "quota_charge")
-        self._raise = Script.load("quota_common", "quota_raise")
+        self._commands = QuotaCommands(prefix, now)
         self._reservations: deque[_Reservation] = deque()
         self._settlements: deque[Command] = deque()
+        self._settled: deque[Command] = deque(maxlen=MOST_UNSETTLED)
+        """Since the last renewal: the server may lose them before anybody has read what they came to."""
         self._sending: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._loaded = False
         """Whether the scripts were loaded since the server was last down."""
         self._changes_until = "-inf"
         """Changes up to this time, by the server's clock, are known."""
-        self._registered = False
         self._lost = False
         """The server has lost its data, and was not given it again."""
         self._to_raise = False
         """The server is yet to be told what the ledger has recorded, in case that it has lost its data."""
         self.known = LastKnown()
-        self.on_return: Callable[[bool], Awaitable[object]] | None = None
+        self.recorded: Callable[[], Awaitable[Mapping[str, int] | None]] | None = None
+        """Usage by the day or month from the ledger, of all that has ended until now; None where it does not answer."""
+        self.on_return: Callable[[bool, bool], Awaitable[object]] | None = None
         """Called before the server is used again after an outage, or (True) after it lost its data, to ``replay`` what
-        it missed. Raises ``StoreDown`` if it could not."""
+        it missed; (True) where the server has all of that from the ledger. Raises ``StoreDown`` if it could not."""
 
     @property
     def down(self) -> bool:
@@ -112,15 +107,9 @@ class RedisCounters:
     ) -> QuotaDecision:
         if self._link.down:
             raise StoreDown("Redis did not answer when it was last asked.")
-        args: list[str | int] = [request_id, self._instance, self._time()]
-        args.append("extend" if extends else "keep" if limits.settles else "")
-        args += (limits.windows, limits.columns, limits.maxima, " ".join(map(str, amounts)))
-        if elastic is not None:
-            least, usual, divisor = elastic.elastic
-            args += (" ".join(map(str, least)), " ".join(map(str, usual)), divisor)
-        keys = [self._prefix + "instances", self._reserved, *self._keys_of(limits)]
+        command = self._commands.reserve(request_id, limits, amounts, elastic, extends=extends)
         decision: asyncio.Future[QuotaDecision] = asyncio.get_running_loop().create_future()
-        reservation = _Reservation(request_id, limits, Command(self._reserve, keys, args), decision, extends)
+        reservation = _Reservation(request_id, limits, command, decision, extends)
         self._reservations.append(reservation)
         self._send_soon()
         try:
@@ -139,20 +128,10 @@ class RedisCounters:
             self._put(request_id, limits, used)
 
     def adopt(self, request_id: str, limits: Limits, held: Amounts, *, extends: bool = False) -> Command:
-        """Reserve what was admitted elsewhere, whether or not there is capacity. A repetition changes nothing."""
-        unlimited = " ".join([str(_UNLIMITED)] * len(limits.each))
-        args: list[str | int] = [request_id, self._instance, self._time()]
-        args.append("extend" if extends else "keep")
-        args += (limits.windows, limits.columns, unlimited, " ".join(map(str, held)))
-        return Command(
-            self._reserve, [self._prefix + "instances", self._reserved, *self._keys_of(limits)], args
-        )
+        return self._commands.adopt(request_id, limits, held, extends=extends)
 
     def charge(self, limits: Limits, used: Amounts, age: float) -> Command:
-        """Charge what was used ``age`` seconds ago without a reservation. Repeating the command changes nothing."""
-        mark = f"{self._prefix}charged:{self._instance}:{secrets.token_hex(6)}"
-        args: list[str | int] = [self._time(), round(age * 1000), limits.windows, limits.columns]
-        return Command(self._charge, [mark, *self._keys_of(limits)], [*args, " ".join(map(str, used))])
+        return self._commands.charge(limits, used, age)
 
     async def aclose(self) -> None:
         with suppress(TimeoutError):
@@ -172,31 +151,18 @@ class RedisCounters:
         if tasks:
             # What this instance still holds, if anything, counts no longer.
             with suppress(StoreDown):
-                instances = self._prefix + "instances"
-                await self._link.ask(lambda client: client.zrem(instances, self._instance), TIMEOUT)
+                mine = self._commands
+                await self._link.ask(lambda client: client.zrem(mine.instances, mine.instance), TIMEOUT)
         await self._link.aclose()
-
-    @property
-    def _reserved(self) -> str:
-        return f"{self._prefix}reserved:{self._instance}"
-
-    def _keys_of(self, limits: Limits) -> list[str]:
-        return [self._prefix + key for key in limits.keys]
-
-    def _time(self) -> str | int:
-        return "" if self._now is None else self._now()
 
     def _put(self, request_id: str, limits: Limits, used: Amounts, *, void: bool = False) -> None:
         """``void``: the reservation itself may still arrive."""
-        args = [request_id, self._instance, self._time(), int(void), DEBT_MINUTES]
-        args += (limits.windows, limits.columns, limits.maxima, " ".join(map(str, used)))
         if len(self._settlements) >= MOST_UNSETTLED:
             # What is dropped here would stay reserved for as long as this instance lives: continue as another.
             self._settlements.clear()
-            self._instance = secrets.token_hex(6)
-            self._registered = False
+            self._commands.become_another()
             log.warning("Redis has been down for too long: %d requests are not settled there", MOST_UNSETTLED)
-        self._settlements.append(Command(self._settle, [self._reserved, *self._keys_of(limits)], args))
+        self._settlements.append(self._commands.settle(request_id, limits, used, void=void))
         self._send_soon()
 
     def watch(self) -> None:
@@ -249,6 +215,7 @@ class RedisCounters:
     def _take_settlements(self, settlements: Sequence[Command], answers: Sequence[Any]) -> None:
         for command, answer in zip(settlements, answers, strict=False):
             if not isinstance(answer, Exception):
+                self._settled.append(command)
                 continue
             command.failed += 1
             if command.failed < ATTEMPTS:
@@ -260,9 +227,10 @@ class RedisCounters:
     def _take_decision(self, one: _Reservation, answer: Any) -> None:
         figures = [] if isinstance(answer, Exception) else [int(figure) for figure in answer.split()]
         if len(figures) < _FIRST_COUNT:
-            down = StoreDown(f"Redis refused a reservation: {answer}")
+            self._lost = self._lost or figures == _DATA_LOST
+            down = StoreDown(_LOST if self._lost else f"Redis refused a reservation: {answer}")
             _refuse(one, down)
-            self._link.fail(down)
+            self._link.fail(down, probe_in=0 if self._lost else None)
         elif one.decision.done():  # the caller has left meanwhile
             self._release(one)
         else:
@@ -283,8 +251,7 @@ class RedisCounters:
 
     async def _run(self, commands: Sequence[Command], *, probing: bool = False) -> list[Any]:
         """One round trip; an answer may be an error of its own command. Raises ``StoreDown``."""
-        scripts = (self._reserve, self._settle, self._renew_script, self._charge, self._raise)
-        load = () if self._loaded else scripts
+        load = () if self._loaded else self._commands.scripts
 
         async def request(client: redis.Redis) -> list[Any]:
             async with client.pipeline(transaction=False) as pipe:
@@ -301,13 +268,6 @@ class RedisCounters:
 
         return await self._link.ask(request, TIMEOUT, probing=probing)
 
-    def _renewal(self) -> Command:
-        instances = self._prefix + "instances"
-        keys = [instances, self._reserved, f"{instances}:changed", f"{instances}:{self._instance}"]
-        return Command(
-            self._renew_script, keys, [self._instance, self._time(), self._changes_until, MOST_CHANGES]
-        )
-
     async def _keep_alive(self) -> None:
         """While the server is down, the link's probe renews."""
         while not self._link.closed:
@@ -321,29 +281,63 @@ class RedisCounters:
     async def _renew(self) -> None:
         """Refresh this instance's entry, and read what others reserve. A server that was down or lost its data first
         gets what it missed. Raises ``StoreDown``."""
-        (answer,) = await self._run([self._renewal()], probing=True)
-        if isinstance(answer, Exception):
-            raise StoreDown(f"Redis refused a renewal: {answer}") from answer
-        was_known, gateways, self._changes_until, *changes = (_text(field) for field in answer)
-        self._lost = self._lost or (self._registered and was_known == "0")
-        self._registered = True
-        if not self._link.down and self._lost:
-            raise StoreDown("Redis has lost its data; this process restores what it knows")
+        settled, self._settled = self._settled, deque(maxlen=MOST_UNSETTLED)
+        try:
+            changes = await self._ask_changes()
+        except StoreDown:
+            self._settled.extendleft(reversed(settled))
+            raise
+        self.known.add(self._commands.settled(settled), time.time())
+        self._lost = self._lost or changes is None
+        if self._lost and not self._link.down:
+            raise StoreDown(_LOST)
+        has_all = False
         if self._lost:
-            if self._sending is not None:
-                await asyncio.wait([self._sending])
-            queued = [one for one in self._settlements if one.script is self._settle and not int(one.args[3])]
-            await self.replay([*self._raises(), *map(self._adopted, queued)])
-        elif self._to_raise:
-            await self.replay(self._raises())
+            has_all = await self._restore()
+            changes = await self._ask_changes()
+        if self._to_raise and not self._lost:
+            await self.replay(self._commands.raised(self.known.used(), time.time(), lost=False))
         self._to_raise = False
         now = time.time()
-        self.known.gateways = int(gateways)
-        for key, used, count in zip(changes[::3], changes[1::3], changes[2::3], strict=True):
-            self.known.put(key.removeprefix(self._prefix), int(used), int(count), now)
+        for key, used, count in zip(*[iter(changes or ())] * 3, strict=True):
+            self.known.put(key.removeprefix(self._commands.prefix), int(used), int(count), now)
         if self._link.down and self.on_return is not None:
-            await self.on_return(self._lost)
+            await self.on_return(self._lost, has_all)
         self._lost = False
+
+    async def _ask_changes(self) -> list[str] | None:
+        """What others have changed; None if the server has lost its data, and is to be asked again with nothing."""
+        (answer,) = await self._run([self._commands.renewal(self._changes_until)], probing=True)
+        if isinstance(answer, Exception):
+            raise StoreDown(f"Redis refused a renewal: {answer}") from answer
+        renewed, gateways, self._changes_until, *changes = (_text(field) for field in answer)
+        if int(renewed) < 0:
+            return None
+        self._commands.renewed = int(renewed)
+        self.known.gateways = int(gateways)
+        return changes
+
+    async def _restore(self) -> bool:
+        """Tell a server that has lost its data, or has older data now, what was used. True if the ledger knew it all:
+        then nothing that has ended until now is to be told once more."""
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
+        ended = len(self._settlements)
+        recorded = None if self.recorded is None else await self.recorded()
+        has_all = recorded is not None and self.known.is_within(recorded, time.time())
+        if recorded is not None:
+            self.known.raise_to(recorded, time.time())
+        if has_all:
+            for _ in range(min(ended, len(self._settlements))):
+                self._settlements.popleft()
+        queued = filter(self._commands.settles, self._settlements)
+        await self.replay(self._commands.raised(self.known.used(), time.time(), lost=True))
+        forgotten, instances = self._commands.instance, self._commands.instances
+        await self._link.ask(lambda client: client.zrem(instances, forgotten), TIMEOUT, probing=True)
+        await self.replay([*map(self._commands.adopted, queued)])
+        self._commands.become_another()
+        self._changes_until = "-inf"
+        return has_all
 
     async def replay(self, commands: Sequence[Command]) -> None:
         """Run ``commands`` on a server that still counts as down. Raises ``StoreDown``; all may be repeated then."""
@@ -352,28 +346,8 @@ class RedisCounters:
                 if isinstance(answer, Exception):
                     raise StoreDown(f"Redis refused what it had missed: {answer}") from answer
 
-    def _raises(self) -> list[Command]:
-        now = time.time()
-        return [
-            Command(
-                self._raise,
-                [self._prefix + key],
-                [self._time(), key.rpartition(":")[2], snapshot.used, round((now - snapshot.at) * 1000)],
-            )
-            for key, snapshot in self.known.used()
-        ]
 
-    def _adopted(self, settlement: Command) -> Command:
-        """The reservation of a queued settlement; for what it used, as what it held is not known any more."""
-        request_id, instance, at, _, _, windows, columns, maxima, used = settlement.args
-        unlimited = " ".join([str(_UNLIMITED)] * len(str(maxima).split()))
-        keys = [self._prefix + "instances", *settlement.keys]
-        return Command(
-            self._reserve, keys, [request_id, instance, at, "keep", windows, columns, unlimited, used]
-        )
-
-
-_UNLIMITED = 2**53
+_DATA_LOST = [-2]
 _FIRST_COUNT = 3 + len(Amounts._fields)
 """In the answer to a reservation: before it are its decision and what is held."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gateway.errors import Overloaded
@@ -166,8 +166,14 @@ class FailoverCounters:
             debts[limits, since] = _sum(debts.get((limits, since)), used)
         self._debts = debts
 
-    async def _catch_up(self, lost: bool) -> None:
+    def restore_from(self, recorded: Callable[[], Awaitable[Mapping[str, int] | None]] | None) -> None:
+        """``recorded`` reads the ledger, for a store that has lost its data."""
+        self._store.recorded = recorded
+
+    async def _catch_up(self, lost: bool, has_all: bool) -> None:
         """Before the store is asked again, send it what it missed. Raises ``StoreDown``."""
+        if has_all:
+            self._forget_recorded()
         while True:
             self._gather(lost)
             lost = False
@@ -178,6 +184,15 @@ class FailoverCounters:
                 return
             await self._store.replay(self._unsent)
             del self._unsent[:count]
+
+    def _forget_recorded(self) -> None:
+        """The store has from the ledger what was used of days and months; minutes are in no ledger."""
+        self._unsent.clear()
+        debts, self._debts = self._debts, {}
+        for (limits, slot), used in debts.items():
+            minutes = replace(limits, each=tuple(one for one in limits.each if one.window == "minute"))
+            if minutes.each:
+                self._debts[minutes, slot] = _sum(self._debts.get((minutes, slot)), used)
 
     def _gather(self, lost: bool) -> None:
         now, store = self._clock(), self._store

@@ -73,7 +73,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     quotas = _quotas(policy, state, before)
     earlier_usage = None
     if ledger is not None and has_calendar_limits(policy):
-        earlier_usage = await EarlierUsage.counted(quotas, ledger.database, policy)
+        earlier_usage = await EarlierUsage.counted(quotas, ledger, policy)
     cache_days = _cache_days(policy, state, before)
     accounting = Accounting(metrics, ledger, state.callbacks.guard_blocked, cache_days)
     telemetry = await _telemetry(policy.telemetry, before)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from typing import Self
 
-from gateway.databases.database import Database, DatabaseError
+from gateway.databases.database import DatabaseError
+from gateway.metering.window_usage import WindowUsage
+from gateway.observe.ledger import Ledger
 from gateway.observe.window_usage import read_window_usage
 from gateway.policy.schema import Policy
 from gateway.quota.quotas import Quotas
@@ -16,31 +19,49 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds between attempts to read a ledger that does not answer."""
+SECONDS_TO_ARRIVE = 0.3
+"""For what other workers have not yet written: they do so every 50 ms;"""
+SECONDS_TO_WRITE = 2.0
+"""and for what this one has not."""
 
 
 class EarlierUsage:
-    """Counters in memory start with their process, and those of a store may have been lost with it."""
+    """Counters in memory start with their process, and those of a store may be lost at any time."""
 
-    def __init__(self, quotas: Quotas, ledger: Database, policy: Policy) -> None:
+    def __init__(self, quotas: Quotas, ledger: Ledger, policy: Policy) -> None:
         self._quotas = quotas
-        self._ledger = ledger
+        self._rows = ledger
+        self._ledger = ledger.database
         self._policy = policy
         self._trying: asyncio.Task[None] | None = None
 
     @classmethod
-    async def counted(cls, quotas: Quotas, ledger: Database, policy: Policy) -> Self:
+    async def counted(cls, quotas: Quotas, ledger: Ledger, policy: Policy) -> Self:
         """Once it is counted; where the ledger cannot be read, it goes on trying in the background."""
         earlier = cls(quotas, ledger, policy)
+        quotas.restore_from(earlier.recorded, policy)
         try:
             await earlier._count()
         except DatabaseError as error:
             log.warning(
                 "earlier usage is unknown: the ledger '%s' cannot be read (%s); it is tried again",
-                ledger,
+                ledger.database,
                 error,
             )
             earlier._trying = asyncio.create_task(earlier._keep_trying())
         return earlier
+
+    async def recorded(self) -> Sequence[WindowUsage] | None:
+        """Of all requests that have ended until now, in every worker; None where the ledger cannot be read, or falls
+        behind."""
+        await asyncio.sleep(SECONDS_TO_ARRIVE)
+        if not await asyncio.to_thread(self._rows.wait_drained, SECONDS_TO_WRITE):
+            return None
+        try:
+            return await asyncio.to_thread(read_window_usage, self._ledger, time.time())
+        except DatabaseError as error:
+            log.warning("the store's budgets are restored without the ledger '%s': %s", self._ledger, error)
+            return None
 
     async def aclose(self) -> None:
         if self._trying is not None:

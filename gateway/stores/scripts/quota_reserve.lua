@@ -3,10 +3,12 @@
 -- KEYS  1 instances, a sorted set by when they were last seen; 2 this instance's reservations, id -> when and how
 --       much; 3 … the counters, one hash for each limit.
 -- ARGV  1 request id; 2 instance; 3 time or ''; 4 'keep' to store the reservation for its settlement, 'extend' to replace
---       the stored one; then, for each limit in order, 5 windows, 6 columns of their quantity, 7 maxima; 8 the amounts
---       wanted. Where less will do: 9 the least; 10 the usual amounts, below which nothing is granted that reservations
---       are in the way of; 11 beyond the usual, at most the free capacity divided by this is granted.
--- Returns, separated by spaces: 1 admitted, 0 refused, -1 already released; which limit refuses, from 0; milliseconds
+--       the stored one; 5 how often the instance was renewed at least; then, for each limit in order, 6 windows,
+--       7 columns of their quantity, 8 maxima; 9 the amounts wanted. Where less will do: 10 the least; 11 the usual
+--       amounts, below which nothing is granted that reservations are in the way of; 12 beyond the usual, at most the
+--       free capacity divided by this is granted.
+-- Returns, separated by spaces: 1 admitted, 0 refused, -1 already released, -2 the server was renewed less often, and
+--       has lost its data since; which limit refuses, from 0; milliseconds
 --       until there is capacity, -1 when only reservations are in the way; the amounts held; for each limit: what
 --       counts, milliseconds until reset.
 --
@@ -15,13 +17,14 @@
 -- instance are free; what it has reserved of a day or month still counts, and counts as used once the instance is
 -- removed: what was sent upstream may have been billed.
 local id, instance, at, mode = ARGV[1], ARGV[2], clock(ARGV[3]), ARGV[4]
-local limits = limits_of(3, ARGV[5], ARGV[6], ARGV[7])
-local wanted = amounts_of(ARGV[8])
-local least = ARGV[9] and amounts_of(ARGV[9]) or wanted
-local usual = ARGV[10] and amounts_of(ARGV[10]) or least
-local divisor = tonumber(ARGV[11] or '1')
+local limits = limits_of(3, ARGV[6], ARGV[7], ARGV[8])
+local wanted = amounts_of(ARGV[9])
+local least = ARGV[10] and amounts_of(ARGV[10]) or wanted
+local usual = ARGV[11] and amounts_of(ARGV[11]) or least
+local divisor = tonumber(ARGV[12] or '1')
 local slot, mine = slot_of(at), 'p:' .. instance
-local stored = redis.call('HGET', KEYS[2], id)
+local stored, renewed = unpack(redis.call('HMGET', KEYS[2], id, RENEWED))
+if tonumber(renewed or '-1') < tonumber(ARGV[5]) then return '-2' end
 if stored == 'void' and mode ~= 'extend' then
   redis.call('HDEL', KEYS[2], id)
   return '-1'

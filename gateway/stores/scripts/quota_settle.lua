@@ -1,6 +1,7 @@
 -- Replaces what a request holds by what it used. Does nothing the second time.
 --
--- KEYS  1 the instance's reservations; 2 … the counters.
+-- KEYS  1 the instance's reservations; 2 limits by the day or month, by when something was last reserved or settled;
+--       3 … the counters.
 -- ARGV  1 request id; 2 instance; 3 time or ''; 4 '1' if the reservation may yet arrive, and is then to be ignored;
 --       5 minutes over which a debt is spread; then, for each limit in order, 6 windows, 7 columns of their quantity,
 --       8 maxima; 9 the amounts used.
@@ -42,7 +43,7 @@ local function charge(key, slot, amount, maximum)
   redis.call('PEXPIRE', key, text_of(math.max(redis.call('PTTL', key), leaves(last) + SLOT - at)))
 end
 
-for _, limit in ipairs(limits_of(2, ARGV[6], ARGV[7], ARGV[8])) do
+for _, limit in ipairs(limits_of(3, ARGV[6], ARGV[7], ARGV[8])) do
   local key, window, column = limit.key, limit.window, limit.column
   local reserved, amount = held[column], used[column]
   if window == 'now' then
@@ -64,6 +65,7 @@ for _, limit in ipairs(limits_of(2, ARGV[6], ARGV[7], ARGV[8])) do
       take(key, mine, reserved)
       if amount > 0 then
         add(key, 'used', amount)
+        redis.call('ZADD', KEYS[2], text_of(at), key)
         redis.call('HSET', key, 'period', period)
         redis.call('PEXPIRE', key, text_of(DAY + period_ends(window, period) - at))
       end

@@ -420,7 +420,7 @@ def test_redis_and_memory_agree(
                 if what == "pass":
                     clock.ms += rest[0]
                     # An instance whose heartbeat stops is tested apart; this one lives.
-                    await redis._run([redis._renewal()])
+                    await redis._ask_changes()
                     continue
                 name, amounts = str(rest[0]), Amounts(1, *rest[1:4])
                 if what == "settle":

@@ -228,7 +228,7 @@ async def test_a_quick_restart_is_no_new_beginning(
     own_redis: RedisServer, failover: FailoverCounters
 ) -> None:
     async def registered() -> bool:
-        return failover._store._registered
+        return failover._store._commands.renewed >= 0
 
     assert (await failover.reserve("a", limits(), ONE)).admitted
     await eventually(registered)
@@ -274,12 +274,11 @@ async def test_leaving_while_it_reserves_gives_back(store: RedisCounters) -> Non
         await asyncio.gather(task, return_exceptions=True)
 
     async def one_left() -> bool:
-        held = await store._link.redis.hgetall(store._prefix + on.keys[1])
+        held = await store._link.redis.hgetall(store._commands.prefix + on.keys[1])
         return sum(map(int, held.values())) == 1
 
     await eventually(one_left)
-    (left,) = (await store._link.redis.hgetall(store._reserved)).items()
-    assert left[0] == b"first"
+    assert set(await store._link.redis.hgetall(store._commands.reserved)) - {b"#"} == {b"first"}
 
 
 async def test_a_crashed_gateway_holds_nothing(redis_server: RedisServer) -> None:
@@ -298,7 +297,7 @@ async def test_a_crashed_gateway_holds_nothing(redis_server: RedisServer) -> Non
         "its places are free; what it may have spent stays"
     )
     # It was not dead, only away: what it holds counts again, and nothing has become negative.
-    await one._run([one._renewal()])
+    await one._ask_changes()
     assert (await other.reserve("y", on, ONE)).refused == 0
     for i in ("0", "1", "2", "3"):
         one.settle(i, on, Amounts(1, 0, 100, 1))
@@ -312,10 +311,10 @@ async def test_a_live_gateway_says_so(redis_server: RedisServer, monkeypatch: py
     monkeypatch.setattr("gateway.quota.redis.RENEW_EVERY", 0.02)
     store = RedisCounters(redis_server.url, prefix=f"{{{secrets.token_hex(4)}}}:")
     await store.reserve("a", limits(), ONE)
-    first = await store._link.redis.zscore(store._prefix + "instances", store._instance)
+    first = await store._link.redis.zscore(store._commands.instances, store._commands.instance)
 
     async def renewed() -> bool:
-        last = await store._link.redis.zscore(store._prefix + "instances", store._instance)
+        last = await store._link.redis.zscore(store._commands.instances, store._commands.instance)
         return float(last) > float(first)
 
     await eventually(renewed)
@@ -361,9 +360,11 @@ async def test_everything_expires(redis_server: RedisServer) -> None:
     await store.reserve("a", on, Amounts(1, 3, 3, 1))
     store.settle("a", on, Amounts(1, 1, 1, 1))
     await store.reserve("b", on, Amounts(1, 3, 3, 1))
-    await store._run([store._renewal()])
-    keys = [key async for key in store._link.redis.scan_iter(store._prefix.replace("}", "[}]") + "*")]
-    assert len(keys) == 8
+    await store._ask_changes()
+    keys = [
+        key async for key in store._link.redis.scan_iter(store._commands.prefix.replace("}", "[}]") + "*")
+    ]
+    assert len(keys) == 7
     for key in keys:
         assert 0 < await store._link.redis.pttl(key) <= 33 * 86_400_000
     await store.aclose()

@@ -180,9 +180,9 @@ async def test_what_a_dead_gateway_held_of_a_budget_is_spent(own_redis: RedisSer
     )
     other.settle("b", BUDGET, cost(50))
     now += 3_600_001
-    await other._run([other._renewal()])
+    await other._ask_changes()
     assert (await other.reserve("c", BUDGET, cost(50))).used == (900, 1)
-    assert (await other._link.redis.hget(other._prefix + BUDGET.keys[0], "used")) == b"850"
+    assert (await other._link.redis.hget(other._commands.prefix + BUDGET.keys[0], "used")) == b"850"
     own_redis.kill()
     for store in (one, other):
         await store.aclose()
@@ -210,3 +210,75 @@ async def test_places_of_several_answers_while_the_store_is_away(
     other.settle("three", BUDGET, Amounts(1, 0, 0, 3))
     await until([other], lambda gateway: not gateway._store._settlements)
     assert (await one.reserve("nine", BUDGET, Amounts(1, 0, 0, 9))).admitted
+
+
+async def test_a_flush_between_two_requests_is_noticed_by_the_next(
+    own_redis: RedisServer, gateways: list[FailoverCounters]
+) -> None:
+    """And what this process has settled since it last heard of the store is not forgotten."""
+    gateway, closed = gateways[0], Limits(BUDGET.each, "closed")
+    await knows(gateways, 300)
+    assert await spend(gateway, "all", 100, 9) == 600
+    await gateway._store._link.redis.flushall()
+    for i in range(9):
+        with pytest.raises(Overloaded):
+            await gateway.reserve(f"after-{i}", closed, cost(100))
+    await back(gateways[:1])
+    assert not (await gateway.reserve("more", closed, cost(100))).admitted
+    assert (await gateway.reserve("nothing", closed, cost(0))).used[0] == 900
+
+
+async def test_scripts_that_are_flushed_lose_no_budget(
+    own_redis: RedisServer, gateways: list[FailoverCounters]
+) -> None:
+    assert await spend(gateways[0], "all", 100, 9) == 600
+    await gateways[0]._store._link.redis.script_flush()
+    assert await spend(gateways[0], "after", 100, 9) == 0
+    await back(gateways)
+    assert await spend(gateways[1], "later", 100, 9) == 0
+
+
+@pytest.mark.parametrize("complete", [True, False])
+async def test_the_ledger_tells_a_store_that_lost_everything(
+    own_redis: RedisServer, gateways: list[FailoverCounters], *, complete: bool
+) -> None:
+    """What others spent in the last second; and nothing twice: not what was used meanwhile, nor what was not sent."""
+    await knows(gateways, 300)
+    first, second = gateways[:2]
+    spent = {"ledger": 300}
+
+    async def recorded() -> dict[str, int]:
+        return {BUDGET.keys[0]: spent["ledger"] if complete else 0}
+
+    for gateway in gateways:
+        gateway.restore_from(recorded)
+    assert (await first.reserve("long", BUDGET, cost(50))).admitted
+    own_redis.kill()
+    first.settle("long", BUDGET, cost(50))
+    spent["ledger"] += 50 + await spend(second, "away", 10, 5)
+    own_redis.start()
+    await back(gateways)
+    assert (await second.reserve("look", BUDGET, cost(0))).used[0] == 300 + 50 + 50
+
+
+async def test_older_data_is_no_new_budget(own_redis: RedisServer, gateways: list[FailoverCounters]) -> None:
+    """As of a replica that had fallen behind."""
+    await knows(gateways, 300)
+    redis = gateways[0]._store._link.redis
+    assert (await gateways[0].reserve("held", BUDGET, cost(100))).admitted
+    old = {key: await redis.dump(key) async for key in redis.scan_iter()}
+    renewed = gateways[0]._store._commands.renewed
+    gateways[0].settle("held", BUDGET, cost(100))
+    await until(gateways[:1], lambda one: one._store._commands.renewed > renewed)
+    assert await spend(gateways[0], "all", 100, 9) == 500
+    async with redis.pipeline(transaction=True) as pipe:
+        pipe.flushall()
+        for key, value in old.items():
+            pipe.restore(key, 60_000, value)
+        await pipe.execute()
+    await spend(gateways[0], "after", 100, 9)
+    await back(gateways)
+    assert await spend(gateways[0], "after", 100, 9) == 0
+    assert (await gateways[0].reserve("nothing", BUDGET, cost(0))).used == (900, 1), (
+        "no place is held for ever"
+    )
