@@ -23,7 +23,8 @@
     ├── Upstream                    the model's server failed us
     │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
     │   ├── UpstreamUnavailable 503 it cannot be reached, or says it is too busy
-    │   │   └── NotConnected   503  it let the time to connect pass in silence
+    │   │   ├── NotConnected   503  it let the time to connect pass in silence
+    │   │   └── ModelUnavailable 503 none of the model's backends is in use: drained, or without its key
     │   └── UpstreamTimeout    504  it stayed silent past a timeout
     ├── NotCached              504  the caller wants an answer out of the cache, and there is none
     ├── DeadlineExceeded       504  the caller's own deadline passed before the answer was complete
@@ -84,6 +85,11 @@ class BadRequest(GatewayError):
     status = 400
     type = "invalid_request_error"
 
+    @property
+    def may_suit_another(self) -> bool:
+        """Whether what is wrong is wrong with this model or backend, and another may take the request."""
+        return self.status == 404 or self.code == "unsupported_parameter"
+
 
 class NotFound(BadRequest):
     status = 404
@@ -137,6 +143,7 @@ class TooManyAnswers(BadRequest):
     """Of ``n``, ``best_of`` and prompts together; a backend with more slots may take them."""
 
     code = "too_many_answers"
+    may_suit_another = True
 
 
 class Rejected(BadRequest):
@@ -277,3 +284,18 @@ ENGINE_SOON = 2.0
 
 class NotConnected(UpstreamUnavailable):
     """The server let the time to connect pass in silence: it is not asked again at once."""
+
+
+class ModelUnavailable(UpstreamUnavailable):
+    """The model is there, but its backends are drained or disabled: it serves again once they are in use again."""
+
+    code = "model_unavailable"
+
+    @classmethod
+    def named(cls, model: str, wait: float) -> ModelUnavailable:
+        return cls(
+            f"The model '{model}' is out of service for now: none of its backends is in use. "
+            f"Try again in {wait:.0f} s.",
+            param="model",
+            retry_after=wait,
+        )

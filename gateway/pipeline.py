@@ -16,7 +16,6 @@ from gateway.errors import (
     Forbidden,
     Internal,
     RateLimited,
-    UnknownModel,
     Upstream,
 )
 from gateway.fallback.health import HealthRegistry
@@ -64,7 +63,7 @@ class UpstreamPipeline:
     def handler(self) -> Handler:
         stages = {
             "route": route(self.router),
-            "fallback": fallback(self.health, self.metrics, self.telemetry),
+            "fallback": fallback(self.health, self.metrics, self.telemetry, self.router.deferred),
             "queue": queue(self.pools, self.metrics),
         }
         if self.telemetry is None:
@@ -74,7 +73,7 @@ class UpstreamPipeline:
     async def count_tokens(self, call: Call) -> Chunks:
         """One chunk with the provider's count as its envelope, which is empty where no provider counts."""
         counted: dict[str, Json] = {}
-        with suppress(ContextTooLong, Forbidden, UnknownModel, Upstream, RateLimited):
+        with suppress(ContextTooLong, Forbidden, Upstream, RateLimited):
             first = self.router.plan(call)[0]
             backend = self.backends[first.target.backend]
             if isinstance(backend, CountsTokens):

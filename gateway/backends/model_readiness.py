@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from gateway.policy.schema import Policy, Provider
 
@@ -11,34 +11,33 @@ _NOT_MODELS = frozenset({"fake", "sidecar"})
 
 
 class ModelReadiness:
-    """One policy's. ``enabled`` names the backends that can be used at all."""
+    """One policy's. ``disabled`` are the backends that are not in use, and why."""
 
-    def __init__(self, policy: Policy, enabled: Collection[str]) -> None:
-        self._kinds = {name: policy.backends[name].kind for name in enabled}
+    def __init__(self, policy: Policy, disabled: Mapping[str, str]) -> None:
+        self.disabled = disabled
+        backends = {model: tuple(dict.fromkeys(_backends(policy, model))) for model in policy.models}
+        self._backends = backends
+        used = sorted({backend for found in backends.values() for backend in found})
+        answering = [name for name in used if policy.backends[name].kind not in _NOT_MODELS]
+        self._answering = [name for name in answering if name not in disabled]
         # Others' servers. All replicas share them: what they do takes none of these out of service.
-        self._providers = {name for name in enabled if isinstance(policy.backends[name], Provider)}
-        self._backends = {
-            model: tuple(
-                dict.fromkeys(backend for backend in _backends(policy, model) if backend in self._kinds)
-            )
-            for model in policy.models
-        }
+        self._providers = {name for name in self._answering if isinstance(policy.backends[name], Provider)}
+        self._drained = () if self._answering else tuple(one for one in answering if one in policy.drained)
+        """All that answered questions, until the operator took it out of use."""
 
     def models(self, reasons: Mapping[str, str | None]) -> dict[str, str | None]:
         """For each public model why it cannot be served, or None. ``reasons``: the same of backends."""
-        return {model: self._why_not(backends, reasons) for model, backends in self._backends.items()}
+        every = {**reasons, **self.disabled}
+        return {model: self._why_not(backends, every) for model, backends in self._backends.items()}
 
     def missing(self, reasons: Mapping[str, str | None]) -> tuple[str, ...]:
-        """The engines that are waited for, where no model that answers questions can be served without one of them."""
-        backends = {backend for found in self._backends.values() for backend in found}
-        answering = sorted(backend for backend in backends if self._kinds[backend] not in _NOT_MODELS)
-        if any(one in self._providers or reasons.get(one) is None for one in answering):
+        """The engines that are waited for, where no model that answers questions can be served without one of them;
+        and what is drained, where nothing else answers questions."""
+        if any(one in self._providers or reasons.get(one) is None for one in self._answering):
             return ()
-        return tuple(answering)
+        return (*self._answering, *self._drained)
 
     def _why_not(self, backends: tuple[str, ...], reasons: Mapping[str, str | None]) -> str | None:
-        if not backends:
-            return "none of its backends is enabled"
         known = [(backend, reasons.get(backend)) for backend in backends]
         if any(reason is None for _, reason in known):
             return None

@@ -34,11 +34,13 @@ class ReadinessReport:
     """Those that cannot judge, and so refuse everyone, with the reason."""
     waits_for: tuple[str, ...] = ()
     """The backends that this gateway runs itself and that have not proven that they can serve; and engines elsewhere,
-    where no model can be served without them."""
+    and what is drained, where no model can be served without them."""
     models: Mapping[str, str | None] = field(default_factory=dict)
     """For each public model why it cannot be served, or None."""
     store: str | None = None
     """Why every request that is under limits is refused, or None."""
+    disabled: Mapping[str, str] = field(default_factory=dict)
+    """The backends that are not in use, and why."""
 
     @property
     def ready(self) -> bool:
@@ -110,7 +112,7 @@ class Readiness:
         missing = [name for name in proofs if name in self._needed and proofs[name]]
         if self._models is not None:
             missing += [name for name in self._models.missing(proofs) if name not in missing]
-        errors = [self._probes[name].error for name in missing]
+        errors = [self._probes[name].error for name in missing if name in self._probes]
         reasons = {name: self._trouble(name) or reason for name, reason in proofs.items()}
         return ReadinessReport(
             reasons,
@@ -119,6 +121,7 @@ class Readiness:
             tuple(missing),
             self._models.models(reasons) if self._models is not None else {},
             self._store(),
+            self._models.disabled if self._models is not None else {},
         )
 
 

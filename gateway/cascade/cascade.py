@@ -16,15 +16,14 @@ from gateway.errors import (
     GatewayError,
     Overloaded,
     RateLimited,
-    UnknownModel,
     Upstream,
 )
 from gateway.policy.schema import Step
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Handler
 
-FAILURES = (Upstream, RateLimited, Overloaded, ContextTooLong, UnknownModel)
-"""Failures that the next model may not have: an upstream error, a rate limit, a full queue, too short a context,
-a disabled model."""
+FAILURES = (Upstream, RateLimited, Overloaded, ContextTooLong)
+"""Failures that the next model may not have: an upstream error, a model out of use, a rate limit, a full queue,
+too short a context."""
 
 
 class ComplexityScorer(Protocol):
@@ -135,7 +134,7 @@ def _is_the_models_own(error: GatewayError) -> bool:
     """Whether the failure is one model's, and the next may succeed."""
     if isinstance(error, Forbidden):
         return error.code == "local_only"
-    if isinstance(error, BadRequest) and (error.status == 404 or error.code == "unsupported_parameter"):
+    if isinstance(error, BadRequest) and error.may_suit_another:
         return True
     return isinstance(error, FAILURES)
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 
@@ -39,7 +39,6 @@ from gateway.errors import (
     Internal,
     Overloaded,
     RateLimited,
-    TooManyAnswers,
     Upstream,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -65,14 +64,22 @@ from gateway.policy.schema import EngineBackend
 from gateway.types import Call, Candidate, Chunk, Chunks, Handler
 
 LARGER = "larger_context"
+OWN = ("primary", "downgrade", LARGER)
+"""Why the first candidate is one, unless it only stands in for another."""
 UNSOLICITED = frozenset({"shadow", "judge", "verifier"})
 """Purposes of calls that no caller made: however they end, they decide nothing about callers' own."""
+
+
+Deferred = Callable[[Call, GatewayError], GatewayError | None]
+"""Takes the error that a call would end with, before its caller has anything; ``Router.deferred``."""
 
 
 class Failover:
     """One call on its way through its candidates."""
 
     answered = False
+    _begun = False
+    """Whether the caller has been given anything."""
     _interruption: GatewayError | None = None
     """What broke off the answer of which the caller has the beginning."""
     _last_failure: tuple[Candidate, BaseException] | None = None
@@ -89,12 +96,14 @@ class Failover:
         health: HealthRegistry,
         metrics: Metrics,
         telemetry: Telemetry | None = None,
+        deferred: Deferred | None = None,
     ) -> None:
         if not call.candidates:
             raise Internal("The request reached the backends without a candidate.")
         self._call = call
         self._following = following
         self._health = health
+        self._deferred = deferred
         self._recorder = AttemptRecorder(call, health, metrics, telemetry)
         self._began = time.perf_counter()
         self._unsolicited = call.purpose in UNSOLICITED
@@ -161,12 +170,16 @@ class Failover:
         """The caller is about to be given something of ``attempt``."""
         if attempt.delivered:
             return
-        attempt.delivered = True
+        attempt.delivered = self._begun = True
         attempt.facts["first_chunk"] = round(time.perf_counter() - self._call.started, 6)
         self._call.candidate = attempt.planned.candidate
         self._call.reply_headers["x-tollgate-model"] = attempt.planned.candidate.model
         if self._interruption is not None:
             self._continued += 1
+
+    def instead(self, error: GatewayError) -> GatewayError | None:
+        """What the caller gets in place of ``error``, where something that is out of use might have answered."""
+        return self._deferred(self._call, error) if self._deferred is not None and not self._begun else None
 
     async def pause(self) -> None:
         """Wait as long as the next attempt has to."""
@@ -232,11 +245,14 @@ class Failover:
 
     def _may_suit_another(self, planned: PlannedAttempt, error: BadRequest) -> bool:
         # A rejection by the model that was asked for is the answer; one by a fallback is not.
-        if planned.candidate.model != self._call.candidates[0].model:
-            return True
-        return (
-            error.status == 404 or error.code == "unsupported_parameter" or isinstance(error, TooManyAnswers)
-        )
+        return planned.candidate.model != self._own_model() or error.may_suit_another
+
+    def _own_model(self) -> str | None:
+        """The model that was asked for, or was chosen in its place for good; None where only fallbacks can be used."""
+        first, *others = self._call.candidates
+        if first.why == "spill_over":
+            return next((one.model for one in others if one.why in OWN), None)
+        return first.model if first.why in OWN else None
 
     def _plan_retry(self, planned: PlannedAttempt, error: GatewayError) -> None:
         """Try the same candidate again after a delay, where the retry rules allow it."""
@@ -308,6 +324,8 @@ class Failover:
                 self._interruption.code = "upstream_cut"
             return self._interruption
         real = [(planned, error) for planned, error in self._errors if not isinstance(error, Overloaded)]
+        if real and (waits := self._own_wait()) is not None:
+            return waits
         if real and isinstance(real[0][1], ContextTooLong):
             # The model with the larger context may answer later; that the first is too small stays so.
             larger = [error for planned, error in self._errors if planned.candidate.why == LARGER]
@@ -320,6 +338,16 @@ class Failover:
         if self._errors:
             return min((error for _, error in self._errors), key=lambda error: error.retry_after or 0.0)
         return self._all_skipped()
+
+    def _own_wait(self) -> GatewayError | None:
+        """Why the model that was asked for has not been asked, though others in its place have failed."""
+        own = self._own_model()
+        errors = [error for planned, error in self._errors if planned.candidate.model == own]
+        if any(not isinstance(error, Overloaded) for error in errors):
+            return None
+        if any(planned.candidate.model == own for planned in self._skipped):
+            return self._all_skipped()
+        return errors[0] if errors else None
 
     def _all_skipped(self) -> UpstreamUnavailable:
         wait = min((self._wait(planned) for planned in self._skipped), default=PROBE_RETRY_AFTER)

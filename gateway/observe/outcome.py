@@ -11,6 +11,7 @@ from gateway.errors import (
     ContextTooLong,
     GatewayError,
     Internal,
+    ModelUnavailable,
     Rejected,
     Upstream,
 )
@@ -51,6 +52,8 @@ def reason_of(error: BaseException) -> str:
             return "upstream_content_policy"
         case Rejected():
             return "upstream_rejected"
+        case ModelUnavailable():
+            return "model_unavailable"
         case Upstream():
             return error.code if error.code in UPSTREAM else "upstream_error"
         case BadRequest():

@@ -24,7 +24,7 @@ async def until_ready(
     on_wait: Callable[[str], None],
     missing: Callable[[], int],
 ) -> tuple[Collection[str], Loaded]:
-    """The backends that are ready, and the policy in force; also once no backend is enabled at all.
+    """The backends that are ready, and the policy in force; also where all that is waited for is disabled.
 
     ``on_wait`` is called with what it waits for each time that this changes; ``token`` is the operator's; ``missing``
     tells how many workers do not accept connections yet. Were they not waited for, the death of the one that does
@@ -39,7 +39,9 @@ async def until_ready(
             page, loaded = json.loads(body), watcher.current
             if absent := missing():
                 waiting = f"{absent} more {'worker' if absent == 1 else 'workers'} to start"
-            elif loaded is not None and (status == 200 or not loaded.enabled):
+            elif loaded is not None and (
+                status == 200 or not loaded.enabled or _is_only_disabled(page, loaded)
+            ):
                 states = page.get("backends", {})
                 return [name for name, state in states.items() if state == "ready"], loaded
             else:
@@ -48,6 +50,13 @@ async def until_ready(
             on_wait(waiting)
             reported = waiting
         await asyncio.sleep(_INTERVAL)
+
+
+def _is_only_disabled(page: dict[str, Any], loaded: Loaded) -> bool:
+    waits_for = page.get("waits_for", ())
+    return (
+        bool(waits_for) and loaded.disabled.keys() >= set(waits_for) and not page.keys() & {"guards", "store"}
+    )
 
 
 def _reasons(page: dict[str, Any]) -> list[str]:

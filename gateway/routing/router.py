@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from gateway.errors import BadRequest, ContextTooLong, Forbidden, GatewayError, UnknownModel
-from gateway.media import ARTICLES, MEDIA, MediaKind, media_in
-from gateway.metering.estimate import declared_cap
+from gateway.errors import (
+    BadRequest,
+    ContextTooLong,
+    GatewayError,
+    ModelUnavailable,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
+from gateway.media import MEDIA, MediaKind, media_in
 from gateway.policy.inputs import taken
 from gateway.policy.schema import Policy, Target
 from gateway.prefix_sharing import sharing
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
+from gateway.routing.context_size import prompt_of, size_of
+from gateway.routing.refusals import Refusals
 from gateway.routing.selector import Caller, Loads, ModelTargets, Selector
 from gateway.types import Call, Candidate
 
@@ -25,8 +34,9 @@ _RouteKey = tuple[str, str, bool, _Media, int, int]
 context lengths the request exceeds: with the answer that it asks for, and by its prompt alone."""
 _Usable = Callable[[str, Target], bool]
 """Whether a model's target may be used."""
-_MOST_NAMED = 3
-"""Models in an error."""
+LARGER = "larger_context"
+_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
+"""Seconds after which a model that is out of service is worth another try: as long as it has been so, within these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,8 @@ class _Route:
 
 
 class Router:
-    """One policy's. ``enabled`` names the backends that can be used at all."""
+    """One policy's. ``enabled`` names the backends that are in use; what the others would serve is refused for a while
+    only (``ModelUnavailable``)."""
 
     def __init__(
         self,
@@ -60,7 +71,9 @@ class Router:
         loads: Loads,
         affinity: Affinity | None = None,
         random: Random | None = None,
+        disabled_since: Mapping[str, float] | None = None,
     ) -> None:
+        """``disabled_since``: the times (``time.monotonic``) at which backends went out of use; now, where unknown."""
         self._policy = policy
         self._enabled = frozenset(enabled)
         self._loads = loads
@@ -86,20 +99,30 @@ class Router:
         self._affinity.keep(affine)
         self.has_affinity = bool(affine)
         """Whether any model is routed by prefix affinity."""
+        now = time.monotonic()
+        self._disabled_since = {
+            name: (disabled_since or {}).get(name, now) for name in policy.backends.keys() - self._enabled
+        }
+        self._whole = Router(policy, policy.backends, loads) if self._disabled_since else self
+        """The same with all backends in use."""
+        self._refusals = Refusals(policy, self._serving)
 
     def plan(self, call: Call) -> tuple[Candidate, ...]:
         """The candidates of ``call``, in order.
 
         These are the targets of its model, then those of the fallbacks, then those of the models with a larger
         context (``larger_context``), which are for a prompt that proves too long. A prompt known to be too
-        long is sent to a larger model at once, and media only to targets that take them. Raises ``UnknownModel`` where
-        no backend is enabled, ``Forbidden`` where none of them is local and the content must stay, ``BadRequest`` where
-        none takes the media, ``ContextTooLong`` where it fits none.
+        long is sent to a larger model at once, and media only to targets that take them. Raises ``ModelUnavailable``
+        where only backends that are out of use could serve it; else ``Forbidden`` where none is local and the content
+        must stay, ``BadRequest`` where none takes the media, ``ContextTooLong`` where it fits none.
         """
         local = call.local_only or call.principal.tenant in self._local_tenants
         exceeded = (0, 0)
         if self._contexts:
-            exceeded = (bisect_left(self._contexts, _size(call)), bisect_left(self._contexts, _prompt(call)))
+            exceeded = (
+                bisect_left(self._contexts, size_of(call)),
+                bisect_left(self._contexts, prompt_of(call)),
+            )
         media = _TEXT
         if self._chooses_by_media and (found := media_in(call.request.messages or ())):
             media = frozenset(found)
@@ -122,6 +145,51 @@ class Router:
         if prefix is not None:
             self._remember(prefix, plan[0])
         return tuple(plan)
+
+    def _refusal(self, call: Call, local: bool, media: _Media) -> GatewayError:
+        """Why there is no candidate."""
+        if self._whole is self:
+            return self._refusals.of(call, local, media)
+        try:
+            self._whole.plan(call)
+        except GatewayError as error:
+            return error
+        return self._unavailable(call.model)
+
+    def deferred(self, call: Call, error: GatewayError) -> ModelUnavailable | None:
+        """What to tell the caller in place of ``error``, where a backend that is out of use might have answered."""
+        if self._whole is self:
+            return None
+        whole = self._whole.plan(call)
+        missing = {(one.model, one.target): one for one in whole}
+        for one in call.candidates:
+            missing.pop((one.model, one.target), None)
+        match error:
+            case ContextTooLong():
+                helps = any(one.model != call.candidates[0].model for one in missing.values())
+            case BadRequest(may_suit_another=True):
+                helps = bool(missing)
+            case BadRequest() | UpstreamFailed() | UpstreamTimeout():
+                # Of those that stand in for the model that was asked for.
+                helps = call.candidates[0].why == "fallback" != whole[0].why
+            case _:
+                helps = False
+        return self._unavailable(call.model) if helps else None
+
+    def _unavailable(self, name: str) -> ModelUnavailable:
+        targets = (target for model in self._reach(name) for target in self._policy.models[model].targets)
+        since = [self._disabled_since[one.backend] for one in targets if one.backend in self._disabled_since]
+        lasted = time.monotonic() - max(since)
+        return ModelUnavailable.named(name, min(max(_SHORTEST_WAIT, lasted), _LONGEST_WAIT))
+
+    def _reach(self, name: str) -> list[str]:
+        """The models that may serve ``name``: itself, those with a larger context, fallbacks, and theirs."""
+        leaf = self._leaf(name)
+        found = [leaf] if leaf is not None else []
+        for one in found:  # grows while it is read
+            others = dict.fromkeys((*self._larger_models(one), *self._policy.models[one].fallbacks))
+            found += [other for other in others if other not in found]
+        return found
 
     def record_served(self, call: Call) -> None:
         """Another than the plan's first candidate answered ``call``: that one has the prefix now."""
@@ -193,7 +261,7 @@ class Router:
         fallbacks = self._all_targets(others, "fallback", usable, taken)
         larger_models = list(self._larger_models(first))[1:] if first is not None else []
         larger_models = [model for model in larger_models if self._fits(model, exceeded)]
-        larger = self._all_targets(larger_models, "larger_context", usable, taken)
+        larger = self._all_targets(larger_models, LARGER, usable, taken)
         spill_over = first is not None and self._policy.models[first].spill_over and bool(fallbacks)
         all_targets = [targets for targets in (own, *fallbacks, *larger) if targets is not None]
         plan = None
@@ -292,77 +360,14 @@ class Router:
             and media <= self._takes[model, target]
         )
 
-    def _refusal(self, call: Call, local: bool, media: _Media) -> GatewayError:
-        """Why there is no candidate."""
-        name = call.model
-        fitting = self._route((name, "primary", local, media, 0, 0))
-        if not fitting.usable and media and self._route((name, "primary", local, _TEXT, 0, 0)).usable:
-            return self._no_media(call, local)
-        if fitting.usable:
-            all_targets = (fitting.own, *fitting.fallbacks, *fitting.larger)
-            return self._too_long(call, [targets.model for targets in all_targets if targets is not None])
-        if local and self._route((name, "primary", False, _TEXT, 0, 0)).usable:
-            return Forbidden(
-                f"This request is to stay on local backends, and the model '{name}' has none. Choose another model, "
-                "or ask the operator for a target or fallback on a backend with 'local: true'.",
-                param="model",
-                code="local_only",
-            )
-        return UnknownModel(
-            f"The model '{name}' is configured here, but none of its backends is enabled.", param="model"
-        )
-
-    def _no_media(self, call: Call, local: bool) -> BadRequest:
-        """The first kind of media that no target takes, or not beside the others; and who does."""
-        found = media_in(call.request.messages or ())
-
-        def takes(model: str, media: Iterable[MediaKind]) -> bool:
-            return self._route((model, "primary", local, frozenset(media), 0, 0)).usable
-
-        kind = next((kind for kind in found if not takes(call.model, (kind,))), next(iter(found)))
-        others = [
-            f"'{name}'" for name in self._policy.models if call.principal.may_use(name) and takes(name, found)
-        ]
-        such = f", such as {' or '.join(others[:_MOST_NAMED])}" if others else ""
-        return BadRequest(
-            f"'{found[kind]}' is {ARTICLES[kind]}, which the model '{call.model}' does not take. Leave it out, or "
-            f"ask a model that does{such}.",
-            param=found[kind],
-            code="unsupported_parameter",
-        )
-
-    def _too_long(self, call: Call, models: Iterable[str]) -> GatewayError:
-        largest = max(self._policy.models[model].context or 0 for model in models)
-        cap = declared_cap(call.request.params)
-        param = "prompt" if call.request.messages is None else "messages"
-        if cap is not None:
-            asked = (
-                f"you requested about {_size(call)} tokens ({_prompt(call)} in the {param}, {cap} in the completion). "
-                f"Please reduce the length of the {param} or completion."
-            )
-        else:
-            asked = f"your {param} resulted in about {_prompt(call)} tokens. Please reduce the length of the {param}."
-        # OpenAI's wording, by which clients recognise this error.
-        return ContextTooLong(
-            f"This model's maximum context length is {largest} tokens. However, {asked}",
-            status=400,
-            type="invalid_request_error",
-            param=param,
-            code="context_length_exceeded",
-        )
+    def _serving(self, name: str, local: bool, media: _Media) -> list[str]:
+        """The models that may serve ``name``, whatever the length."""
+        route = self._route((name, "primary", local, media, 0, 0))
+        all_targets = (route.own, *route.fallbacks, *route.larger) if route.usable else ()
+        return [targets.model for targets in all_targets if targets is not None]
 
 
 def _as_larger_context(plan: list[Candidate]) -> list[Candidate]:
     """The first was chosen for its context; the others are ordinary fallbacks."""
     first = plan[0]
-    return [Candidate(first.model, first.target, first.timeouts, "larger_context"), *plan[1:]]
-
-
-def _size(call: Call) -> int:
-    """Tokens of prompt and answer in one sequence, at most; 0 where nothing is known."""
-    return _prompt(call) + (declared_cap(call.request.params) or 0) if call.estimate is not None else 0
-
-
-def _prompt(call: Call) -> int:
-    tokens = call.estimate.prompt if call.estimate is not None else 0
-    return tokens // call.request.prompt_count
+    return [Candidate(first.model, first.target, first.timeouts, LARGER), *plan[1:]]

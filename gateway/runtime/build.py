@@ -83,7 +83,13 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     update_terms(policy, state.pools)
     upstream = UpstreamPipeline(
         backends=backends,
-        router=Router(policy, backends.keys(), state.pools, state.affinity),
+        router=Router(
+            policy,
+            backends.keys(),
+            state.pools,
+            state.affinity,
+            disabled_since=state.disabled_since(loaded.disabled),
+        ),
         health=state.health,
         pools=state.pools,
         metrics=metrics,
@@ -156,7 +162,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             proven=lambda name: state.health.recovered(name) if name in engines else None,
             trouble=state.health.problem,
             guards=unready(policy, state.sidecar),
-            models=ModelReadiness(policy, backends.keys()),
+            models=ModelReadiness(policy, loaded.disabled),
             store=partial(quotas.closed, policy),
         ),
     )

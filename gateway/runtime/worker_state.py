@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import httpx
@@ -76,6 +77,13 @@ class WorkerState:
         self.health = HealthRegistry(listener=BackendWatch(metrics, self.callbacks))
         self.affinity = Affinity()
         self.shadows = Shadows()
+        self._disabled_since: dict[str, float] = {}
+
+    def disabled_since(self, names: Collection[str]) -> Mapping[str, float]:
+        """When each of these backends, which are all that are disabled now, went out of use (``time.monotonic``)."""
+        now = time.monotonic()
+        self._disabled_since = {name: self._disabled_since.get(name, now) for name in names}
+        return self._disabled_since
 
     async def aclose(self) -> None:
         await self.callbacks.aclose()

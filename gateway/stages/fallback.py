@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from gateway.errors import Overloaded, RateLimited, Upstream
-from gateway.fallback.failover import Failover
+from gateway.errors import BadRequest, Overloaded, RateLimited, Upstream
+from gateway.fallback.failover import Deferred, Failover
 from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.types import Call, Chunks, Handler, Stage
 
 
-def fallback(health: HealthRegistry, metrics: Metrics, telemetry: Telemetry | None = None) -> Stage:
+def fallback(
+    health: HealthRegistry,
+    metrics: Metrics,
+    telemetry: Telemetry | None = None,
+    deferred: Deferred | None = None,
+) -> Stage:
     """``health`` is the worker's own, and stays the same when the policy changes."""
 
     def stage(following: Handler) -> Handler:
@@ -21,7 +26,7 @@ def fallback(health: HealthRegistry, metrics: Metrics, telemetry: Telemetry | No
             return chunks
 
         async def attempted(call: Call) -> Chunks:
-            failover = Failover(call, following, health, metrics, telemetry)
+            failover = Failover(call, following, health, metrics, telemetry, deferred)
             try:
                 while not failover.answered:
                     attempt = failover.next_attempt()
@@ -39,7 +44,9 @@ def fallback(health: HealthRegistry, metrics: Metrics, telemetry: Telemetry | No
                             yield ready
                     if not failover.answered:
                         await failover.pause()
-            except (Upstream, RateLimited, Overloaded) as error:
+            except (Upstream, RateLimited, Overloaded, BadRequest) as error:
+                if (instead := failover.instead(error)) is not None:
+                    raise instead from None
                 # Their way through the frames below is of no use to anybody, and these frames hold the error in turn.
                 error.__traceback__ = None
                 raise

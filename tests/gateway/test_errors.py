@@ -53,6 +53,7 @@ def test_only_what_another_try_could_mend_is_retryable() -> None:
     assert {kind.__name__ for kind in TREE if kind.retryable} == {
         "AuthUnavailable",
         "GuardUnavailable",
+        "ModelUnavailable",
         "NotConnected",
         "Overloaded",
         "RateLimited",

@@ -62,7 +62,10 @@ class ReadyPage:
 
 def _details(report: ReadinessReport) -> dict[str, object]:
     return {
-        "backends": {name: reason or "ready" for name, reason in report.reasons.items()},
+        "backends": {
+            **{name: reason or "ready" for name, reason in report.reasons.items()},
+            **{name: f"disabled: {reason}" for name, reason in report.disabled.items()},
+        },
         "models": {name: reason or "ready" for name, reason in report.models.items()},
         **({"waits_for": report.waits_for} if report.waits_for else {}),
         **({"guards": dict(report.guards)} if report.guards else {}),

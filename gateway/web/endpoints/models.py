@@ -1,4 +1,4 @@
-"""``/v1/models``: the models that the caller's key may use and that can be served."""
+"""``/v1/models``: the models that the caller's key may use and that can be served, if not now, as they are drained."""
 
 from __future__ import annotations
 
@@ -49,9 +49,13 @@ def _visible(context: RequestContext) -> list[ListedModel]:
 
 
 def _owner(runtime: Runtime, model: Model) -> str | None:
-    """The first enabled backend that can serve the model; a cascade has the first of its steps'."""
-    for target in model.targets:
-        if target.backend in runtime.backends:
-            return target.backend
+    """The first backend that can serve the model, in use or only drained; a cascade has the first of its steps'.
+
+    One without its key is not set up, and what only such backends would serve is no model yet.
+    """
+    for in_use in (runtime.backends, runtime.policy.drained):
+        for target in model.targets:
+            if target.backend in in_use:
+                return target.backend
     owners = (_owner(runtime, runtime.policy.models[step.model]) for step in model.cascade)
     return next((owner for owner in owners if owner), None)

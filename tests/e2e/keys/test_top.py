@@ -200,7 +200,7 @@ ROWS = [
         cors(),
     ),
     Row("cors.max_age", cors(max_age="30s"), told("max-age", preflight=True), "30", "600", cors()),
-    Row("drained", {"drained": ["script"]}, body(), 404, 200),
+    Row("drained", {"drained": ["script"]}, body(), 503, 200),
     Row("shared_prompts", ENGINE | {"shared_prompts": {"shop": SYSTEM}}, shared, "system", None, ENGINE),
 ]
 

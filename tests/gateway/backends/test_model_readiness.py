@@ -23,7 +23,8 @@ def standing(enabled: set[str] | None = None, **models: Any) -> ModelReadiness:
         name: {"targets": [{"backend": model, "model": "x"}]} if isinstance(model, str) else model
         for name, model in models.items()
     }
-    return ModelReadiness(policy(backends=BACKENDS, models=written), enabled or set(BACKENDS))
+    disabled = {name: "it is drained" for name in BACKENDS if enabled is not None and name not in enabled}
+    return ModelReadiness(policy(backends=BACKENDS, models=written, drained=[*disabled]), disabled)
 
 
 def on(backend: str, **more: Any) -> dict[str, Any]:
@@ -80,4 +81,27 @@ def test_a_ring_of_fallbacks_ends() -> None:
 
 def test_a_disabled_backend_holds_nothing() -> None:
     told = standing({"script"}, far="provider", hello="script").models({"script": None})
-    assert told == {"far": "none of its backends is enabled", "hello": None}
+    assert told == {"far": "provider: it is drained", "hello": None}
+
+
+@pytest.mark.parametrize(
+    ("enabled", "missing"),
+    [
+        ({"script", "second"}, ()),
+        ({"script", "embedder"}, ("engine", "provider")),
+        (set(), ("engine", "provider")),
+    ],
+    ids=["one answers", "scripts", "nothing"],
+)
+def test_what_is_drained_is_missed_where_nothing_else_answers(
+    enabled: set[str], missing: tuple[str, ...]
+) -> None:
+    models = {"chat": "engine", "far": "provider", "hello": "script"}
+    if "second" in enabled:
+        models["more"] = "second"
+    assert standing(enabled, **models).missing({"script": None, "second": None}) == missing
+
+
+def test_what_was_never_set_up_is_not_missed() -> None:
+    rules = policy(backends=BACKENDS, models={"far": on("provider"), "hello": on("script")})
+    assert ModelReadiness(rules, {"provider": "KEY is not set"}).missing({"script": None}) == ()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import ContextTooLong, Forbidden, UnknownModel
+from gateway.errors import ContextTooLong, Forbidden, ModelUnavailable
 from gateway.policy.schema import Policy
 from gateway.routing.affinity import target_name
 from gateway.routing.router import Router
@@ -404,9 +405,41 @@ def test_disabled_backends_get_nothing() -> None:
 
 def test_none_enabled() -> None:
     rules = a_policy({"m": {"targets": to("a")}, "f": {"targets": to("b")}})
-    with pytest.raises(UnknownModel, match="none of its backends is enabled") as caught:
+    with pytest.raises(ModelUnavailable, match="none of its backends is in use") as caught:
         a_router(rules, enabled={"b"}).plan(ask(rules))
-    assert (caught.value.status, caught.value.param) == (404, "model")
+    assert (caught.value.status, caught.value.param, caught.value.retry_after) == (503, "model", 1.0)
+
+
+@pytest.mark.parametrize(("ago", "wait"), [(0.1, 1.0), (12.0, 12.0), (500.0, 30.0)])
+def test_the_longer_it_has_been_out_of_use_the_longer_the_wait(ago: float, wait: float) -> None:
+    rules = a_policy({"m": {"targets": to("a")}, "f": {"targets": to("b")}})
+    since = {"a": time.monotonic() - ago}
+    with pytest.raises(ModelUnavailable) as caught:
+        Router(rules, {"b"}, Figures(), disabled_since=since).plan(ask(rules))
+    assert caught.value.retry_after == pytest.approx(wait, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "models", "of"),
+    [
+        ({"estimate": (50, 1)}, {"m": {"context": 10, "larger_context": "l"}, "l": {"context": 100}}, {}),
+        ({"estimate": (50, 1)}, {"m": {"context": 100, "fallbacks": ["l"]}, "l": {"context": 10}}, {}),
+        ({"local_only": True}, {"m": {"fallbacks": ["l"]}, "l": {}}, {"local": True}),
+    ],
+    ids=["too long for what is left", "too long for the fallback", "what is left is not local"],
+)
+def test_what_would_be_served_is_not_refused_for_good(
+    asked: dict[str, Any], models: dict[str, Any], of: dict[str, Any]
+) -> None:
+    """Only the backend that is out of use could: what the others cannot do is not the caller's fault."""
+    out = "b" if "larger_context" in models["m"] else "a"
+    rules = a_policy(
+        {name: {"targets": to(place), **models[name]} for name, place in (("m", "a"), ("l", "b"))},
+        of=backends(**{out: of}),
+    )
+    local = {"local_only": asked.pop("local_only", False)}
+    with pytest.raises(ModelUnavailable):
+        a_router(rules, enabled={"a", "b"} - {out}).plan(replace(ask(rules, **asked), **local))
 
 
 def test_a_place_in_several_models_is_listed_once() -> None:
@@ -478,7 +511,12 @@ def test_whatever_the_policy(
     call = replace(ask(rules, estimate=prompt and (prompt, 1)), local_only=local)
     try:
         plan = router.plan(call)
-    except (UnknownModel, ContextTooLong, Forbidden):
+    except (ContextTooLong, Forbidden) as refused:
+        with pytest.raises(type(refused)):
+            a_router(rules, figures=figures).plan(call)
+        return
+    except ModelUnavailable:
+        assert a_router(rules, figures=figures).plan(call)
         usable = {name for name in enabled if not local or rules.backends[name].local}
         model = rules.models["m"]
         fits = prompt is None or model.context is None or prompt <= model.context

@@ -481,6 +481,46 @@ async def test_a_probe_that_fails_starts_the_cooldown_anew() -> None:
         assert r.attempts() == [3]
 
 
+@pytest.mark.parametrize(
+    "refusal", [faults.bad_request, faults.context_length, faults.content_policy, faults.broken]
+)
+async def test_a_refusal_by_a_fallback_is_not_the_answer_of_one_that_rests(refusal: faults.Fault) -> None:
+    """It may serve again soon, and take what its fallback does not."""
+    servers = FaultServer(faults.broken), FaultServer(refusal)
+    async with row(*servers, retry={"attempts": 1}, breaker={"failures": 1, "cooldown": "9s"}) as r:
+        await failure(r, r.call())
+        asked = r.attempts()[0]
+        error = await failure(r, r.call())
+        assert (error.status, error.code, r.attempts()[0]) == (503, "upstream_unavailable", asked)
+        assert error.retry_after == pytest.approx(9, abs=1)
+
+
+async def test_a_refusal_by_a_fallback_is_not_the_answer_of_one_that_is_full() -> None:
+    async with row(FaultServer(), FaultServer(faults.bad_request)) as r:
+
+        def full(following: Handler) -> Handler:
+            async def handle(call: Call) -> Chunks:
+                if call.target is not None and call.target.backend == "a":
+                    raise errors.Overloaded("The queue is full.", code="queue_full", retry_after=3.0)
+                async with aclosing(following(call)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+
+            return handle
+
+        r.following = full
+        assert (await failure(r, r.call())).code == "queue_full"
+        assert r.attempts() == [0, 1]
+
+
+@pytest.mark.parametrize("why", ["spill_over", "fallback"])
+async def test_one_that_stands_in_is_not_the_last_to_be_asked(why: str) -> None:
+    """It comes first where the model that was asked for is full, or out of use."""
+    async with row(FaultServer(faults.bad_request), FaultServer()) as r:
+        of = {"a": why, "b": "primary" if why == "spill_over" else "fallback"}
+        assert text(await ask(r, r.call(why=of))) == ANSWER
+
+
 async def test_one_that_has_just_been_given_up_is_not_waited_for() -> None:
     async with row(FaultServer(faults.broken), FaultServer(), breaker={"failures": 1}) as r:
         call = r.call()

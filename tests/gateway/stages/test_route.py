@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import UnknownModel
+from gateway.errors import ModelUnavailable
 from gateway.routing.router import Router
 from gateway.routing.selector import Caller
 from gateway.stages.route import route
@@ -82,7 +82,7 @@ async def test_the_plan_goes_on_with_the_call_and_into_the_receipt() -> None:
 async def test_nowhere_to_go() -> None:
     call, taken = over(A, fallbacks=[]), Taken()
     router = Router(call.policy, set(), Idle())
-    with pytest.raises(UnknownModel, match="none of its backends is enabled"):
+    with pytest.raises(ModelUnavailable, match="none of its backends is in use"):
         await anext(route(router)(taken)(call))
     assert taken.given == []
 
