@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+
+def log_migration(where: object, before: int, version: int) -> None:
+    """What was new has not been migrated."""
+    if before:
+        log.info(
+            "%s: its tables were migrated from version %d to %d. Tollgates that know only version %d do not read it "
+            "any more; docs/upgrading.md tells the way back",
+            where,
+            before,
+            version,
+            before,
+        )
+
+
+def too_new(version: int, known: int) -> str:
+    return (
+        f"its tables have version {version}, this program knows {known}: a later Tollgate has migrated them. Start "
+        "that one, or restore the backup from before (docs/upgrading.md)"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gateway.databases.database import Conflict, DatabaseError, Found, Row, within
-from gateway.databases.migrations import Migrations
+from gateway.databases.migrations import Migrations, log_migration, too_new
 from gateway.databases.postgres_schema import LEDGER, SCHEMA
 from gateway.databases.tables import REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, Kind, sums_of
 from gateway.packages import no_postgres
@@ -147,6 +147,8 @@ class PostgresDatabase:
             for statement in [statement for step in self._tables.steps[version:] for statement in step]:
                 connection.execute(statement)
             connection.execute(f"UPDATE {name} SET version = %s", [self._tables.version])
+        if version < self._tables.version:
+            log_migration(f"{self} ({self._tables.name})", version, self._tables.version)
 
     def _version(self, connection: Connection[Found]) -> int:
         with self.translated():
@@ -160,7 +162,7 @@ class PostgresDatabase:
             found = connection.execute(f"SELECT version FROM {table}").fetchone()
         version = int(found["version"]) if found is not None else 0
         if version > self._tables.version:
-            raise DatabaseError(f"its version is {version}, this program knows {self._tables.version}")
+            raise DatabaseError(too_new(version, self._tables.version))
         return version
 
     @contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.databases.database import DatabaseError, Found, Row, within
+from gateway.databases.migrations import log_migration, too_new
 from gateway.databases.sqlite_schema import TO_THIS
 from gateway.databases.tables import REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, sums_of
 from gateway.private import private_file, private_folder
@@ -204,17 +205,17 @@ def _opened(path: Path, patience: float, scripts: Mapping[int, str]) -> sqlite3.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         known = len(scripts)
         if version > known:
-            raise sqlite3.DatabaseError(f"its version is {version}, this program knows {known}")
+            raise sqlite3.DatabaseError(too_new(version, known))
         if version < known:
-            _migrate(connection, scripts)
+            log_migration(path, _migrate(connection, scripts), known)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _migrate(connection: sqlite3.Connection, scripts: Mapping[int, str]) -> None:
-    """Migrate the file to this version; another worker may be about to do the same."""
+def _migrate(connection: sqlite3.Connection, scripts: Mapping[int, str]) -> int:
+    """Migrate the file to this version, and tell its own before; 0 too where another worker has just done it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -225,6 +226,7 @@ def _migrate(connection: sqlite3.Connection, scripts: Mapping[int, str]) -> None
         connection.rollback()
         raise
     connection.commit()
+    return int(version) if version < len(scripts) else 0
 
 
 @contextmanager

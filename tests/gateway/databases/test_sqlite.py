@@ -90,13 +90,17 @@ def made_older(database: sqlite3.Connection, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
-async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, version: int) -> None:
+async def test_a_file_of_an_older_version_is_brought_up_to_date(
+    tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     path = tmp_path / "ledger.sqlite"
     before = Ledger(SqliteDatabase(path))
     before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
     await before.aclose()
     with closing(sqlite3.connect(path)) as database:
         made_older(database, version)
+    assert "migrated" not in caplog.text, "a new file is not"
     ledger = Ledger(SqliteDatabase(path))
     ledger.record(a_call(request_id="req_2"), a_bill(Usage(9, 0, cache_write=8)), 429, "rate_limit_exceeded")
     await ledger.aclose()
@@ -108,6 +112,8 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(tmp_path: Path, 
         (7, None, 0),
         (0, "rate_limit_exceeded", 8),
     ]
+    (told,) = (line for line in caplog.messages if "migrated" in line)
+    assert f"{path}: its tables were migrated from version {version} to" in told
     for table in ("hours", "days"):
         found = sums(ledger.database, table).values()
         assert [sum(column) for column in zip(*found, strict=True)] == [2, 19, 7]
@@ -161,7 +167,9 @@ async def test_a_file_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     assert [row["request_id"] for row in rows(ledger.database)] == ["req_2"]
 
 
-async def test_a_newer_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_newer_file_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(batch_writer, "SECONDS_TO_CLOSE", 0.2)
     path = tmp_path / "ledger.sqlite"
     with closing(sqlite3.connect(path)) as database:
@@ -170,6 +178,7 @@ async def test_a_newer_file_is_left_alone(tmp_path: Path, monkeypatch: pytest.Mo
     ledger.record(a_call(), a_bill(Usage(0, 0), 1), 200)
     await ledger.aclose()
     assert ledger.lost == 1
+    assert "version 99" in caplog.text and "a later Tollgate" in caplog.text
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
