@@ -1,0 +1,94 @@
+"""A worker of the gateway that counts what its event loop runs: ``python -m tests.counted_worker``.
+
+It is given a worker's environment (``gateway.process.worker``). Each line on standard input is answered by one on
+standard output, in JSON:
+
+    reset    begins to count, from zero
+    read     what was run since, and counts no more: {"bytecodes": …, "calls": …, "by_file": {path: bytecodes}}
+
+Bytecodes and calls are those of Python code on the event loop's thread, of the gateway's and of libraries' alike: what
+``sys.settrace`` reports. uvicorn's ten turns a second are left out, and what runs in threads is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from types import CodeType, FrameType
+from typing import Any
+
+from gateway.process import worker
+from gateway.process.server import WorkerServer
+
+_TURNS = ("main_loop", "on_tick", "_accept_waiting")
+
+
+class Counted:
+    """What was run since the last ``reset``."""
+
+    def __init__(self) -> None:
+        self.calls: dict[CodeType, int] = {}
+        self.bytecodes: dict[CodeType, int] = {}
+
+    def reset(self) -> None:
+        self.calls.clear()
+        self.bytecodes.clear()
+        sys.settrace(self._on_call)
+
+    def read(self) -> dict[str, Any]:
+        sys.settrace(None)
+        by_file: dict[str, int] = {}
+        for code, count in self.bytecodes.items():
+            by_file[code.co_filename] = by_file.get(code.co_filename, 0) + count
+        return {
+            "bytecodes": sum(self.bytecodes.values()),
+            "calls": sum(self.calls.values()),
+            "by_file": by_file,
+        }
+
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        if code.co_name in _TURNS or code.co_filename == __file__:
+            return None
+        self.calls[code] = self.calls.get(code, 0) + 1
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._on_bytecode
+
+    def _on_bytecode(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode":
+            self.bytecodes[frame.f_code] = self.bytecodes.get(frame.f_code, 0) + 1
+        return self._on_bytecode
+
+
+def main() -> int:
+    counted = Counted()
+    startup = WorkerServer.startup
+
+    async def start(server: WorkerServer, sockets: Any = None) -> None:
+        await startup(server, sockets)
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=_obey, args=(counted, loop), daemon=True).start()
+
+    WorkerServer.startup = start  # type: ignore[method-assign]
+    return worker.main()
+
+
+def _obey(counted: Counted, loop: asyncio.AbstractEventLoop) -> None:
+    print(json.dumps("ready"), flush=True)  # noqa: T201
+    for line in sys.stdin:
+        answer: list[Any] = []
+        done = threading.Event()
+
+        def do(order: str = line.strip(), answer: list[Any] = answer, done: threading.Event = done) -> None:
+            answer.append(counted.reset() if order == "reset" else counted.read())
+            done.set()
+
+        loop.call_soon_threadsafe(do)
+        done.wait()
+        print(json.dumps(answer[0]), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())
