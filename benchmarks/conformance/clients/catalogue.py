@@ -100,6 +100,8 @@ CLIENTS = (
     Client("OpenAI Node", "openai_node.mjs", ("openai@7.57.0", "zod@4.6.7")),
     Client("Anthropic Python", "anthropic_python.py", ()),
     Client("Anthropic TypeScript", "anthropic_node.mjs", ("@anthropic-ai/sdk@1.12.0", "zod@4.6.7")),
+    Client("Google Python", "google_python.py", ("google-genai==3.4.0",)),
+    Client("Google TypeScript", "google_node.mjs", ("@google/genai@2.32.0",)),
     Client(
         "Vercel AI SDK",
         "ai_sdk.mjs",
@@ -119,4 +121,5 @@ CLIENTS = (
     ),
     Client("Codex", "codex.py", ("@openai/codex@0.169.0",), is_agent=True),
     Client("Claude Code", "claude_code.py", ("@anthropic-ai/claude-code@2.1.197",), is_agent=True),
+    Client("Gemini CLI", "gemini_cli.py", ("@google/gemini-cli@0.61.0",), is_agent=True),
 )

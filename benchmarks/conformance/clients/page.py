@@ -128,7 +128,7 @@ def _short(reason: str) -> str:
         if mark in words:
             words = words.partition(mark)[2]
             break
-    for end in ("\", 'type'", "', 'type'"):
+    for end in ("\", 'type'", "', 'type'", "\", 'status'", "', 'status'"):
         words = words.partition(end)[0]
     words = words.replace("\\'", "'").replace("|", "/").partition(". ")[0].rstrip(".")
     words = re.sub(

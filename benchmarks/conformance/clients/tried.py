@@ -64,7 +64,7 @@ def try_out(client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Se
             **{
                 name: value
                 for name, value in os.environ.items()
-                if not name.startswith(("OPENAI_", "ANTHROPIC_"))
+                if not name.startswith(("OPENAI_", "ANTHROPIC_", "GEMINI_", "GOOGLE_"))
             },
             "TOLLGATE_HOME": str(client.home),
             "TOLLGATE_URL": stack.gateway,

@@ -86,10 +86,12 @@ async def _models(request: Request) -> Response:
 async def _generate(request: Request) -> Response:
     _check_key(request)
     model, _, method = request.path_params["model_and_method"].partition(":")
-    if model != MODEL or method not in ("generateContent", "streamGenerateContent"):
+    if model != MODEL or method not in ("countTokens", "generateContent", "streamGenerateContent"):
         what = f"models/{model} is not found for API version v1beta, or is not supported for {method}."
         raise Refused(404, "NOT_FOUND", what)
     asked = orjson.loads(await request.body())
+    if method == "countTokens":
+        return _json(_count(asked))
     _known(asked, BODY, "")
     _known(asked.get("generationConfig") or {}, CONFIG, "generation_config")
     wanted = _wanted(asked)
@@ -108,6 +110,19 @@ async def _generate(request: Request) -> Response:
     return StreamingResponse(said.paced(events, wanted.words, held_back=1), media_type="text/event-stream")
 
 
+def _count(asked: Json) -> Json:
+    """Of contents, or of a whole request, which names its model."""
+    _known(asked, frozenset({"contents", "generateContentRequest"}), "")
+    if whole := asked.get("generateContentRequest"):
+        _known(whole, BODY, "generate_content_request")
+        if whole.get("model") != f"models/{MODEL}":
+            raise _invalid(
+                "* CountTokensRequest.generate_content_request.model: unexpected model name format"
+            )
+    tokens = said.count((whole or asked)["contents"])
+    return {"totalTokens": tokens, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": tokens}]}
+
+
 def _wanted(asked: Json) -> Wanted:
     contents = asked.get("contents")
     if not contents:
@@ -118,7 +133,7 @@ def _wanted(asked: Json) -> Wanted:
             raise _invalid("Please use a valid role: user, model.")
         for j, part in enumerate(content["parts"]):
             _known(part, PARTS, f"contents[{i}].parts[{j}]")
-            if part.get("thoughtSignature", SIGNATURE) != SIGNATURE:
+            if _base64(part.get("thoughtSignature", SIGNATURE)) != SIGNATURE:
                 raise _invalid("Thought signature is not valid.")
             if "functionCall" in part:
                 calls.append(part["functionCall"]["name"])
@@ -136,7 +151,9 @@ def _wanted(asked: Json) -> Wanted:
     }
     return Wanted(
         words=" ".join(part["text"] for part in last if part.get("text")),
-        picture=next((len(b64decode(p["inlineData"]["data"])) for p in last if "inlineData" in p), 0),
+        picture=next(
+            (len(b64decode(_base64(p["inlineData"]["data"]))) for p in last if "inlineData" in p), 0
+        ),
         tools=tools,
         errand=errand(contents, tools),
         choice=choice,
@@ -148,8 +165,29 @@ def _wanted(asked: Json) -> Wanted:
     )
 
 
+def _base64(text: str) -> str:
+    """In the usual alphabet; Google's SDK for Python has the other one."""
+    return text.translate(str.maketrans("-_", "+/"))
+
+
+def _lower(schema: Any) -> Any:
+    """A schema of OpenAPI's as said.instance knows it."""
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: value.lower()
+        if name == "type"
+        else {key: _lower(one) for key, one in value.items()}
+        if name == "properties"
+        else _lower(value)
+        for name, value in schema.items()
+    }
+
+
 def _schema(config: Json) -> Mapping[str, Any] | None:
     schema = config.get("responseJsonSchema")
+    if config.get("responseSchema") is not None:
+        schema = _lower(config["responseSchema"])
     if schema is not None and config.get("responseMimeType") != "application/json":
         raise _invalid("Response schema is only supported with response mime type: application/json")
     return schema if schema is not None else ({} if config.get("responseMimeType") else None)

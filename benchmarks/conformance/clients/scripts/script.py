@@ -112,8 +112,9 @@ def attempt(versions: dict[str, str]) -> None:
 def status(error: BaseException | None) -> int | None:
     """The HTTP status that a client's error tells of; libraries wrap those of others."""
     while error is not None:
-        if isinstance(found := getattr(error, "status_code", None), int):
-            return found
+        for name in ("status_code", "code"):
+            if isinstance(found := getattr(error, name, None), int):
+                return found
         error = error.__cause__
     return None
 
