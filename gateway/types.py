@@ -56,6 +56,8 @@ class Native:
     """The canonical form of a body of this kind. Raises ``BadRequest``."""
     beyond: tuple[str, str] | None = None
     """The first thing the answer depends on that the canonical form cannot express: its path, and what it is."""
+    client: str = ""
+    """What the caller's program says of itself within the prompt, which the canonical form is without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from gateway.wire.openai.errors import error_body as openai_error
 
 OPERATORS = ("/healthz", "/readyz", "/metrics")
 """What the operator's port has."""
-PUBLIC = ("/healthz", "/readyz", "/metrics", "/openapi.json")
+PUBLIC = ("/", "/healthz", "/readyz", "/metrics", "/openapi.json")
 
 
 ERROR_WRITERS: Mapping[Spoken, ErrorWriter] = {
@@ -138,6 +138,8 @@ def build(
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),
+        # Programs look whether anybody is there before they send a key: Claude Code does at each start.
+        Route("/", health.healthz),
         Route("/healthz", health.healthz),
         Route("/readyz", health.ReadyPage(draining, operator).page),
         Route("/openapi.json", OpenApiPage((*OPERATIONS, *documented), version).page),

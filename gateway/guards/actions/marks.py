@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from gateway.client_metadata import is_metadata
 from gateway.guards.actions.native import Path
 from gateway.guards.actions.replacing import replaced
 from gateway.guards.actions.request_texts import RequestText, RequestTexts
@@ -25,6 +26,8 @@ NOTICE = (
 )
 
 
+_BEGINNING = 200
+"""Characters."""
 CANARY = "Internal reference {canary}; not part of any answer.\n"
 
 
@@ -40,7 +43,9 @@ async def marked(request: ChatRequest, *, spotlight: bool, canary: bool) -> Chat
     if canary:
         prompt = next((one for one in texts if _is_prompt(one)), None)
         if prompt is not None:
-            changed[prompt.path] = CANARY.format(canary=canary_of(prompt.text)) + prompt.text
+            # Of its beginning alone: it stands before the rest, which may change from call to call, and caches read on.
+            number = canary_of(prompt.text[:_BEGINNING])
+            changed[prompt.path] = CANARY.format(canary=number) + prompt.text
     return replaced(request, changed) if changed else request
 
 
@@ -58,7 +63,11 @@ def _is_result(one: RequestText) -> bool:
 def _is_prompt(one: RequestText) -> bool:
     held = {"messages", "system"} & {step for step in one.path[:2] if isinstance(step, str)}
     return (
-        one.origin == "system" and one.kind == "text" and bool(held) and one.path[-1] in (*_HELD_BY, "system")
+        one.origin == "system"
+        and one.kind == "text"
+        and bool(held)
+        and one.path[-1] in (*_HELD_BY, "system")
+        and not is_metadata(one.text)
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import ConfigDict
 
+from gateway.client_metadata import split_metadata
 from gateway.errors import BadRequest
 from gateway.types import Json
 from gateway.wire import json_body
@@ -50,10 +51,15 @@ class MessagesBuilder:
     def __init__(self) -> None:
         self.messages: list[dict[str, Json]] = []
         self.beyond: tuple[str, str] | None = None
+        self.client = ""
+        """What the caller's program said of itself in the system prompt, which the messages are without."""
 
     def system(self, content: str | Sequence[Block] | None) -> None:
         """Raises ``BadRequest``, as do the others."""
-        if text := _system(content, "system"):
+        texts = _system_texts(content, "system")
+        if texts:
+            self.client, texts[0] = split_metadata(texts[0])
+        if text := "\n\n".join(texts if texts and texts[0] else texts[1:]):
             self.messages.append({"role": "system", "content": text})
 
     def turn(self, turn: Turn, where: str) -> None:
@@ -64,7 +70,9 @@ class MessagesBuilder:
         at = f"{where}.content"
         match turn.role:
             case "system":
-                self.messages.append({"role": "system", "content": _system(turn.content, at)})
+                self.messages.append(
+                    {"role": "system", "content": "\n\n".join(_system_texts(turn.content, at))}
+                )
             case "assistant":
                 self._assistant(turn.content, at)
             case "user":
@@ -181,10 +189,10 @@ class MessagesBuilder:
         return {"type": block.type, "block": block.model_dump(exclude_unset=True)}
 
 
-def _system(content: str | Sequence[Block] | None, where: str) -> str:
+def _system_texts(content: str | Sequence[Block] | None, where: str) -> list[str]:
     if content is None or isinstance(content, str):
-        return content or ""
-    return "\n\n".join(_text(block, f"{where}[{j}]") for j, block in enumerate(content))
+        return [content] if content else []
+    return [_text(block, f"{where}[{j}]") for j, block in enumerate(content)]
 
 
 def _call(block: Block, where: str) -> dict[str, Json]:

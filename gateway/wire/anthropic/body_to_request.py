@@ -122,7 +122,7 @@ def _read(schema: type[CountBody], raw: Mapping[str, Json]) -> ChatRequest:
         stream=isinstance(known, MessagesBody) and bool(known.stream),
         params=params,
         continues=messages[-1]["role"] == "assistant",
-        native=Native(DIALECT, raw, partial(_read, schema), beyond),
+        native=Native(DIALECT, raw, partial(_read, schema), beyond, conversation.client),
     )
 
 

@@ -19,9 +19,11 @@ class AnthropicDialect:
         self._max_tokens = max_tokens
 
     def event_writer(self, call: Call) -> AnthropicEventWriter:
+        _note_client(call)
         return AnthropicEventWriter(call)
 
     def body_writer(self, call: Call) -> AnthropicBodyWriter:
+        _note_client(call)
         return AnthropicBodyWriter(call)
 
     def answer_head(self, request_id: str, created: int) -> bytes | None:
@@ -34,3 +36,8 @@ class AnthropicDialect:
 
     def chunk_reader(self, *, native: bool = False) -> AnthropicChunkReader:
         return AnthropicChunkReader(native=native)
+
+
+def _note_client(call: Call) -> None:
+    if call.request.native is not None and call.request.native.client:
+        call.receipt.note("client", said=call.request.native.client)

@@ -69,7 +69,6 @@ PATHS = [
     ("GET", "/v1/models"),
     ("GET", "/v1/models/fake"),
     ("GET", "/v1/requests/req_1"),
-    ("GET", "/"),
     ("GET", "/no/such/path"),
     ("GET", "/healthz/x"),
     ("GET", "/v1/healthz"),
@@ -165,7 +164,6 @@ async def test_figures_are_written_once_however_often_they_are_asked_for(
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "/v1",
         "/v1/",
         "/v1/embedding",

@@ -212,3 +212,46 @@ async def test_its_errors_about_models_are_anthropics(client: anthropic.AsyncAnt
         await client.models.list(limit=0)
     with pytest.raises(anthropic.BadRequestError, match="after_id"):
         await client.models.list(after_id="none")
+
+
+# Programs that speak this API
+
+
+BILLING = "x-anthropic-billing-header: cc_version=2.1.197.cc4; cc_entrypoint=cli;"
+
+
+@pytest.mark.parametrize(
+    "system", [[BILLING, "You are an agent."], BILLING + "\nYou are an agent.", [BILLING]]
+)
+async def test_what_a_program_says_of_itself_is_not_in_the_prompt(
+    upstream: FakeUpstream, gateway: Gateway, system: str | list[str]
+) -> None:
+    """Claude Code's first block changes with each conversation, and no cached prefix would reach beyond it."""
+    blocks = system if isinstance(system, str) else [{"type": "text", "text": text} for text in system]
+    answer = await post(gateway, {**ASK, "model": "up", "system": blocks})
+    assert answer.status_code == 200
+    prompts = [one["content"] for one in upstream.requests[0].json()["messages"] if one["role"] == "system"]
+    assert prompts == ([] if system == [BILLING] else ["You are an agent."])
+    receipt = (await gateway.http.get(f"/v1/requests/{answer.headers['request-id']}")).json()
+    assert receipt["stages"]["client"] == {"said": BILLING}
+    upstream.scripts = [reply(recorded("text.json"))]
+    await post(gateway, {**ASK, "model": "claude", "system": blocks})
+    assert upstream.requests[-1].json()["system"] == blocks, "its maker's servers get it as it is"
+
+
+async def test_a_prompt_that_only_speaks_of_it_stays(upstream: FakeUpstream, gateway: Gateway) -> None:
+    answer = await post(gateway, {**ASK, "model": "up", "system": f"Explain this: {BILLING}"})
+    assert upstream.requests[0].json()["messages"][0]["content"] == f"Explain this: {BILLING}"
+    receipt = (await gateway.http.get(f"/v1/requests/{answer.headers['request-id']}")).json()
+    assert "client" not in receipt["stages"]
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+async def test_a_program_may_look_whether_anybody_is_there(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as stranger:
+        answer = await stranger.request(method, "/")
+    assert answer.status_code == 200
+    assert answer.content == (b"" if method == "HEAD" else b'{"status":"alive"}')
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]

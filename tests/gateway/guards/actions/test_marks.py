@@ -157,3 +157,32 @@ async def test_the_scanner_finds_a_canary_in_answers_only() -> None:
     assert verdict is not None and [one.label for one in verdict.findings] == ["leak"]
     asked = scanner.quick(text, "user")
     assert asked is not None and "leak" not in [one.label for one in asked.findings]
+
+
+async def test_a_prompts_end_changes_nothing_before_it() -> None:
+    """Else no cached prefix would outlive a date at a prompt's end."""
+    start = "Help the shop's customers. " * 20
+    asked = [
+        a_call(messages=({"role": "system", "content": start + day},)).request
+        for day in ("Monday", "Tuesday")
+    ]
+    first, second = [(await marked(one, spotlight=False, canary=True)).messages for one in asked]
+    assert first is not None and second is not None
+    assert first[0]["content"].removesuffix("Monday") == second[0]["content"].removesuffix("Tuesday")
+
+
+async def test_a_canary_goes_before_the_prompt_and_not_before_what_a_program_says_of_itself() -> None:
+    said = "x-anthropic-billing-header: cc_version=2.1.197.cc4;"
+    body = {
+        "model": "m",
+        "max_tokens": 5,
+        "system": [{"type": "text", "text": said}, {"type": "text", "text": "Be brief."}],
+        "messages": [{"role": "user", "content": "Hi"}],
+    }
+    asked = body_to_request.read_request(json.dumps(body).encode())
+    found = await marked(asked, spotlight=False, canary=True)
+    assert found.native is not None
+    first, second = found.native.body["system"]
+    assert (first["text"], len(canaries(second["text"]))) == (said, 1)
+    [system, _] = found.messages or ()
+    assert system["content"] == second["text"]
