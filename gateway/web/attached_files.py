@@ -3,8 +3,8 @@ in place of the id, as no model's server knows the gateway's."""
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from mimetypes import guess_type
@@ -13,6 +13,7 @@ from gateway.errors import BadRequest, BodyTooLarge
 from gateway.files.file_store import FileMissing, StoredFile
 from gateway.files.stored_files import StoredFiles, is_file_id
 from gateway.types import ChatRequest, Json
+from gateway.web.heavy_reads import Reading
 
 _KEYS: Mapping[str, str] = {"file": "file_data", "image_url": "url"}
 """Parts that may name a file, and where their content is."""
@@ -20,26 +21,28 @@ _UNKNOWN = "application/octet-stream"
 
 
 async def attach(
-    request: ChatRequest, files: StoredFiles | None, tenant: str, *, most_bytes: int
+    request: ChatRequest, files: StoredFiles | None, tenant: str, reading: Reading, *, most_bytes: int
 ) -> ChatRequest:
-    """``request`` with the content of ``tenant``'s files, of ``most_bytes`` together.
+    """``request`` with the content of ``tenant``'s files, of ``most_bytes`` together, which is ``reading``'s.
 
     An id that is none of the gateway's is left to the model's server where that may know it. Raises ``BadRequest`` for
-    one that is nobody's or another's, ``BodyTooLarge``, ``UpstreamUnavailable``.
+    one that is nobody's or another's, ``BodyTooLarge``, ``UpstreamUnavailable``, ``Overloaded``.
     """
-    urls: dict[str, str] = {}
+    named: dict[str, tuple[StoredFile, str]] = {}
     for where, kind, file_id in _named(request):
         if is_file_id(file_id):
             # Each time that it is named it is sent.
-            if file_id not in urls:
-                urls[file_id] = await _read(files, tenant, file_id, where, most_bytes)
-            most_bytes -= len(urls[file_id]) * 3 // 4
+            if file_id not in named:
+                named[file_id] = await _found(files, tenant, file_id, where), where
+            most_bytes -= named[file_id][0].bytes
             if most_bytes < 0:
                 raise _too_large(where)
         elif kind == "image_url":
             raise _no_file(where, file_id)
-    if not urls:
+    if not named or files is None:
         return request
+    await reading.add(sum(file.bytes for file, _ in named.values()) * 4 // 3)
+    urls = {name: await _read(files, file, where, reading) for name, (file, where) in named.items()}
     messages = [_attached(message, urls) for message in request.messages or ()]
     return replace(request, messages=tuple(messages))
 
@@ -62,23 +65,34 @@ def _id_in(part: Json) -> tuple[str, str] | None:
     return None
 
 
-async def _read(files: StoredFiles | None, tenant: str, file_id: str, where: str, most: int) -> str:
-    """The file as a data URL."""
+async def _found(files: StoredFiles | None, tenant: str, file_id: str, where: str) -> StoredFile:
     file = await files.find(tenant, file_id) if files is not None else None
-    if files is None or file is None:
+    if file is None:
         raise _no_file(where, file_id)
-    if file.bytes > most:
-        raise _too_large(where)
+    return file
+
+
+async def _read(files: StoredFiles, file: StoredFile, where: str, reading: Reading) -> str:
+    """The file as a data URL. A little at a time: the event loop is everybody's."""
+    texts: list[str] = []
+    rest = b""
     try:
-        content = b"".join([piece async for piece in files.read(tenant, file_id)])
+        async for piece in files.read(file.tenant, file.id):
+            if not texts:
+                texts.append(f"data:{_type(file, rest + piece)};base64,")
+            rest += piece
+            whole = len(rest) - len(rest) % 3
+            texts.append(b2a_base64(memoryview(rest)[:whole], newline=False).decode())
+            rest = rest[whole:]
+            await reading.turn()
     except FileMissing:
-        raise _no_file(where, file_id) from None
-    return await asyncio.to_thread(_data_url, file, content)
+        raise _no_file(where, file.id) from None
+    texts.append(b64encode(rest).decode())
+    return "".join(texts if len(texts) > 1 else ["data:", _type(file, b""), ";base64,"])
 
 
-def _data_url(file: StoredFile, content: bytes) -> str:
-    kind = guess_type(file.filename)[0] or ("application/pdf" if content.startswith(b"%PDF-") else _UNKNOWN)
-    return f"data:{kind};base64,{b64encode(content).decode()}"
+def _type(file: StoredFile, begins: bytes) -> str:
+    return guess_type(file.filename)[0] or ("application/pdf" if begins.startswith(b"%PDF-") else _UNKNOWN)
 
 
 def _attached(message: Mapping[str, Json], urls: Mapping[str, str]) -> Mapping[str, Json]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import orjson
+
 from gateway.errors import BadRequest, UpstreamUnavailable
-from gateway.stores.responses import ResponseStore, StoredResponse
+from gateway.stores.responses import KeptResponse, Piece, ResponseStore
 from gateway.stores.store import StoreDown
 from gateway.types import Json
+from gateway.web.heavy_reads import SMALL, Reading
 from gateway.wire.responses import ids
 from gateway.wire.responses.body_to_request import ResponseRequest, unknown_response
 from gateway.wire.responses.items import Item
@@ -32,27 +35,24 @@ async def recall(
     store: ResponseStore | None,
     tenant: str,
     asked: ResponseRequest,
+    reading: Reading,
     *,
     most_items: int,
     most_bytes: int,
 ) -> tuple[ResponseRequest, Conversation]:
-    """``asked``, with the items that it refers to, and what it continues.
+    """``asked``, with the items that it refers to, and what it continues. What that takes is ``reading``'s.
 
-    Raises ``BadRequest`` for what is not there, or has more items or bytes; and ``UpstreamUnavailable``.
+    Raises ``BadRequest`` for what is not there, or has more items or bytes; ``UpstreamUnavailable``, ``Overloaded``.
     """
     try:
-        asked = await _resolved(store, tenant, asked)
-        found = await _continued(store, tenant, asked, most_bytes)
+        asked, referred = await _resolved(store, tenant, asked, reading, most_bytes)
+        found = await _continued(
+            *(store, tenant, asked, reading),
+            most_items=most_items - len(asked.items),
+            most_bytes=most_bytes - referred,
+        )
     except StoreDown as error:
         raise store_down(error) from error
-    count = len(found.items) + len(asked.items)
-    if count > most_items:
-        raise BadRequest(
-            f"The conversation has {count} items, and this gateway takes {most_items}. Compact it with "
-            "/v1/responses/compact.",
-            param="input",
-            code="array_above_max_length",
-        )
     return asked, found
 
 
@@ -60,74 +60,144 @@ def store_down(error: StoreDown) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"Stored responses cannot be reached now. {error}", retry_after=1.0)
 
 
-async def all_items(store: ResponseStore, tenant: str, record: StoredResponse) -> list[Item]:
+async def all_pieces(
+    store: ResponseStore, tenant: str, kept: KeptResponse
+) -> list[tuple[KeptResponse, Piece]]:
     """The whole input of a response: the conversation before it, as far as it is still there, and its own.
 
     Raises ``StoreDown``.
     """
-    before = await store.find_all(tenant, record.before)
-    return [*(item for one in before if one is not None for item in _items_of(one)), *record.items]
+    before = await store.find_all(tenant, kept.before)
+    found = [(one, piece) for one in before if one is not None for piece in _pieces_of(one)]
+    return [*found, *((kept, piece) for piece in kept.items)]
 
 
 async def _continued(
-    store: ResponseStore | None, tenant: str, asked: ResponseRequest, most_bytes: int
+    store: ResponseStore | None,
+    tenant: str,
+    asked: ResponseRequest,
+    reading: Reading,
+    *,
+    most_items: int,
+    most_bytes: int,
 ) -> Conversation:
     previous = asked.previous
     if previous is None:
+        _check_count(0, most_items, len(asked.items))
         return Conversation()
-    record = await store.find(tenant, previous) if store is not None else None
-    if store is None or record is None:
+    last = await store.find(tenant, previous) if store is not None else None
+    if store is None or last is None:
         raise unknown_response(previous, "previous_response_id")
-    if record.response["status"] in UNFINISHED:
+    if last.status in UNFINISHED:
         raise BadRequest(
             f"The response '{previous}' is still being made. Wait until its status is 'completed'.",
             param="previous_response_id",
             code="response_not_finished",
         )
-    if record.size > most_bytes:  # as it would be if the caller sent it
-        raise BadRequest(
-            f"The conversation has {record.size} bytes, and this gateway takes {most_bytes}. Compact it with "
-            "/v1/responses/compact, or begin anew.",
-            param="previous_response_id",
-            code="conversation_too_large",
-        )
-    earlier = await store.find_all(tenant, record.before)
-    for name, one in zip(record.before, earlier, strict=True):
+    if last.size > most_bytes:  # as it would be if the caller sent it
+        raise _too_large(last.size, most_bytes, "previous_response_id")
+    records: list[KeptResponse] = []
+    for name, one in zip(last.before, await store.find_all(tenant, last.before), strict=True):
         if one is None:
             raise unknown_response(name, "previous_response_id")
-    before = [*record.before, previous]
+        records.append(one)
+    records.append(last)
+    _check_count(sum(len(_pieces_of(one)) for one in records), most_items, len(asked.items))
+    await reading.add(last.size)
+    before = [*last.before, previous]
     await store.touch(tenant, before)
-    records = [*(one for one in earlier if one is not None), record]
-    return Conversation([item for one in records for item in _items_of(one)], before, record.size)
+    items: list[Item] = []
+    for one in records:
+        content = await store.content(tenant, one)
+        if content is None:
+            raise unknown_response(one.id, "previous_response_id")
+        items += await _parsed(content, _pieces_of(one), reading)
+    return Conversation(items, before, last.size)
 
 
-def _items_of(record: StoredResponse) -> list[Item]:
+def _check_count(before: int, most: int, own: int) -> None:
+    if before > most:
+        raise BadRequest(
+            f"The conversation has {before + own} items, and this gateway takes {most + own}. Compact it with "
+            "/v1/responses/compact.",
+            param="input",
+            code="array_above_max_length",
+        )
+
+
+def _too_large(size: int, most: int, param: str) -> BadRequest:
+    return BadRequest(
+        f"The conversation has {size} bytes, and this gateway takes {most}. Compact it with "
+        "/v1/responses/compact, or begin anew.",
+        param=param,
+        code="conversation_too_large",
+    )
+
+
+def _pieces_of(kept: KeptResponse) -> list[Piece]:
     """What it brings to a conversation: without calls that were broken off, which nobody can answer."""
-    said = record.response["output"]
-    whole = [one for one in said if one["type"] not in CALLS or one["status"] == "completed"]
-    return [*record.items, *whole]
+    whole = [one for one in kept.said if one.type not in CALLS or one.status == "completed"]
+    return [*kept.items, *whole]
 
 
-async def _resolved(store: ResponseStore | None, tenant: str, asked: ResponseRequest) -> ResponseRequest:
-    """With the items themselves in place of references to them."""
+async def _parsed(content: bytes, pieces: Sequence[Piece], reading: Reading) -> list[Item]:
+    """A little at a time: the event loop is everybody's."""
+    items: list[Item] = []
+    unpaid = 0
+    for piece in pieces:
+        unpaid += piece.size
+        if unpaid > SMALL:
+            await reading.turn()
+            unpaid = 0
+        items.append(orjson.loads(memoryview(content)[piece.start : piece.end]))
+    return items
+
+
+async def _resolved(
+    store: ResponseStore | None, tenant: str, asked: ResponseRequest, reading: Reading, most_bytes: int
+) -> tuple[ResponseRequest, int]:
+    """With the items themselves in place of references to them; and how many bytes they have."""
+    references = [str(item["id"]) for item in asked.items if item["type"] == "item_reference"]
+    if not references:
+        return asked, 0
     wanted = {str(item["id"]): i for i, item in enumerate(asked.items) if item["type"] == "item_reference"}
-    if not wanted:
-        return asked
-    owners = {name: ids.response_of(name) for name in wanted}
-    responses = list({owner for owner in owners.values() if owner is not None})
-    records = await store.find_all(tenant, responses) if store is not None else []
-    known: dict[Json, Item] = {
-        item["id"]: item for record in records if record is not None for item in _items_of(record)
+    owners = dict.fromkeys(filter(None, map(ids.response_of, wanted)))
+    found = await store.find_all(tenant, list(owners)) if store is not None else []
+    pieces = {
+        piece.id: (one, piece)
+        for one in found
+        if one is not None
+        for piece in _pieces_of(one)
+        if piece.id in wanted
     }
     for name, index in wanted.items():
-        if name not in known:
-            raise BadRequest(
-                f"Item with id '{name[:80]}' not found. It was not stored, was deleted, or is older than this gateway "
-                "keeps it. Send the item itself.",
-                param=f"input[{index}]",
-                code="item_not_found",
-            )
-    return replace(asked, items=[_referred(item, known) for item in asked.items])
+        if name not in pieces:
+            raise _no_item(name, index)
+    # Each time that it is named it is sent.
+    size = sum(pieces[name][1].size for name in references)
+    if size > most_bytes:
+        raise _too_large(size, most_bytes, "input")
+    of_record: dict[str, tuple[KeptResponse, list[Piece]]] = {}
+    for one, piece in pieces.values():
+        of_record.setdefault(one.id, (one, []))[1].append(piece)
+    await reading.add(sum(one.own for one, _ in of_record.values()))
+    known: dict[Json, Item] = {}
+    for one, some in of_record.values():
+        content = await store.content(tenant, one) if store is not None else None
+        if content is None:
+            raise _no_item(some[0].id, wanted[some[0].id])
+        items = await _parsed(content, some, reading)
+        known.update((piece.id, item) for piece, item in zip(some, items, strict=True))
+    return replace(asked, items=[_referred(item, known) for item in asked.items]), size
+
+
+def _no_item(name: str, index: int) -> BadRequest:
+    return BadRequest(
+        f"Item with id '{name[:80]}' not found. It was not stored, was deleted, or is older than this gateway "
+        "keeps it. Send the item itself.",
+        param=f"input[{index}]",
+        code="item_not_found",
+    )
 
 
 def _referred(item: Item, known: Mapping[Json, Item]) -> Item:

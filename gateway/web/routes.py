@@ -30,6 +30,7 @@ from gateway.web.endpoints.pass_through import PassThrough, form_reader, json_re
 from gateway.web.endpoints.response_inputs import Compact, CountInputTokens
 from gateway.web.endpoints.responses import CreateResponse
 from gateway.web.endpoints.stored_responses import StoredResponses
+from gateway.web.heavy_reads import HeavyReads
 from gateway.web.openapi import OpenApiPage
 from gateway.web.operation import Operation
 from gateway.web.operations import OPERATIONS
@@ -75,10 +76,10 @@ def build(
     metrics_age: float = 1.0,
 ) -> list[Route]:
     """``documented`` are operations of other routes, which ``/openapi.json`` has, too."""
-    reader = BodyParser(pool)
+    reader, reads = BodyParser(pool), HeavyReads()
 
     def generating(dialect: Dialect) -> Generate:
-        return Generate(dialect, reader, max_body=max_body, heartbeat=heartbeat)
+        return Generate(dialect, reader, reads, max_body=max_body, heartbeat=heartbeat)
 
     def passing(read_request: Callable[[bytes, RequestLimits], ChatRequest]) -> PassThrough:
         return PassThrough(json_reader(read_request, reader, max_body=max_body), heartbeat=heartbeat)
@@ -97,8 +98,8 @@ def build(
         "batchEmbedContents": EmbedContent(reader, max_body=max_body, batch=True),
     }
     rerank = passing(api_rerank.read_request)
-    create = CreateResponse(reader, background, max_body=max_body, heartbeat=heartbeat)
-    stored = StoredResponses(background)
+    create = CreateResponse(reader, background, reads, max_body=max_body, heartbeat=heartbeat)
+    stored = StoredResponses(background, reads)
     models = Models({"openai": openai_models, "anthropic": anthropic_models, "gemini": gemini_models})
     return [
         Route("/v1/chat/completions", generating(CHAT), methods=["POST"]),
@@ -117,8 +118,10 @@ def build(
         Route("/v1/messages", generating(AnthropicDialect()), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/responses", create, methods=["POST"]),
-        Route("/v1/responses/input_tokens", CountInputTokens(reader, max_body=max_body), methods=["POST"]),
-        Route("/v1/responses/compact", Compact(reader, max_body=max_body), methods=["POST"]),
+        Route(
+            "/v1/responses/input_tokens", CountInputTokens(reader, reads, max_body=max_body), methods=["POST"]
+        ),
+        Route("/v1/responses/compact", Compact(reader, reads, max_body=max_body), methods=["POST"]),
         Route("/v1/responses/{response_id}", stored.one, methods=["GET", "DELETE"]),
         Route("/v1/responses/{response_id}/cancel", stored.cancel, methods=["POST"]),
         Route("/v1/responses/{response_id}/input_items", stored.input_items),

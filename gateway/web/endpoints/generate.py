@@ -28,6 +28,7 @@ from gateway.web.body import ClientDisconnected, WhileConnected, read_body
 from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext, route_of
 from gateway.web.event_stream import EVENTS, EventStream
+from gateway.web.heavy_reads import HeavyReads, Reading
 from gateway.web.responses import Headers, send_body
 from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
 from gateway.wire.json_body import with_model
@@ -47,15 +48,19 @@ _HEEDED = _TRACE | _PROVIDER | {b"cache-control", b"x-tollgate-deadline", b"user
 class Generate:
     """The ASGI endpoint of one dialect."""
 
-    def __init__(self, dialect: Dialect, reader: BodyParser, *, max_body: int, heartbeat: float) -> None:
+    def __init__(
+        self, dialect: Dialect, reader: BodyParser, reads: HeavyReads, *, max_body: int, heartbeat: float
+    ) -> None:
         """``heartbeat`` is the longest silence, in seconds, of a stream; 0 is without bound."""
         self._dialect = dialect
         self._reader = reader
+        self._reads = reads
         self._max_body = max_body
         self._heartbeat = heartbeat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
+        reading: Reading | None = None
         try:
             data = await read_body(scope, receive, self._max_body)
             limits, owner = context.runtime.policy.limits, context.caller().tenant
@@ -66,7 +71,9 @@ class Generate:
                 return
             request = await self._reader.read(self._dialect.read_request, data, limits, owner)
             if b'"file_id"' in data and request.native is None:
-                request = await attach(request, context.runtime.files, owner, most_bytes=self._max_body)
+                reading = self._reads.of(owner)
+                files = context.runtime.files
+                request = await attach(request, files, owner, reading, most_bytes=self._max_body)
             call = make_call(context, request, scope)
             if request.stream:
                 call.splice = Splice()
@@ -85,6 +92,9 @@ class Generate:
                 raise
         except ClientDisconnected:
             return
+        finally:
+            if reading is not None:
+                reading.release()
         if context.line is None:
             context.runtime.rendered.keep(self._dialect, call, data)
 

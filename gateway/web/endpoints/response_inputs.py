@@ -16,6 +16,7 @@ from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall
 from gateway.web.endpoints.count_tokens import count
 from gateway.web.endpoints.generate import make_call, reply_headers
+from gateway.web.heavy_reads import HeavyReads, Reading
 from gateway.web.responses import send_body
 from gateway.wire.responses import compaction
 from gateway.wire.responses.body_to_request import ResponseRequest, read_count_request
@@ -26,19 +27,20 @@ Read = Callable[[bytes, RequestLimits], ResponseRequest]
 class _OfConversation:
     """An ASGI endpoint that reads a conversation."""
 
-    def __init__(self, reader: BodyParser, *, max_body: int) -> None:
+    def __init__(self, reader: BodyParser, reads: HeavyReads, *, max_body: int) -> None:
         self._reader = reader
+        self._reads = reads
         self._max_body = max_body
 
     async def _read(
-        self, read: Read, context: RequestContext, scope: Scope, receive: Receive
+        self, read: Read, context: RequestContext, scope: Scope, receive: Receive, reading: Reading
     ) -> tuple[ResponseRequest, Conversation]:
         data = await read_body(scope, receive, self._max_body)
         limits, owner = context.runtime.policy.limits, context.caller().tenant
         asked = await self._reader.read(read, data, limits, owner)
         return await recall(
             context.runtime.responses,
-            *(owner, asked),
+            *(owner, asked, reading),
             most_items=limits.messages,
             most_bytes=self._max_body,
         )
@@ -49,12 +51,15 @@ class CountInputTokens(_OfConversation):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
+        reading = self._reads.of(context.caller().tenant)
         try:
-            asked, before = await self._read(read_count_request, context, scope, receive)
+            asked, before = await self._read(read_count_request, context, scope, receive, reading)
             async with WhileConnected(scope, receive):
                 tokens, headers = await count(context, asked.chat(before.items), scope)
         except ClientDisconnected:
             return
+        finally:
+            reading.release()
         body = {"object": "response.input_tokens", "input_tokens": tokens["input_tokens"]}
         await send_body(send, orjson.dumps(body), headers=headers)
 
@@ -64,8 +69,9 @@ class Compact(_OfConversation):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
+        reading = self._reads.of(context.caller().tenant)
         try:
-            asked, before = await self._read(compaction.read_request, context, scope, receive)
+            asked, before = await self._read(compaction.read_request, context, scope, receive, reading)
             question = compaction.as_question(asked, before.items)
             call = make_call(context, question.chat(), scope)
             summary = compaction.CompactionWriter(call, [*before.items, *asked.items])
@@ -79,4 +85,6 @@ class Compact(_OfConversation):
                 raise
         except ClientDisconnected:
             return
+        finally:
+            reading.release()
         await send_body(send, body, headers=reply_headers(call))

@@ -20,6 +20,7 @@ from gateway.web.body_parser import BodyParser
 from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall, store_down
 from gateway.web.endpoints.generate import make_call, write_stream, write_whole
+from gateway.web.heavy_reads import HeavyReads, Reading
 from gateway.web.responses import send_body
 from gateway.wire.obfuscation import ObfuscatedEvents
 from gateway.wire.responses.body_to_request import ResponseRequest, read_request
@@ -40,33 +41,42 @@ class CreateResponse:
     """The ASGI endpoint."""
 
     def __init__(
-        self, reader: BodyParser, background: BackgroundRequests, *, max_body: int, heartbeat: float
+        self,
+        reader: BodyParser,
+        background: BackgroundRequests,
+        reads: HeavyReads,
+        *,
+        max_body: int,
+        heartbeat: float,
     ) -> None:
         """``heartbeat`` is the longest silence, in seconds, of a stream; 0 is without bound."""
         self._reader = reader
         self._background = background
+        self._reads = reads
         self._max_body = max_body
         self._heartbeat = heartbeat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
+        reading = self._reads.of(context.caller().tenant)
         try:
             data = await read_body(scope, receive, self._max_body)
             limits, owner = context.runtime.policy.limits, context.caller().tenant
             asked = await self._reader.read(read_request, data, limits, owner)
             store = context.runtime.responses
             asked, before = await recall(
-                store, owner, asked, most_items=limits.messages, most_bytes=self._max_body
+                store, owner, asked, reading, most_items=limits.messages, most_bytes=self._max_body
             )
             files = context.runtime.files
-            request = await attach(asked.chat(before.items), files, owner, most_bytes=self._max_body)
+            request = await attach(asked.chat(before.items), files, owner, reading, most_bytes=self._max_body)
             call = make_call(context, request, scope)
             if asked.left_out:
                 call.reply_headers[LEFT_OUT] = ", ".join(asked.left_out)
                 call.receipt.note("tools", left_out=asked.left_out)
             answer = _Answer(call, asked, before, store if asked.store else None)
             if asked.background:
-                await self._begin(context, answer, send)
+                await self._begin(context, answer, send, reading)
+                reading = self._reads.of(owner)  # the other goes on
                 return
             try:
                 async with (
@@ -88,12 +98,14 @@ class CreateResponse:
                 raise
         except ClientDisconnected:
             return
+        finally:
+            reading.release()
 
-    async def _begin(self, context: RequestContext, answer: _Answer, send: Send) -> None:
+    async def _begin(self, context: RequestContext, answer: _Answer, send: Send, reading: Reading) -> None:
         """Start it, and say so."""
         queued = answer.events.fields.begun("queued")
         await answer.keep_or_fail(queued)
-        work = BackgroundAnswer(context, answer, self._background).run()
+        work = BackgroundAnswer(context, answer, self._background).run(reading)
         self._background.start(context.caller().tenant, answer.events.fields.id, work)
         await send_body(send, orjson.dumps(queued))
 
@@ -152,7 +164,14 @@ class BackgroundAnswer:
         self._answer = answer
         self._background = background
 
-    async def run(self) -> None:
+    async def run(self, reading: Reading) -> None:
+        """``reading`` ends with it."""
+        try:
+            await self._run()
+        finally:
+            reading.release()
+
+    async def _run(self) -> None:
         answer, runtime = self._answer, self._context.runtime
         fields, tenant = answer.events.fields, answer.call.principal.tenant
         watching = asyncio.create_task(self._watch(asyncio.current_task()))

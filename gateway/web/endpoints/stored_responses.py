@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime.background_requests import BackgroundRequests
-from gateway.stores.responses import ResponseStore, StoredResponse
+from gateway.stores.responses import KeptResponse, Piece, ResponseStore
 from gateway.stores.store import StoreDown
 from gateway.web.context import RequestContext
-from gateway.web.conversation import UNFINISHED, all_items, store_down
+from gateway.web.conversation import UNFINISHED, all_pieces, store_down
+from gateway.web.counted import counted
+from gateway.web.heavy_reads import SMALL, HeavyReads
 from gateway.wire.responses import ids
-from gateway.wire.responses.input_items import write_page
+from gateway.wire.responses.input_items import page_of
+
+NAME = "responses"
+"""Of these requests in refusals, where others have a model."""
 
 
 class StoredResponses:
     """Anyone else's are as if they did not exist. All raise ``NotFound``, and ``UpstreamUnavailable``."""
 
-    def __init__(self, background: BackgroundRequests) -> None:
+    def __init__(self, background: BackgroundRequests, reads: HeavyReads) -> None:
         self._background = background
+        self._reads = reads
 
     async def one(self, request: Request) -> Response:
         """GET and DELETE."""
@@ -34,15 +44,18 @@ class StoredResponses:
                 param="stream",
                 code="unsupported_parameter",
             )
-        _, record = await _found(request)
-        return JSONResponse(record.response)
+        store, kept = await _found(request)
+        async with AsyncExitStack() as held:
+            headers = await held.enter_async_context(self._reading(request, kept.answered))
+            content = kept.response(await _content(store, _tenant(request), kept))
+            return _Held(content, headers, held.pop_all())
 
     async def delete(self, request: Request) -> Response:
         """One that is being made in the background is stopped. What continues it cannot be continued any more."""
-        store, record = await _found(request)
-        tenant, name = _tenant(request), record.response["id"]
+        store, kept = await _found(request)
+        tenant, name = _tenant(request), kept.id
         try:
-            if record.response["status"] in UNFINISHED:
+            if kept.status in UNFINISHED:
                 await store.ask_to_cancel(tenant, name)
                 await self._background.cancel(tenant, name)
             await store.delete(tenant, name)
@@ -52,50 +65,110 @@ class StoredResponses:
 
     async def cancel(self, request: Request) -> Response:
         """One that has ended is left as it is. Raises ``BadRequest`` for one that is not in the background."""
-        store, record = await _found(request)
-        tenant, name = _tenant(request), record.response["id"]
-        if not record.response["background"]:
+        store, kept = await _found(request)
+        tenant, name = _tenant(request), kept.id
+        if not kept.background:
             raise BadRequest(
                 "Only a response in the background can be cancelled. To stop another, close its connection.",
                 code="not_in_background",
             )
-        if record.response["status"] not in UNFINISHED:
-            return JSONResponse(record.response)
-        try:
-            await store.ask_to_cancel(tenant, name)
-            await self._background.cancel(tenant, name)
-            record = await store.find(tenant, name) or record
-            if record.response["status"] in UNFINISHED:
-                # Another worker makes it, and will notice; or none does, as the one that did was killed.
-                record = replace(record, response={**record.response, "status": "cancelled"})
-                await store.put(tenant, record)
-        except StoreDown as error:
-            raise store_down(error) from error
-        return JSONResponse(record.response)
+        async with AsyncExitStack() as held:
+            headers = await held.enter_async_context(self._reading(request, kept.own))
+            try:
+                if kept.status in UNFINISHED:
+                    await store.ask_to_cancel(tenant, name)
+                    await self._background.cancel(tenant, name)
+                    kept = await store.find(tenant, name) or kept
+                if kept.status in UNFINISHED and (record := await store.record(tenant, kept)) is not None:
+                    # Another worker makes it, and will notice; or none does, as the one that did was killed.
+                    await store.put(
+                        tenant, replace(record, response={**record.response, "status": "cancelled"})
+                    )
+                    kept = await store.find(tenant, name) or kept
+            except StoreDown as error:
+                raise store_down(error) from error
+            content = kept.response(await _content(store, tenant, kept))
+            return _Held(content, headers, held.pop_all())
 
     async def input_items(self, request: Request) -> Response:
-        store, record = await _found(request)
+        store, kept = await _found(request)
+        tenant = _tenant(request)
         try:
-            items = await all_items(store, _tenant(request), record)
+            pieces = await all_pieces(store, tenant, kept)
         except StoreDown as error:
             raise store_down(error) from error
-        return JSONResponse(write_page(items, request.query_params))
+        page = page_of([_Listed(piece.id, one, piece) for one, piece in pieces], request.query_params)
+        records = {item.of.id: item.of for item in page.items}
+        async with AsyncExitStack() as held:
+            reading = self._reading(request, sum(one.own for one in records.values()))
+            headers = await held.enter_async_context(reading)
+            contents = {name: await _content(store, tenant, one) for name, one in records.items()}
+            cut = [contents[item.of.id][item.piece.start : item.piece.end] for item in page.items]
+            return _Held(page.write(cut), headers, held.pop_all())
+
+    @asynccontextmanager
+    async def _reading(self, request: Request, size: int) -> AsyncIterator[Mapping[str, str]]:
+        """Of so many bytes. What is no trifle counts as a request; its headers are for the answer."""
+        if size <= SMALL:
+            yield {}
+            return
+        async with counted(request.scope, NAME) as headers:
+            reading = self._reads.of(_tenant(request))
+            try:
+                await reading.add(size)
+                yield {name.decode(): value.decode() for name, value in headers}
+            finally:
+                reading.release()
+
+
+class _Listed(NamedTuple):
+    id: str
+    of: KeptResponse
+    piece: Piece
+
+
+class _Held(Response):
+    """JSON; what it took is given back once it is sent."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: bytes, headers: Mapping[str, str], held: AsyncExitStack) -> None:
+        super().__init__(content, headers=headers)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            await super().__call__(scope, receive, send)
+
+
+async def _content(store: ResponseStore, tenant: str, kept: KeptResponse) -> bytes:
+    try:
+        content = await store.content(tenant, kept)
+    except StoreDown as error:
+        raise store_down(error) from error
+    if content is None:
+        raise _not_found(kept.id)
+    return content
 
 
 def _tenant(request: Request) -> str:
     return RequestContext.of(request.scope).caller().tenant
 
 
-async def _found(request: Request) -> tuple[ResponseStore, StoredResponse]:
+async def _found(request: Request) -> tuple[ResponseStore, KeptResponse]:
     wanted, store = request.path_params["response_id"], RequestContext.of(request.scope).runtime.responses
     try:
         known = store is not None and ids.is_response_id(wanted)
-        record = await store.find(_tenant(request), wanted) if store is not None and known else None
+        kept = await store.find(_tenant(request), wanted) if store is not None and known else None
     except StoreDown as error:
         raise store_down(error) from error
-    if store is None or record is None:
-        raise NotFound(
-            f"Response with id '{wanted[:80]}' not found. It was not stored, was deleted, or is older than responses "
-            "are kept."
-        )
-    return store, record
+    if store is None or kept is None:
+        raise _not_found(wanted)
+    return store, kept
+
+
+def _not_found(wanted: str) -> NotFound:
+    return NotFound(
+        f"Response with id '{wanted[:80]}' not found. It was not stored, was deleted, or is older than responses "
+        "are kept."
+    )

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import orjson
 
 from gateway.errors import BadRequest
-from gateway.types import Json
-from gateway.wire.responses.items import Item
 
 PAGE, LARGEST_PAGE = 20, 100
 
 
-def write_page(items: Sequence[Item], query: Mapping[str, str]) -> dict[str, Json]:
+class Listed(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+T = TypeVar("T", bound=Listed)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: Sequence[T]
+    more: bool
+
+    def write(self, items: Sequence[bytes]) -> bytes:
+        """``items`` are these, as JSON."""
+        ends = [self.items[at].id if self.items else None for at in (0, -1)]
+        first, last = map(orjson.dumps, ends)
+        return b'{"object":"list","data":[%b],"first_id":%b,"last_id":%b,"has_more":%b}' % (
+            *(b",".join(items), first, last),
+            b"true" if self.more else b"false",
+        )
+
+
+def page_of(items: Sequence[T], query: Mapping[str, str]) -> Page[T]:
     """``limit`` items after the one of id ``after``, the latest first unless ``order`` is ``asc``. Raises
     ``BadRequest``.
     """
@@ -20,18 +45,12 @@ def write_page(items: Sequence[Item], query: Mapping[str, str]) -> dict[str, Jso
         raise _invalid("order", "should be asc or desc")
     found = list(items) if order == "asc" else list(reversed(items))
     if (after := query.get("after")) is not None:
-        places = [i for i, item in enumerate(found) if item["id"] == after]
-        if not places:
+        place = next((i for i, item in enumerate(found) if item.id == after), None)
+        if place is None:
             raise _invalid("after", "should be the id of an item that was listed")
-        found = found[places[0] + 1 :]
-    page = found[: _limit(query.get("limit"))]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(page) < len(found),
-    }
+        found = found[place + 1 :]
+    limit = _limit(query.get("limit"))
+    return Page(found[:limit], len(found) > limit)
 
 
 def _limit(text: str | None) -> int:
