@@ -46,7 +46,7 @@ def _leaves(slot: int) -> int:
 class _Counter:
     """The count of one limit."""
 
-    __slots__ = ("count", "newest", "pending", "period", "slots")
+    __slots__ = ("count", "newest", "pending", "period", "slots", "told")
 
     def __init__(self) -> None:
         self.period = -1
@@ -55,6 +55,8 @@ class _Counter:
         """All that counts: usage, and reservations of requests in flight."""
         self.pending = 0
         """The latter; a count of requests is final, and never pending."""
+        self.told = 0
+        """What the ledger had of it, which other processes count, too."""
         self.slots: dict[int, int] = {}
         self.newest = -1
         """The newest slot with a count."""
@@ -67,7 +69,7 @@ class _Counter:
                 self._slide(slot - SLOTS)
         elif window != "now" and self.period != (period := today.day if window == "day" else today.month):
             # A new day or month starts from zero.
-            self.period, self.count, self.pending = period, 0, 0
+            self.period, self.count, self.pending, self.told = period, 0, 0, 0
 
     def resets(self, window: Window, today: _Moment, at: int) -> int:
         """Milliseconds until none of it counts any more, if nothing is added."""
@@ -311,6 +313,12 @@ class MemoryCounters:
         now = int(self._clock() * 1000)
         counter.move_to(window, now // SLOT_MS, self._on(now))
         counter.count = max(counter.count, used + counter.pending)
+        counter.told = used
+
+    def told(self, key: str) -> int:
+        """What ``remember`` was last given of a limit in this day or month."""
+        counter = self._counters.get(key)
+        return 0 if counter is None else counter.told
 
     async def aclose(self) -> None:
         return None

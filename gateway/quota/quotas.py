@@ -141,6 +141,10 @@ class Quotas:
         self._counters.settle(name, limits, nothing)
         return list(zip(limits.each, decision.used, decision.reset, strict=False))
 
+    def told(self, limit: Limit) -> int:
+        """Of what counts in memory against a limit: what the ledger had, which is in each worker's count."""
+        return self._memory.told(limit.key)
+
     def settle(self, reservation: Reservation, *, tokens: int, nanodollars: int) -> None:
         """Once the request has ended, however it did. Does not wait; repeating it changes nothing."""
         self._duration += 0.1 * (time.monotonic() - reservation.since - self._duration)

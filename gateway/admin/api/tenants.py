@@ -101,14 +101,23 @@ _NOTHING = {"cost_nanodollars": 0, "requests": 0}
 async def limits_used(site: Site, asked: Mapping[str, Any]) -> dict[str, Any]:
     """What counts against the limits of tenants by this worker's counters, for the others.
 
-    Counters in memory are each worker's own and are added up; those in Redis are the same for all.
+    Counters in memory are each worker's own and are added up, but for what each has from the ledger; those in Redis are
+    the same for all.
     """
     runtime = site.current()
     found = {}
     for name in asked.get("tenants", ()):
         principal = Principal("", str(name), tier=_tier(runtime.policy, str(name)))
         found[name] = [
-            [limit.scope, limit.quantity, limit.window, limit.maximum, used, resets]
+            [
+                limit.scope,
+                limit.quantity,
+                limit.window,
+                limit.maximum,
+                used,
+                resets,
+                runtime.quotas.told(limit),
+            ]
             for limit, used, resets in await runtime.quotas.used(runtime.policy, principal)
         ]
     return {"shared": runtime.policy.store != "memory", "limits": found}
@@ -119,14 +128,18 @@ async def _used(site: Site, names: list[str]) -> dict[str, list[LimitState]]:
     if answers and answers[0].get("shared"):
         answers = answers[:1]
     sums: dict[tuple[str, str, str, str], list[float]] = {}
+    told: dict[tuple[str, str, str, str], float] = {}
     for answer in answers:
         for name, limits in answer.get("limits", {}).items():
-            for owner, quantity, window, maximum, used, resets in limits:
-                entry = sums.setdefault((name, owner, quantity, window), [maximum, 0.0, 0.0])
-                entry[1] += used
+            for owner, quantity, window, maximum, used, resets, of_ledger in limits:
+                one = (name, owner, quantity, window)
+                entry = sums.setdefault(one, [maximum, 0.0, 0.0])
+                entry[1] += max(0, used - of_ledger)
                 entry[2] = max(entry[2], resets)
+                told[one] = max(told.get(one, 0), of_ledger)
     found: dict[str, list[LimitState]] = {}
-    for (name, owner, quantity, window), (maximum, used, resets) in sums.items():
+    for (name, owner, quantity, window), (maximum, since, resets) in sums.items():
+        used = since + told[name, owner, quantity, window]
         unit = NANO if quantity == "dollars" else 1
         found.setdefault(name, []).append(
             LimitState(

@@ -143,3 +143,25 @@ def test_the_policys_history_tells_changes_and_no_secret_and_leads_back(served: 
         [first, second, generations, earlier, rolled, served.get("/audit"), served.get("/policy")]
     )
     assert SECRET.encode() not in told
+
+
+def test_what_each_worker_has_from_the_ledger_is_spent_once(served: Served) -> None:
+    """After a reload both count all that was spent until then."""
+
+    def spending() -> tuple[float, float]:
+        acme = next(one for one in served.get("/tenants")["tenants"] if one["name"] == "acme")
+        used = next((one["used"] for one in acme["limits"] if one["quantity"] == "dollars"), 0.0)
+        return used, acme["month_usd"]
+
+    changed = yaml.safe_load(served.file.read_text())
+    changed["prices"] = {"scripted/x": {"input": 1000.0, "output": 1000.0}}
+    changed["tenants"]["acme"]["budget"] = {"usd_per_month": 1000.0}
+    for reload in ("one", "two"):
+        changed["models"][reload] = changed["models"]["fake"]
+        served.file.write_text(yaml.safe_dump(changed))
+        until(lambda name=reload: all(name in served.get("/policy")["models"] for _ in range(TIMES)))
+        assert {served.chat("fake") for _ in range(TIMES)} == {200}
+        time.sleep(0.5)  # the ledger's rows are written by another thread
+        used, of_month = spending()
+        assert of_month > 0
+        assert used == pytest.approx(of_month)
