@@ -14,6 +14,8 @@ from gateway.wire.apis.images import ImageBody
 from gateway.wire.apis.rerank import RerankBody
 from gateway.wire.apis.speech import SpeechBody
 from gateway.wire.apis.tokens import DetokenizeBody, TokenizeBody
+from gateway.wire.gemini.body_to_request import CountTokensBody, GenerateContentBody
+from gateway.wire.gemini.embeddings import BatchEmbedContentsBody, EmbedContentBody
 from gateway.wire.openai.chat import ChatBody
 from gateway.wire.openai.completions import CompletionBody
 from gateway.wire.openai.embeddings import EmbeddingsBody
@@ -22,6 +24,7 @@ from gateway.wire.openai.moderations import ModerationsBody
 from gateway.wire.responses.body import CountBody as ResponsesCountBody
 from gateway.wire.responses.body import CreateBody, InputBody
 
+_GOOGLE = "/v1beta/models/{model:path}"
 _MODEL = (400, 404, 413, 415, 429, 502, 503, 504)
 """What asking a model may end in, besides what every path may."""
 
@@ -36,11 +39,26 @@ class Receipt(BaseModel):
     stages: dict[str, dict[str, Any]]
 
 
+class AltQuery(BaseModel):
+    alt: str | None = None
+    """``sse`` for events; a JSON array otherwise."""
+
+
 class State(BaseModel):
     """``backends``, ``models`` and what is waited for are the operator's to see."""
 
     model_config = ConfigDict(extra="allow")
     status: str
+
+
+def _google(method: str, summary: str, body: type[BaseModel], *, streams: bool = False) -> Operation:
+    return Operation(
+        *("POST", f"{_GOOGLE}:{method}", f"google{method[0].upper()}{method[1:]}", summary, "models"),
+        answers={JSON: None, EVENTS: None} if streams else {JSON: None},
+        query=AltQuery if streams else None,
+        body=body,
+        errors=_MODEL,
+    )
 
 
 OPERATIONS = (
@@ -195,6 +213,13 @@ OPERATIONS = (
         *("POST", "/v1/batches/{batch_id}/cancel", "cancelBatch", "End it with what is done", "batches"),
         errors=(404, 409, 429),
     ),
+    _google("generateContent", "Answer a conversation, as Google does", GenerateContentBody),
+    _google("streamGenerateContent", "The same as a stream", GenerateContentBody, streams=True),
+    _google("countTokens", "How many tokens contents have", CountTokensBody),
+    _google("embedContent", "The vector of a text, as Google has it", EmbedContentBody),
+    _google("batchEmbedContents", "Those of several", BatchEmbedContentsBody),
+    Operation("GET", "/v1beta/models", "listGoogleModels", "The models, as Google lists them", "models"),
+    Operation("GET", _GOOGLE, "retrieveGoogleModel", "One of them", "models", errors=(404,)),
     Operation("GET", "/v1/models", "listModels", "The models that the key may use", "models"),
     Operation("GET", "/v1/models/{model:path}", "retrieveModel", "One of them", "models", errors=(404,)),
     Operation(

@@ -356,3 +356,29 @@ async def test_a_stream_waits_with_empty_lines(upstream: FakeUpstream, tmp_path:
         for method in ("streamGenerateContent?alt=sse", "streamGenerateContent"):
             answer = await post(gateway, method)
             assert answer.text.startswith("\n") and ":" not in answer.text.split("{")[0].replace("data:", "")
+
+
+async def test_a_budget_holds_what_is_asked(upstream: FakeUpstream, tmp_path: Path) -> None:
+    """What may cost more than its tokens is refused by name; a picture counts as one, and not by its characters."""
+    tenants = {"acme": {"budget": {"usd_per_day": 0.1}}}
+    prices = {"gemini-2.5-pro": {"input": 1.25, "output": 10.0}}
+    async with serving(
+        tmp_path / "policies", a_policy_of(upstream, tenants=tenants, prices=prices)
+    ) as gateway:
+        upstream.scripts = [
+            reply({"candidates": [{"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}]})
+        ]
+        for more, param in (
+            ({"tools": [{"googleSearch": {}}]}, "tools[0].googleSearch"),
+            ({"cachedContent": "cachedContents/1"}, "cachedContent"),
+            ({"generationConfig": {"responseModalities": ["IMAGE"]}}, "responseModalities"),
+        ):
+            refused = await post(gateway, "generateContent", {**ASK, **more}, "g")
+            violation = refused.json()["error"]["details"][1]["fieldViolations"][0]
+            assert (refused.status_code, violation["field"]) == (400, param)
+        assert not upstream.requests
+        picture = {"inlineData": {"mimeType": "image/png", "data": "A" * 400_000}}
+        asked = {"contents": [{"parts": [picture]}], "generationConfig": {"maxOutputTokens": 100}}
+        answer = await post(gateway, "generateContent", asked, "g")
+        assert answer.status_code == 200, answer.text
+        assert upstream.requests[-1].json() == asked
