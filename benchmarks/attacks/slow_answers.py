@@ -29,7 +29,7 @@ class Thinking(FakeUpstream):
         if "riddle" in text:
             return stream(THINKS, *answer_events("Hm")[:-3], Action.HANG)
         if "book" in text:
-            return stream(THINKS, *answer_events(*["x" * 2**14] * 600)[:-3], Action.HANG)
+            return stream(THINKS, *answer_events(*["x" * 2**18] * 40)[:-3], Action.HANG)
         if asked.get("stream"):
             return stream(0.005, *answer_events("Hello"))
         return (0.005, *reply(completion()))
