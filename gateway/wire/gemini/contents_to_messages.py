@@ -151,7 +151,9 @@ class MessagesBuilder:
             return waiting.pop(0)[1]
         return id or f"call_{len(self.messages)}"
 
-    def _part(self, part: Mapping[str, Json], where: str) -> Parts:
+    def _part(self, part: Json, where: str) -> Parts:
+        if not isinstance(part, Mapping):
+            raise invalid(where, "should be a part")
         if (text := part.get("text")) is not None:
             if not isinstance(text, str):
                 raise invalid(f"{where}.text", "should be a string")

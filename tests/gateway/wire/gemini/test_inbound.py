@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
+from gateway.guards.actions.request_texts import RequestTexts
 from gateway.policy.schema.limits import RequestLimits
 from gateway.types import ChatRequest
 from gateway.wire.gemini import body_to_request, generation_config
@@ -280,3 +282,58 @@ def test_what_is_sent_to_google_reads_back(messages: list[dict[str, Any]]) -> No
 
 def test_the_fields_that_are_checked_are_those_of_the_api() -> None:
     assert {"contents", "systemInstruction", "tools"} <= GenerateContentBody.model_fields.keys()
+
+
+FULL: dict[str, Any] = {
+    "systemInstruction": {"parts": [{"text": "S"}]},
+    "contents": [
+        {
+            "role": "user",
+            "parts": [{"text": "Hi"}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}}],
+        },
+        {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"a": 1}, "id": "1"}}]},
+        {
+            "role": "user",
+            "parts": [
+                {
+                    "functionResponse": {
+                        "name": "f",
+                        "id": "1",
+                        "response": {"a": 1},
+                        "parts": [{"text": "a"}],
+                    }
+                },
+                {"fileData": {"fileUri": "https://example.com/a.png", "mimeType": "image/png"}},
+            ],
+        },
+    ],
+    "tools": [{"functionDeclarations": [{"name": "f", "description": "d", "parameters": SCHEMA}]}],
+    "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
+    "generationConfig": {**CONFIG, "responseMimeType": "application/json"},
+    "safetySettings": [{"category": "a", "threshold": "b"}],
+}
+JUNK = st.sampled_from([None, 0, -1, 1.5, True, "", "x", [], [None], [[]], {}, {"a": None}, {"parts": [1]}])
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(one for key, below in inner for one in paths(below, (*path, key)))]
+
+
+@settings(max_examples=examples(400))
+@given(st.sampled_from(paths(FULL)[1:]), JUNK)
+def test_nothing_but_a_bad_request_comes_of_junk(path: tuple[Any, ...], junk: Any) -> None:
+    body = orjson.loads(orjson.dumps(FULL))
+    *above, last = path
+    holder = body
+    for step in above:
+        holder = holder[step]
+    holder[last] = junk
+    for reader in (body_to_request.read_request, body_to_request.read_count_request):
+        try:
+            request = reader(orjson.dumps(body), model="m")
+            for _ in RequestTexts.of(request).texts:
+                pass
+            messages_of(request)
+        except BadRequest:
+            pass
