@@ -312,7 +312,9 @@ FULL: dict[str, Any] = {
     "generationConfig": {**CONFIG, "responseMimeType": "application/json"},
     "safetySettings": [{"category": "a", "threshold": "b"}],
 }
-JUNK = st.sampled_from([None, 0, -1, 1.5, True, "", "x", [], [None], [[]], {}, {"a": None}, {"parts": [1]}])
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    [None, 0, -1, 1.5, True, "", "x", [], [None], [[]], {}, {"a": None}, {"parts": [1]}]
+)
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
