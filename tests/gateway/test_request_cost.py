@@ -37,23 +37,24 @@ class Cost:
         return cls(counts["bytecodes"], counts["calls"])
 
 
-SLACK = 1.03
+SLACK = 1.04
 """What two runs may differ by: what happens to fall due beside a request."""
-CHEAPER = 1.10
+CHEAPER = 1.25
 """From this on a gain is to be entered, or the next change could spend it unnoticed."""
 ALONE = 0.004
 """Seconds between chunks, so that each is read by itself."""
 
 COSTS = {
-    "where the policy asks for nothing": Cost(15_985, 650),
-    "four limits": Cost(18_757, 716),
-    "all that needs no model": Cost(40_213, 1_520),
-    "an exact hit": Cost(5_449, 229),
-    "refused for its rate": Cost(8_322, 318),
-    "refused for its key": Cost(3_085, 136),
-    "a chunk that comes alone": Cost(882, 26),
-    "a chunk that comes alone, with a PII guard": Cost(2_861, 109),
+    "where the policy asks for nothing": Cost(16_000, 655),
+    "four limits": Cost(18_850, 720),
+    "all that needs no model": Cost(40_300, 1_535),
+    "an exact hit": Cost(5_550, 235),
+    "refused for its rate": Cost(8_900, 345),
+    "refused for its key": Cost(3_100, 136),
+    "a chunk that comes alone": Cost(890, 27),
+    "a chunk that comes alone, with a PII guard": Cost(2_870, 110),
 }
+"""The most of several runs."""
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer "
 BODY = {"model": "m", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
 MANY = 10**9
