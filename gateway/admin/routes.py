@@ -40,4 +40,7 @@ def handlers(site: Site, state: WorkerState) -> dict[str, Handler]:
     async def own_limits(asked: Mapping[str, Any]) -> dict[str, Any]:
         return await tenants.limits_used(site, asked)
 
-    return {"snapshot": own_snapshot, "limits": own_limits}
+    async def own_key(asked: Mapping[str, Any]) -> dict[str, Any]:
+        return await keys.key_version(site, asked)
+
+    return {"snapshot": own_snapshot, "limits": own_limits, "key": own_key}

@@ -50,6 +50,7 @@ class Changes:
         self._kinds: Mapping[str, tuple[str, Callable[[Request], Result]]] = {
             "create": ("key.create", self._create),
             "rotate": ("key.rotate", self._rotate),
+            "change_key": ("key.change", self._change_key),
             "revoke": ("key.revoke", self._revoke),
             "drain": ("backend.drain", lambda request: self._drain(request, drained=True)),
             "undrain": ("backend.undrain", lambda request: self._drain(request, drained=False)),
@@ -90,6 +91,15 @@ class Changes:
         sha256 = str(request["sha256"])
         file = self._keys.rotate(str(request["id"]), sha256, until)
         return {"file": str(file), "sha256": sha256, "until": until.isoformat(timespec="seconds")}
+
+    def _change_key(self, request: Request) -> Result:
+        wanted = request.get("version")
+        changed = self._keys.change(str(request["id"]), dict(request["fields"]), wanted)
+        return {
+            "file": str(changed.file),
+            "version": changed.version,
+            "fingerprint": self._loaded().fingerprint,
+        }
 
     def _revoke(self, request: Request) -> Result:
         done = self._keys.revoke(str(request["id"]))
@@ -201,6 +211,7 @@ def _target(request: Request) -> str:
 _NEEDED = {
     "create": {"entry"},
     "rotate": {"id", "sha256", "overlap"},
+    "change_key": {"id", "fields"},
     "revoke": {"id"},
     "drain": {"backend"},
     "undrain": {"backend"},

@@ -104,7 +104,7 @@ class ControlSocket:
                 result |= await self._confirmed(result["sha256"], accepted=False)
             case "drain" | "undrain":
                 result |= await self._drained(request["backend"], drained=request["do"] == "drain")
-            case "roll_back" | "flush":
+            case "roll_back" | "flush" | "change_key":
                 result |= await self._in_force(result["fingerprint"])
         return result
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from gateway.databases.database import Database, Reader
 
 SCAN = 50_000
 """Requests that one search looks at, at most: a fifth of a second's work."""
+Outcome = Literal["answered", "cached", "failed", "limited", "refused", "left"]
+"""``failed`` is what the objectives of docs/operations.md call so, ``limited`` a 429, ``refused`` any other 4xx."""
+CACHED = "(status < 400 AND attempts = 0 AND answered_model IS NOT NULL)"
+"""A cache answered: no model was asked, or another request asked it."""
 _NEWEST = "ORDER BY created DESC, request_id DESC"
 _COLUMNS = (
     *(
@@ -41,6 +45,7 @@ class RequestFilter:
     status: int | None = None
     error: str | None = None
     failed: bool | None = None
+    outcome: Outcome | None = None
     min_seconds: float | None = None
 
     def conditions(self) -> tuple[list[str], list[str], dict[str, Any]]:
@@ -63,7 +68,9 @@ _CONDITIONS = {
     "backend": "backend = :backend",
     "status": "status = :status",
     "error": "error = :error",
-    "failed": "(status >= 400) = :failed",
+    "failed": "(status >= 500) = :failed",
+    "outcome": f"CASE WHEN status >= 500 THEN 'failed' WHEN status = 429 THEN 'limited' WHEN status = 499 THEN 'left' "
+    f"WHEN status >= 400 THEN 'refused' WHEN {CACHED} THEN 'cached' ELSE 'answered' END = :outcome",
     "min_seconds": "seconds >= :min_seconds",
 }
 

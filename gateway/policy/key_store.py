@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from gateway.policy.key_table import ISSUED_TABLE, KeyTableReader, append
 from gateway.policy.names import aliases_of, is_pattern
 from gateway.policy.operations import OPERATIONS
 from gateway.policy.problems import Location, PolicyError, suggestion
-from gateway.policy.schema.access import DEFAULT_TIER
+from gateway.policy.schema.access import DEFAULT_TIER, Key
 from gateway.policy.yaml_tree import Map, Scalar, Sequence
 from gateway.private import private_folder
 
@@ -61,6 +62,13 @@ class Revoked(NamedTuple):
     """How many keys remain."""
     problems: str
     """What is wrong with the policy otherwise; empty if nothing is."""
+
+
+class KeyChange(NamedTuple):
+    file: Path
+    """The file that was changed."""
+    version: str
+    """Of the key as it is now."""
 
 
 class KeyStore:
@@ -130,17 +138,30 @@ class KeyStore:
         """Give a key another hash, and accept the present one until then. Returns the file. Raises as ``add``."""
         with self._locked():
             folder = self.read_valid()
-            revoked = revoked_hashes(folder)
-            listed = [one for one in entries(folder) if one.text("sha256").lower() not in revoked]
-            entry = next((one for one in listed if one.text("id") == id), None)
-            if entry is None:
-                raise KeyStoreError(
-                    f"no key has the id '{id}'{suggestion(id, [one.text('id') for one in listed])}"
-                )
+            entry = _listed(folder, id)
             old = entry.text("sha256").lower()
             rest = {name: value for name, value in entry.content.items() if name not in _IDENTITY}
             previous = {"sha256": old, "until": until.isoformat(timespec="seconds")}
             return self._replace(entry, {"id": id, "sha256": sha256, **rest, "previous": previous})
+
+    def change(self, id: str, fields: Mapping[str, Any], version: str | None = None) -> KeyChange:
+        """Give a key other limits: what ``fields`` has in place of what it had; None takes it away.
+
+        ``version`` is that of the key (``version_of``) which the change was made for; another is refused. Raises as
+        ``add``.
+        """
+        with self._locked():
+            folder = self.read_valid()
+            entry = _listed(folder, id)
+            if version is not None and version != version_of(Key.model_validate(entry.content)):
+                raise KeyStoreError(f"{entry.location}: the key was changed meanwhile; look at it again")
+            new = {
+                name: value for name, value in {**entry.content, **fields}.items() if value not in (None, {})
+            }
+            changed = Key.model_validate(new)
+            _check_patterns(new.get("models", []), folder)
+            _check_tier(new.get("tier"), folder)
+            return KeyChange(self._replace(entry, new), version_of(changed))
 
     def _replace(self, entry: KeyEntry, new: dict[str, Any]) -> Path:
         file = entry.location.file
@@ -155,11 +176,17 @@ class KeyStore:
             if error.errno not in _NOT_WRITABLE:
                 raise
             raise KeyStoreError(
-                f"{entry.location}: the file cannot be written; make a second key, and revoke this one later"
+                f"{entry.location}: the file cannot be written; edit it there, or make a second key and revoke this"
             ) from None
         raise KeyStoreError(
-            f"{entry.location}: rotate this entry by hand; 'tollgate keys' only changes {FILE}"
+            f"{entry.location}: change this entry by hand; 'tollgate keys' only changes {FILE}"
         )
+
+    def can_change(self, entry: KeyEntry) -> bool:
+        """Whether ``rotate`` and ``change`` can write its file."""
+        file = entry.location.file
+        own = file == self._issued or file.name == FILE or is_table(file)
+        return own and os.access(file, os.W_OK) and (is_table(file) or os.access(file.parent, os.W_OK))
 
     def revoke_hashes(self, hashes: Iterable[str]) -> None:
         """Refuse these for good, wherever they stand. Raises ``KeyStoreError`` and ``OSError``."""
@@ -241,6 +268,21 @@ def entries(folder: Folder) -> Iterator[KeyEntry]:
 
 def _revoking(text: str, digest: str) -> str:
     return added(text, digest, "revoked_keys")
+
+
+def version_of(key: Key) -> str:
+    """The same in every process for as long as nothing of the key changes."""
+    return sha256(key.model_dump_json().encode()).hexdigest()[:16]
+
+
+def _listed(folder: Folder, id: str) -> KeyEntry:
+    """Raises ``KeyStoreError``."""
+    revoked = revoked_hashes(folder)
+    listed = [one for one in entries(folder) if one.text("sha256").lower() not in revoked]
+    entry = next((one for one in listed if one.text("id") == id), None)
+    if entry is None:
+        raise KeyStoreError(f"no key has the id '{id}'{suggestion(id, [one.text('id') for one in listed])}")
+    return entry
 
 
 def _locate(folder: Folder, id: str) -> Location | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -33,7 +33,7 @@ class Revocation(Frozen):
 
 
 class Superseded(Frozen):
-    """The entry with this hash is replaced by a later line, whose key it may be for a while longer."""
+    """Entries above with this hash are replaced by a later line, whose key it may be for a while longer, or still."""
 
     superseded: Annotated[str, AfterValidator(sha256_digits)]
 
@@ -48,14 +48,15 @@ class KeyTable:
     keys: tuple[Key, ...]
     """Without those that a later line revokes or supersedes."""
     revoked: frozenset[str]
-    superseded: frozenset[str]
+    superseded: Mapping[str, int]
+    """By hash, the number of the line that says so: entries below it count."""
     lines: tuple[Line | None, ...]
     """None for one that is empty or invalid."""
 
     def numbered(self) -> Iterator[tuple[int, Key]]:
         """``keys`` with the numbers of their lines, from 1."""
         for number, line in enumerate(self.lines, 1):
-            if isinstance(line, Key) and line.sha256 not in self.revoked | self.superseded:
+            if isinstance(line, Key) and _counts(line, number, self.revoked, self.superseded):
                 yield number, line
 
 
@@ -87,10 +88,18 @@ class KeyTableReader:
             lines.append(line)
         self._versions[file.path] = content, tuple(lines)
         revoked = frozenset(line.revoked for line in lines if type(line) is Revocation)
-        superseded = frozenset(line.superseded for line in lines if type(line) is Superseded)
-        gone = revoked | superseded
-        keys = tuple(line for line in lines if type(line) is Key and line.sha256 not in gone)
+        numbered = enumerate(lines, 1)
+        superseded = {line.superseded: number for number, line in numbered if type(line) is Superseded}
+        keys = tuple(
+            line
+            for number, line in enumerate(lines, 1)
+            if type(line) is Key and _counts(line, number, revoked, superseded)
+        )
         return KeyTable(file.path, keys, revoked, superseded, tuple(lines))
+
+
+def _counts(key: Key, number: int, revoked: frozenset[str], superseded: Mapping[str, int]) -> bool:
+    return key.sha256 not in revoked and number > superseded.get(key.sha256, 0)
 
 
 def check_tables(

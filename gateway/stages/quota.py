@@ -58,8 +58,9 @@ class QuotaRecorder:
         if line is not None and not line.is_final(error):
             self._again(bill_of(call.policy, call.upstream_usage))
             return
-        if self._reservation is not None:
-            quotas.settle(self._reservation, tokens=bill.tokens, nanodollars=bill.nanodollars)
+        reservation = self._reservation
+        if reservation is not None:
+            quotas.settle(reservation, tokens=bill.tokens, nanodollars=bill.nanodollars)
         if error is None and not bill.estimated and (answer := bill.answer) is not None:
             quotas.estimator.learn(call, answer.upstream.usage)
         facts: dict[str, Json] = {
@@ -68,6 +69,8 @@ class QuotaRecorder:
             "cost_usd": bill.nanodollars / NANO,
             "source": "cache" if call.cached else "estimated" if bill.estimated else "backend",
         }
+        if reservation is not None and reservation.limits.dollars is not None:
+            facts["reserved_usd"] = reservation.held.nanodollars / NANO
         if (answer := bill.answer) is not None:
             facts |= units_of(answer.upstream.usage)
         if bill.charges:

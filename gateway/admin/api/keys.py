@@ -1,9 +1,11 @@
-"""``/admin/api/keys``: list, create, rotate and revoke API keys. A key's text is in one answer, and kept nowhere."""
+"""``/admin/api/keys``: list, create, change, rotate, revoke keys. A key's text is in one answer, and kept nowhere."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
@@ -12,13 +14,16 @@ from pydantic import Field
 from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Request, Strict, Told
 from gateway.admin.site import Site
-from gateway.errors import Conflict, NotFound
+from gateway.control.client import TIMEOUT
+from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.identity.api_keys import hash_key, make_key
-from gateway.policy.key_store import KeyEntry, entries, revoked_hashes
+from gateway.policy.key_store import KeyEntry, entries, revoked_hashes, version_of
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import DEFAULT_TIER, Budget, Key, QuotaSettings, Scope
 from gateway.policy.schema.values import Day, Duration, Name, Network, Text
 from gateway.web.operation import Operation
+
+_LOOK_EVERY = 0.05
 
 
 class NewKey(Strict):
@@ -39,10 +44,33 @@ class Rotation(Strict):
     """For how long the key as it is now is still accepted."""
 
 
+class KeyChange(Strict):
+    """What is not given stays; null takes it away."""
+
+    version: str | None = None
+    """Of the key as it was read: where it was changed since, the change is refused (409)."""
+    tier: Name | None = None
+    models: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    expires: Day | None = None
+    allow_ips: tuple[Network, ...] | None = None
+    quotas: QuotaSettings | None = None
+    budget: Budget | None = None
+
+
+class ChangedKey(Told):
+    id: str
+    file: str
+    version: str
+    in_force: bool
+    """Every worker holds it to its new limits."""
+
+
 class ListedKey(Told):
     id: str
     tenant: str
     tier: str
+    own_tier: str | None = None
+    """Where it has another than its tenant."""
     models: list[str]
     scopes: list[str]
     expires: str | None = None
@@ -50,8 +78,12 @@ class ListedKey(Told):
     allow_ips: list[str]
     quotas: dict[str, Any]
     budget: dict[str, Any]
-    sha256: str
-    """The beginning of the key's hash."""
+    sha256: str | None = None
+    """The beginning of the key's hash; not for who signed in by an identity provider."""
+    version: str
+    """Of all that is said of it, for ``changeKey``."""
+    changeable: bool
+    """Its limits can be changed, and it can be rotated, here: it is in a file that the gateway may write."""
     rotated_until: str | None = None
     """The key before the last rotation is accepted until then."""
     where: str
@@ -88,7 +120,7 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
         revoked = revoked_hashes(folder)
         tenants = site.current().policy.tenants
         return [
-            _listed(one, {name: tenant.tier for name, tenant in tenants.items()})
+            _listed(one, {name: tenant.tier for name, tenant in tenants.items()}, site)
             for one in entries(folder)
             if one.text("sha256").lower() not in revoked
         ]
@@ -100,7 +132,10 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             raise Conflict(f"The policy's files are invalid: {error}") from None
 
     async def show(request: Request) -> Keys:
-        return Keys(keys=await all_keys())
+        keys = await all_keys()
+        if request.context.caller().key_id.startswith("oidc:"):
+            keys = [key.model_copy(update={"sha256": None}) for key in keys]
+        return Keys(keys=keys)
 
     async def create(request: Request) -> MadeKey:
         wanted = request.body(NewKey)
@@ -132,6 +167,19 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             in_force=result.get("confirmed", False),
             previous_until=result["until"],
         )
+
+    async def change(request: Request) -> ChangedKey:
+        key_id, wanted = await existing(request), request.body(KeyChange)
+        fields = wanted.model_dump(mode="json", exclude_unset=True, exclude={"version"})
+        if not fields:
+            raise BadRequest("Name what is to change.", code="invalid_value")
+        if wanted.expires is not None and wanted.expires <= datetime.now(UTC).date():
+            raise Conflict("'expires' is not in the future. To end a key now, revoke it.")
+        result = await site.change(
+            request.context, request.scope, do="change_key", id=key_id, fields=fields, version=wanted.version
+        )
+        in_force = result.get("confirmed", False) and await _in_all_workers(site, key_id, result["version"])
+        return ChangedKey(id=key_id, file=result["file"], version=result["version"], in_force=in_force)
 
     async def revoke(request: Request) -> RevokedKey:
         key_id = await existing(request)
@@ -174,6 +222,14 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
         ),
         (
             operation(
+                *("PATCH", "/keys/{id:path}", "changeKey", "Change a key's limits", ChangedKey),
+                body=KeyChange,
+                errors=(404, 409),
+            ),
+            change,
+        ),
+        (
+            operation(
                 *("DELETE", "/keys/{id:path}", "revokeKey", "Revoke a key", RevokedKey), errors=(404, 409)
             ),
             revoke,
@@ -181,13 +237,33 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
     ]
 
 
-def _listed(entry: KeyEntry, tiers: dict[str, str | None]) -> ListedKey:
+async def key_version(site: Site, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Which version of a key this worker holds its callers to, for the others (``gateway.control.peers``)."""
+    wanted = asked.get("id")
+    found = next((key for key in site.current().policy.keys if key.id == wanted), None)
+    return {"version": None if found is None else version_of(found)}
+
+
+async def _in_all_workers(site: Site, key_id: str, version: str) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(TIMEOUT):
+            asked = {"do": "key", "id": key_id}
+            while True:
+                own = await key_version(site, asked)
+                if {one.get("version") for one in (own, *await site.peers.ask_others(asked))} == {version}:
+                    return True
+                await asyncio.sleep(_LOOK_EVERY)
+    return False
+
+
+def _listed(entry: KeyEntry, tiers: dict[str, str | None], site: Site) -> ListedKey:
     key = Key.model_validate(entry.content)
     today: date = datetime.now(UTC).date()
     return ListedKey(
         id=key.id,
         tenant=key.tenant,
         tier=key.tier or tiers.get(key.tenant) or DEFAULT_TIER,
+        own_tier=key.tier,
         models=list(key.models),
         scopes=list(key.scopes),
         expires=key.expires.isoformat() if key.expires else None,
@@ -196,6 +272,8 @@ def _listed(entry: KeyEntry, tiers: dict[str, str | None]) -> ListedKey:
         quotas=key.quotas.model_dump(exclude_unset=True),
         budget=key.budget.model_dump(exclude_unset=True),
         sha256=key.sha256[:12],
+        version=version_of(key),
+        changeable=site.keys.can_change(entry),
         rotated_until=_later(key),
         where=str(entry.location),
     )

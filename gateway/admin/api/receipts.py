@@ -17,7 +17,7 @@ from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, NotFound, Overloaded
 from gateway.metering.price import NANO
 from gateway.observe.receipts import DO as RECEIPT
-from gateway.observe.request_search import FoundRequests, RequestFilter, find_requests
+from gateway.observe.request_search import FoundRequests, Outcome, RequestFilter, find_requests
 from gateway.stores.store import StoreDown
 from gateway.web.operation import Operation
 
@@ -34,6 +34,10 @@ class RequestsQuery(Strict):
     error: str | None = None
     """The code of why it failed."""
     failed: bool | None = None
+    """With a status from 500 on: what the objectives call failed."""
+    outcome: Outcome | None = None
+    """``answered`` by a model or ``cached``; ``failed`` as above, ``limited`` (429), ``refused`` (any other 4xx), or
+    the client has ``left``."""
     min_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     after: Annotated[str, Field(pattern=r"^[0-9]{1,11}(\.[0-9]{1,9})?_[A-Za-z0-9_.-]{1,128}$")] | None = None
@@ -58,6 +62,8 @@ class FoundRequest(Told):
     completion_tokens: int
     reasoning_tokens: int
     estimated: bool
+    cached: bool
+    """A cache answered it."""
     usd: float
     seconds: float
     attempts: int
@@ -148,4 +154,10 @@ async def _receipt(site: Site, request: Request, tenants: list[str], wanted: str
 
 def _found(row: dict[str, Any]) -> FoundRequest:
     kept = {name: value for name, value in row.items() if name in FoundRequest.model_fields}
-    return FoundRequest(**kept, id=row["request_id"], key=row["key_id"], usd=row["cost_nanodollars"] / NANO)
+    return FoundRequest(
+        **kept,
+        id=row["request_id"],
+        key=row["key_id"],
+        usd=row["cost_nanodollars"] / NANO,
+        cached=row["status"] < 400 and not row["attempts"] and row["answered_model"] is not None,
+    )

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import time
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -50,7 +51,7 @@ class UsageQuery(Strict):
 
 class UsageRow(Told):
     start: int | None = None
-    """When the interval begins, in Unix time (UTC's hours, days and months)."""
+    """When the interval begins, in Unix time (UTC's hours, days and months); in CSV as ISO 8601 has it."""
     tenant: str | None = None
     key: str | None = None
     model: str | None = None
@@ -144,12 +145,14 @@ def _csv(query: UsageQuery, rows: list[UsageRow]) -> Reply:
     writer.writerow([*groups, *sums])
     for row in rows:
         writer.writerow(
-            [*(_cell(getattr(row, name)) for name in groups), *(getattr(row, name) for name in sums)]
+            [*(_cell(name, getattr(row, name)) for name in groups), *(getattr(row, name) for name in sums)]
         )
     disposition = (b"content-disposition", b'attachment; filename="usage.csv"')
     return Reply(text.getvalue().encode(), "text/csv; charset=utf-8", [disposition])
 
 
-def _cell(value: Any) -> Any:
+def _cell(name: str, value: Any) -> Any:
     """A spreadsheet must not take what a caller chose, a user agent say, for a formula."""
+    if name == "start":
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -36,6 +36,8 @@ export async function call(method, path, body, { signal, raw = false, headers: m
 
 export const get = (path, options) => call("GET", path, undefined, options);
 export const post = (path, body, options) => call("POST", path, body, options);
+export const patch = (path, body) => call("PATCH", path, body);
+export const remove = (path) => call("DELETE", path);
 export const address = (path) => ROOT + path;
 
 export function query(values) {

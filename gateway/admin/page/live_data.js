@@ -102,4 +102,7 @@ export function total(counts, fits = () => true) {
   return sum;
 }
 
-export const failed = (model, backend, status) => Number(status) >= 500 || status === "429";
+/** As the objectives have it; a limit that refuses (429) does what it is there for. */
+export const failed = (model, backend, status) => Number(status) >= 500;
+export const limited = (model, backend, status) => status === "429";
+export const answered = (model, backend, status) => Number(status) < 400;

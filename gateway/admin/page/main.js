@@ -6,6 +6,7 @@ import { LiveData } from "./live_data.js";
 import { problem } from "./parts.js";
 import { signInView } from "./sign_in.js";
 import { overview } from "./views/overview.js";
+import { keys } from "./views/keys.js";
 import { models } from "./views/models.js";
 import { playground } from "./views/playground.js";
 import { policy } from "./views/policy.js";
@@ -20,6 +21,7 @@ const VIEWS = [
   ["requests", "Requests", requests],
   ["models", "Models", models],
   ["tenants", "Tenants", tenants],
+  ["keys", "Keys", keys],
   ["spend", "Spend", spend],
   ["protection", "Guards and caches", protection],
   ["policy", "Policy", policy],
@@ -67,7 +69,7 @@ function enter() {
     h("header.top", {},
       h("a.brand", { href: "#/overview" }, h("img", { src: "/admin/assets/icon.svg", alt: "", width: 20, height: 20 }), "Tollgate"),
       light,
-      h("span.who", { title: "Signed in" }, state.name),
+      h("span.who", { title: "Signed in" }, state.name, state.role === "viewer" && ", viewer"),
       h("button.quiet", { onclick: leaveForGood }, "Sign out")),
     h("nav", { "aria-label": "Views" }, links),
     main));

@@ -51,6 +51,75 @@ export function status(code, error) {
   return badge(error ? `${code} ${error}` : String(code), kind);
 }
 
+/** What is read of a request: its status, and whether a cache answered it. */
+export function outcome(one) {
+  return one.cached ? [status(one.status, one.error), " ", badge("cached", "cached")] : status(one.status, one.error);
+}
+
+/** A field with its label. */
+export function field(label, input, { note = "", long = false } = {}) {
+  return h(long ? "label.field.long" : "label.field", {}, label, input, note && h("span.under", {}, note));
+}
+
+const MOST = 300;
+
+/** A drop-down of names, or, of very many, a field that proposes them. `offer` replaces them and keeps what is chosen. */
+export class Picker {
+  constructor(name, label, { any = "all", onchange } = {}) {
+    Object.assign(this, { name, any, onchange });
+    this.element = field(label, null);
+    this.offer([]);
+  }
+
+  get value() {
+    return this.input.value.trim();
+  }
+
+  offer(names, chosen = this.input?.value || "") {
+    const all = [...new Set([...(chosen ? [chosen] : []), ...names])].filter(Boolean).sort();
+    const had = this.input && document.activeElement === this.input;
+    const options = all.map((one) => h("option", { value: one }, one));
+    if (all.length <= MOST) {
+      this.input = h("select", { name: this.name, onchange: this.onchange }, h("option", { value: "" }, this.any), options);
+      this.list = null;
+    } else {
+      this.list = h("datalist", { id: `names-${this.name}` }, options);
+      this.input = h("input", { name: this.name, list: this.list.id, placeholder: this.any, spellcheck: "false", autocomplete: "off", onchange: this.onchange });
+    }
+    this.input.value = chosen;
+    this.element.replaceChildren(this.element.firstChild, this.input, ...(this.list ? [this.list] : []));
+    if (had) this.input.focus();
+  }
+}
+
+const SPANS = [["", "any time"], ["900", "15 minutes"], ["3600", "1 hour"], ["86400", "24 hours"], ["604800", "7 days"], ["2592000", "30 days"], ["own", "from … to …"]];
+
+/** From when to when: one of some spans up to now, or two moments. */
+export class TimeRange {
+  constructor(onchange) {
+    this.span = h("select", { name: "span", onchange: () => {
+      this.show();
+      onchange();
+    } }, SPANS.map(([value, text]) => h("option", { value }, text)));
+    const moment = (name) => h("input", { name, type: "datetime-local", onchange });
+    [this.from, this.to] = [moment("from"), moment("to")];
+    this.own = [field("From", this.from, { long: true }), field("To", this.to, { long: true })];
+    this.element = [field("Time", this.span), ...this.own];
+    this.show();
+  }
+
+  show() {
+    for (const one of this.own) one.hidden = this.span.value !== "own";
+  }
+
+  /** {since, until} in Unix time; empty where there is none. */
+  get value() {
+    const unix = (input) => (input.value ? Math.floor(new Date(input.value).getTime() / 1000) : "");
+    if (this.span.value === "own") return { since: unix(this.from), until: unix(this.to) };
+    return { since: this.span.value ? Math.floor(Date.now() / 1000) - Number(this.span.value) : "", until: "" };
+  }
+}
+
 export function problem(error) {
   return h("p.problem", { role: "alert" }, error.message);
 }

@@ -97,5 +97,5 @@ function quotaRefusal(stage) {
 
 function quotaLine(stage) {
   if (!stage || stage.used_tokens === undefined) return [];
-  return [line("Quota", null, null, "other", { note: `${count(stage.reserved_tokens)} tokens reserved, ${count(stage.used_tokens)} used, ${dollars(stage.cost_usd)}` })];
+  return [line("Quota", null, null, "other", { note: `${count(stage.reserved_tokens)} tokens reserved, ${count(stage.used_tokens)} used, ${dollars(stage.cost_usd)}${stage.reserved_usd === undefined ? "" : ` of ${dollars(stage.reserved_usd)} reserved`}` })];
 }

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.browser import browsing, needs_chromium
 from tests.e2e.keys.harness import shows
 from tests.gateway.admin.oidc_provider import CALLBACK, CLIENT, SECRET, Provider, providing
 from tests.gateway.identity.issuer import OTHER_RSA, RSA
@@ -141,7 +142,40 @@ async def test_a_viewer_looks_and_changes_nothing(desk: Desk) -> None:
         for path in ("/admin/api/caches/flush", "/admin/api/playground"):
             refused = await browser.post(path, json={"tenant": "acme"}, headers=headers)
             assert refused.json()["error"]["code"] == "wrong_role"
+        files = {"files": {"gateway.yaml": "version: 1\nmodels: {}\n"}}
+        judged = await browser.post("/admin/api/policy/validate", json=files, headers=headers)
+        assert judged.status_code == 200 and "valid" in judged.json()
+        del headers["x-csrf-token"]
+        assert (
+            await browser.post("/admin/api/policy/validate", json=files, headers=headers)
+        ).status_code == 403
+        listed = await browser.get("/admin/api/keys", headers=headers)
+        assert "acme-1" in listed.text and "sha256" not in listed.text
+        headers["x-csrf-token"] = state["csrf"]
+        changed = await browser.patch("/admin/api/keys/acme-1", json={"models": ["*"]}, headers=headers)
+        assert changed.json()["error"]["code"] == "wrong_role"
         assert (await browser.delete("/admin/api/session", headers=headers)).status_code == 200
+
+
+@needs_chromium
+async def test_a_viewers_page_offers_no_change(desk: Desk, tmp_path: Path) -> None:
+    desk.provider.claims = {"roles": ["watch"]}
+    await edited(desk, viewers=["watch"])
+    async with desk.browser() as browser:
+        name, _, value = session_of(await desk.sign_in(browser))["cookie"].partition("=")
+    async with browsing(tmp_path / "browser") as page:
+        await page.ask(
+            "Network.setCookie", name=name, value=value, url=f"{desk.gateway.url}/admin", path="/admin"
+        )
+        buttons = "[...document.querySelectorAll('main button:enabled')].map((one) => one.innerText)"
+        for view, there in (("models", "scripted"), ("keys", "acme-1"), ("policy", "Validate")):
+            await page.open(f"{desk.gateway.url}/admin#/{view}")
+            await page.until(f"document.querySelector('main')?.innerText.includes({there!r})")
+            assert set(await page.run(buttons)) <= {"Validate"}, view
+        await page.type("#check-text", "version: 1\nmodels: {a: {targets: [{backend: nosuch, model: x}]}}")
+        await page.click("form.ask button")
+        await page.until("document.querySelector('form.ask').innerText.includes('not valid')")
+        assert page.log == []
 
 
 async def test_a_policy_that_drops_the_role_or_the_provider_ends_the_session(desk: Desk) -> None:

@@ -111,6 +111,43 @@ async def _answers(gateway: Gateway, token: str, status: int) -> bool:
     return await status_of(gateway, token) == status
 
 
+async def test_limits_are_changed_for_who_has_seen_the_newest(gateway: Gateway) -> None:
+    made = await told(
+        gateway, "POST", "/keys", {"id": "ci", "quotas": {"requests_per_minute": 5}, "tier": "default"}
+    )
+    await until(lambda: _answers(gateway, made["key"], 200))
+
+    async def shown() -> dict[str, Any]:
+        [one] = [one for one in (await told(gateway, "GET", "/keys"))["keys"] if one["id"] == "ci"]
+        return dict(one)
+
+    seen = await shown()
+    assert seen["changeable"] and seen["own_tier"] == "default"
+    change = {"version": seen["version"], "models": ["slow"], "quotas": {"tokens_per_day": 9}, "tier": None}
+    changed = await told(gateway, "PATCH", "/keys/ci", change)
+    after = await shown()
+    assert (after["models"], after["quotas"]) == (["slow"], {"tokens_per_day": 9})
+    assert "own_tier" not in after and after["version"] == changed["version"] != seen["version"]
+    await until(lambda: _answers(gateway, made["key"], 404))
+    late = await ask(gateway, "PATCH", "/keys/ci", {"version": seen["version"], "models": ["*"]})
+    assert late.status_code == 409 and "meanwhile" in late.json()["error"]["message"]
+    for body, status in (
+        *(
+            ({}, 400),
+            ({"models": ["nosuch"]}, 409),
+            ({"expires": "2020-01-01"}, 409),
+            ({"scopes": ["admin"]}, 400),
+        ),
+        ({"models": []}, 400),
+    ):
+        assert (await ask(gateway, "PATCH", "/keys/ci", body)).status_code == status, body
+    foreign = await ask(gateway, "PATCH", "/keys/acme-1", {"models": ["fake"]})
+    assert foreign.status_code == 409 and "by hand" in foreign.json()["error"]["message"]
+    assert (await ask(gateway, "PATCH", "/keys/nosuch", {"models": ["fake"]})).status_code == 404
+    log = (await told(gateway, "GET", "/audit"))["entries"]
+    assert [one["ok"] for one in log if one["action"] == "key.change"] == [False, False, False, True]
+
+
 async def test_a_rotation_without_overlap_ends_the_key_at_once(gateway: Gateway) -> None:
     made = await told(gateway, "POST", "/keys", {"id": "ci"})
     await until(lambda: _answers(gateway, made["key"], 200))

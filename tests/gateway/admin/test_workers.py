@@ -36,6 +36,9 @@ class Served:
     def post(self, path: str, body: Any) -> Any:
         return self._told("POST", path, content=orjson.dumps(body))
 
+    def patch(self, path: str, body: Any) -> Any:
+        return self._told("PATCH", path, content=orjson.dumps(body))
+
     def chat(self, model: str) -> int:
         """Over a connection of its own, which either worker may accept."""
         headers = {"authorization": f"Bearer {KEY}", "cache-control": "no-store"}
@@ -114,6 +117,22 @@ def test_figures_are_those_of_all_workers(served: Served) -> None:
     for found in served.get(f"/requests?limit={TIMES}")["requests"]:
         # Whoever keeps it; it is written by another thread than the ledger's row.
         until(lambda name=found["id"]: served.get(f"/requests/{name}").get("receipt", {}).get("id") == name)
+
+
+def test_a_keys_new_limits_hold_in_both_workers_when_it_is_told(served: Served) -> None:
+    made = served.post("/keys", {"id": "ci", "models": ["fake"]})
+    headers = {"authorization": f"Bearer {made['key']}", "cache-control": "no-store"}
+
+    def asked() -> int:
+        return httpx.post(
+            f"{served.url}/v1/chat/completions", json=chat("fake"), headers=headers, timeout=300
+        ).status_code
+
+    assert made["in_force"] and {asked() for _ in range(TIMES)} == {200}
+    for models, status in ((["slow"], 404), (["fake"], 200), (["slow"], 404)):
+        changed = served.patch("/keys/ci", {"models": models})
+        assert changed["in_force"]
+        assert {asked() for _ in range(TIMES)} == {status}
 
 
 def test_the_policys_history_tells_changes_and_no_secret_and_leads_back(served: Served) -> None:

@@ -167,3 +167,15 @@ def test_values_that_are_written_are_not_bounded(folder: Path, monkeypatch: pyte
     rows = "".join(f"- {{id: k{n}, sha256: '{n:064x}', tenant: t, models: [m]}}\n" for n in range(50))
     (folder / "keys.yaml").write_text("keys:\n" + rows)
     assert len(ids(folder)) == 50
+
+
+def test_limits_of_a_key_in_the_table_change_as_often_as_one_likes(folder: Path, tmp_path: Path) -> None:
+    (folder / TABLE).write_text(line("a", 1) + line("b", 2))
+    store = KeyStore(folder, tmp_path / "state" / ISSUED, {})
+    for limit in (5, 6):
+        assert store.change("a", {"quotas": {"requests_per_minute": limit}}).file == folder / TABLE
+        [key] = [key for key in load_policy(folder, {}).policy.keys_in_force if key.id == "a"]
+        assert (key.quotas.requests_per_minute, key.sha256) == (limit, f"{1:064x}")
+    assert sorted(ids(folder)) == ["a", "b"]
+    store.revoke("a")
+    assert ids(folder) == ["b"]

@@ -3,10 +3,11 @@
 import { get, post } from "../api.js";
 import { announce, fill, h } from "../dom.js";
 import { count, dollars, percent, rate, seconds } from "../format.js";
-import { failed } from "../live_data.js";
+import { failed, limited } from "../live_data.js";
 import { badge, loading, panel, problem, table } from "../parts.js";
 
-export function models(place, { live }) {
+export function models(place, { live, state }) {
+  const may = state.role !== "viewer";
   const list = h("div", {}, loading());
   const backends = h("div", {}, loading());
   const trouble = h("div", {});
@@ -15,7 +16,7 @@ export function models(place, { live }) {
   let known = null;
   const show = () => {
     if (found) fill(list, modelTable(found.models, live));
-    if (known) fill(backends, backendTable(known.backends, live, drain));
+    if (known) fill(backends, backendTable(known.backends, live, may && drain));
   };
   async function read() {
     try {
@@ -59,6 +60,7 @@ function modelTable(found, live) {
     { name: "Fallbacks", small: true, cell: ({ model, first }) => first && (model.fallbacks.join(", ") || "–") },
     { name: "Requests/s", right: true, cell: ({ model, target }) => rate(live.rate("requests", (name, backend) => name === model.name && (!target || backend === target.backend), 60)) },
     { name: "Failed", right: true, cell: ({ model, first }) => first && share(live.rate("requests", (name, backend, code) => name === model.name && failed(name, backend, code), 60), live.rate("requests", of(model.name), 60)) },
+    { name: "429", right: true, small: true, cell: ({ model, first }) => first && share(live.rate("requests", (name, backend, code) => name === model.name && limited(name, backend, code), 60), live.rate("requests", of(model.name), 60)) },
     { name: "Tokens/s", right: true, small: true, cell: ({ model, first }) => first && rate(live.rate("tokens", (name, way) => name === model.name && way === "out", 60)) },
   ], rows);
 }
@@ -83,6 +85,6 @@ function backendTable(rows, live, drain) {
     { name: "State", wide: true, cell: (one) => (one.drained ? badge("drained", "warn") : one.enabled ? badge(one.trouble || "in use", one.trouble ? "warn" : "good") : badge("disabled", "")) },
     { name: "Region", small: true, cell: (one) => one.region || "–" },
     { name: "In flight", right: true, cell: (one) => count(live.latest?.backends[one.name]?.in_flight) },
-    { name: "", right: true, cell: (one) => h("button.quiet", { id: `drain-${one.name}`, type: "button", onclick: () => drain(one.name, one.drained) }, one.drained ? "Use again" : "Drain", h("span.unseen", {}, ` ${one.name}`)) },
-  ], rows);
+    drain && { name: "", right: true, cell: (one) => h("button.quiet", { id: `drain-${one.name}`, type: "button", onclick: () => drain(one.name, one.drained) }, one.drained ? "Use again" : "Drain", h("span.unseen", {}, ` ${one.name}`)) },
+  ].filter(Boolean), rows);
 }

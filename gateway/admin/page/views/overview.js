@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { Chart } from "../chart.js";
 import { fill, h } from "../dom.js";
 import { count, percent, rate, seconds } from "../format.js";
-import { failed, total } from "../live_data.js";
+import { answered, failed, limited, total } from "../live_data.js";
 import { badge, bar, figure, panel, panelWith, table } from "../parts.js";
 import { requestTable } from "./requests.js";
 
@@ -17,7 +17,7 @@ export function overview(place, { live }) {
   const queue = h("div", {});
   const latest = h("div", {});
   const warning = h("div", {});
-  const traffic = new Chart("Requests per second", [{ name: "answered", hue: "--series-1", filled: true }, { name: "failed", hue: "--bad" }], { format: rate });
+  const traffic = new Chart("Requests per second", [{ name: "answered", hue: "--series-1", filled: true }, { name: "limited (429)", hue: "--series-2" }, { name: "failed", hue: "--bad" }], { format: rate });
   const waits = new Chart("Time to first token", [{ name: "median", hue: "--series-1" }, { name: "95th percentile", hue: "--series-2" }], { format: seconds });
   const tokens = new Chart("Tokens per second", [{ name: "in", hue: "--series-3" }, { name: "out", hue: "--series-1", filled: true }], { format: rate });
   const gaps = new Chart("Between tokens", [{ name: "median", hue: "--series-1" }, { name: "95th percentile", hue: "--series-2" }], { format: seconds });
@@ -66,7 +66,7 @@ function figuresOf(live) {
   const longest = Math.max(0, ...Object.values(sample.backends).flatMap((one) => one.queue.map((each) => each.waited)));
   return [
     figure("Requests", rate(all), { unit: "/s", note: "over 10 s" }),
-    figure("Failed", all ? percent(bad / all) : "–", { note: "5xx and 429", kind: all && bad / all > 0.05 ? "bad" : "" }),
+    figure("Failed", all ? percent(bad / all) : "–", { note: `5xx; 429: ${all ? percent(live.rate("requests", limited) / all) : "–"}`, kind: all && bad / all > 0.05 ? "bad" : "" }),
     figure("First token", seconds(live.percentile("first_token", 0.5)), { note: percentileNote(live, "first_token") }),
     figure("Between tokens", seconds(live.percentile("inter_token", 0.5)), { note: percentileNote(live, "inter_token") }),
     figure("Tokens out", rate(live.rate("tokens", OUT)), { unit: "/s", note: `${rate(live.rate("tokens", (_, way) => way === "in"))}/s in` }),
@@ -85,7 +85,8 @@ function draw(live, traffic, waits, tokens, gaps) {
   const times = live.samples.map((one) => one.at);
   const each = (value) => times.map((_, at) => value(at));
   traffic.set(times,
-    each((at) => live.rate("requests", (...labels) => !failed(...labels), 5, at)),
+    each((at) => live.rate("requests", answered, 5, at)),
+    each((at) => live.rate("requests", limited, 5, at)),
     each((at) => live.rate("requests", failed, 5, at)));
   waits.set(times, each((at) => live.percentile("first_token", 0.5, 15, at)), each((at) => live.percentile("first_token", 0.95, 15, at)));
   tokens.set(times, each((at) => live.rate("tokens", (_, way) => way === "in", 5, at)), each((at) => live.rate("tokens", OUT, 5, at)));

@@ -5,12 +5,13 @@ import { announce, fill, h } from "../dom.js";
 import { count } from "../format.js";
 import { badge, loading, panel, panelWith, problem, table } from "../parts.js";
 
-export function policy(place, { live }) {
+export function policy(place, { live, state }) {
+  const may = state.role !== "viewer";
   const current = h("div.stack", {}, loading());
   const history = h("div", {}, loading());
   const audit = h("div", {}, loading());
   const trouble = h("div", {});
-  fill(place, h("h1", {}, "Policy"), trouble, current, panel("Generations", history), panel("Changes by API and command", audit));
+  fill(place, h("h1", {}, "Policy"), trouble, current, panel("Check an edit", checker()), panel("Generations", history), panel("Changes by API and command", audit));
   let shown = 0;
   let sure = 0;
 
@@ -34,7 +35,7 @@ export function policy(place, { live }) {
       { name: "In force since", cell: (one) => time(one.since) },
       { name: "Changed", cell: (one) => h("span", {}, h("span.plus", {}, `+${one.added}`), " ", h("span.minus", {}, `−${one.removed}`)) },
       { name: "Files", small: true, wide: true, cell: (one) => one.files.join(", ") },
-      { name: "", right: true, cell: (one) => (one.generation === inForce ? badge("in force", "good") : h("button.quiet", { id: `back-${one.generation}`, type: "button", onclick: () => rollBack(one.generation) }, sure === one.generation ? "Yes, write it back" : "Roll back", h("span.unseen", {}, ` to generation ${one.generation}`))) },
+      { name: "", right: true, cell: (one) => (one.generation === inForce ? badge("in force", "good") : may && h("button.quiet", { id: `back-${one.generation}`, type: "button", onclick: () => rollBack(one.generation) }, sure === one.generation ? "Yes, write it back" : "Roll back", h("span.unseen", {}, ` to generation ${one.generation}`))) },
     ], generations, { empty: "The history begins when 'tollgate serve' runs." });
   }
 
@@ -67,6 +68,32 @@ export function policy(place, { live }) {
     if (seen !== undefined && now !== seen) read(shown);
     seen = now;
   });
+}
+
+/** Judges files of the reader's own as `tollgate check` would: nothing is written. */
+function checker() {
+  const files = h("input", { id: "check-files", type: "file", multiple: true, accept: ".yaml,.yml" });
+  const text = h("textarea", { id: "check-text", rows: 6, spellcheck: "false", placeholder: "version: 1 …" });
+  const verdict = h("div", { "aria-live": "polite" });
+  return h("form.ask", { onsubmit: async (event) => {
+    event.preventDefault();
+    try {
+      const chosen = await Promise.all([...files.files].map(async (one) => [one.name, await one.text()]));
+      if (text.value.trim()) chosen.push(["pasted.yaml", text.value]);
+      if (!chosen.length) throw new Error("Choose the folder's files, or paste one.");
+      fill(verdict, told(await post("/policy/validate", { files: Object.fromEntries(chosen) })));
+    } catch (error) {
+      fill(verdict, problem(error));
+    }
+  } }, h("p.note", {}, "Says what the whole policy folder, as these files are, would come to; the gateway's keys are added. Nothing is written."),
+  h("label", { for: "check-files" }, "Files of the folder"), files, h("label", { for: "check-text" }, "Or the text of one"), text,
+  h("div.row", {}, h("button", { type: "submit" }, "Validate")), verdict);
+}
+
+function told(verdict) {
+  const line = (one) => h("li", {}, h("code", {}, `${one.file}:${one.line}`), ` ${one.message}`);
+  return [h("p", {}, verdict.valid ? badge("valid", "good") : badge("not valid", "bad"), ` ${verdict.problems.length} problems, ${verdict.warnings.length} warnings`),
+    h("ul", {}, [...verdict.problems, ...verdict.warnings].map(line))];
 }
 
 function status(now) {

@@ -2,8 +2,8 @@
 
 import { get } from "../api.js";
 import { fill, h } from "../dom.js";
-import { count, dollars, moment, seconds } from "../format.js";
-import { badge, loading, panel, panelWith, problem, status, table } from "../parts.js";
+import { count, dollars, moment, percent, seconds } from "../format.js";
+import { badge, loading, outcome, panel, panelWith, problem, table } from "../parts.js";
 import { spans } from "../spans.js";
 
 export function request(place, { argument }) {
@@ -37,7 +37,7 @@ function heading(id) {
 
 function facts(one) {
   const pairs = [
-    ["Status", status(one.status, one.error)],
+    ["Status", outcome(one)],
     ["Time", moment(one.created)],
     ["Model", one.model],
     ["Answered by", one.answered_model ? [one.answered_model, one.backend ? ` at ${one.backend}${one.target_model ? ` (${one.target_model})` : ""}` : ""].join("") : "–"],
@@ -54,9 +54,35 @@ function facts(one) {
 
 function receiptParts(receipt) {
   return [
+    costPanel(receipt.stages.quota),
     panelWith("Waterfall", `${seconds(receipt.stages.trace?.seconds)} in all`, waterfall(receipt)),
     h("details.panel.raw", {}, h("summary", {}, "Receipt, as it is kept"), h("pre", { tabindex: 0 }, JSON.stringify(receipt, null, 2))),
   ];
+}
+
+const SOURCES = { cache: "A cache answered: nothing is charged.", estimated: "The backend did not say what it used: the tokens are estimated.", backend: "The tokens are those that the backend reported." };
+
+/** What was charged, for what, and what was held for it before it was known. */
+function costPanel(quota) {
+  if (!quota || quota.cost_usd === undefined) return null;
+  const held = [
+    quota.reserved_tokens > 0 && `${count(quota.reserved_tokens)} tokens`,
+    quota.reserved_usd !== undefined && dollars(quota.reserved_usd),
+  ].filter(Boolean).join(" and ");
+  const back = quota.reserved_usd !== undefined && `, ${dollars(Math.max(0, quota.reserved_usd - quota.cost_usd))} of it given back`;
+  return panelWith("Cost", dollars(quota.cost_usd),
+    h("p", {}, held ? ["Reserved when it was admitted: ", h("b", {}, held), ", the most that it was to come to. Charged when it had ended: ", h("b", {}, `${count(quota.used_tokens)} tokens and ${dollars(quota.cost_usd)}`), back || "", "."]
+      : "Nothing was reserved: its key and tenant have no limit on tokens or dollars."),
+    h("p.note", {}, SOURCES[quota.source] || "", quota.price_factor !== undefined && ` A batch's line: ${percent(quota.price_factor)} of the price.`,
+      quota.unpriced?.length > 0 && ` Without a price, and not charged: ${quota.unpriced.join(", ")}.`),
+    quota.spent?.length > 0 && table("Charges", [
+      { name: "For", head: true, cell: (one) => one.purpose },
+      { name: "Model", wide: true, cell: (one) => `${one.backend} / ${one.target}` },
+      { name: "Tokens in", right: true, cell: (one) => count(one.prompt_tokens) },
+      { name: "Tokens out", right: true, cell: (one) => count(one.completion_tokens) },
+      { name: "", small: true, cell: (one) => one.estimated && badge("estimated", "warn") },
+      { name: "Cost", right: true, cell: (one) => dollars(one.cost_usd) },
+    ], quota.spent));
 }
 
 function waterfall(receipt) {

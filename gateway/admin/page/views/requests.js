@@ -3,14 +3,14 @@
 import { get, query } from "../api.js";
 import { fill, h } from "../dom.js";
 import { count, dollars, moment, seconds } from "../format.js";
-import { loading, problem, status, table } from "../parts.js";
+import { Picker, TimeRange, field, loading, outcome, problem, table } from "../parts.js";
 
 export const requestLink = (id) => `#/requests/${encodeURIComponent(id)}`;
 
 export function requestTable(rows, { brief = false } = {}) {
   const columns = [
     { name: "Time", head: true, cell: (one) => h("a", { href: requestLink(one.id), title: one.id }, moment(one.created)) },
-    { name: "Status", cell: (one) => status(one.status, one.error) },
+    { name: "Status", cell: outcome },
     { name: "Model", wide: true, cell: (one) => (one.answered_model && one.answered_model !== one.model ? `${one.model} → ${one.answered_model}` : one.model) },
     { name: "Tenant", cell: (one) => one.tenant },
     { name: "Key", small: true, cell: (one) => one.key },
@@ -29,17 +29,21 @@ export function requestTable(rows, { brief = false } = {}) {
   });
 }
 
+const OUTCOMES = [["", "all"], ["answered", "answered by a model"], ["cached", "answered by a cache"], ["failed", "failed (5xx)"], ["limited", "limited (429)"], ["refused", "refused (other 4xx)"], ["left", "client left (499)"]];
+
 export function requests(place) {
   const list = h("div", {}, loading());
   const more = h("div.more", {});
-  const field = (name, label, attributes = {}) => h("label.field", {}, label, h("input", { name, spellcheck: "false", autocomplete: "off", ...attributes }));
+  const now = () => search();
+  const pickers = [["tenant", "Tenant"], ["key", "Key"], ["model", "Model"], ["backend", "Backend"], ["error", "Error"]].map(([name, label]) => new Picker(name, label, { onchange: now }));
+  const time = new TimeRange(now);
+  const kind = h("select", { name: "outcome", onchange: now }, OUTCOMES.map(([value, text]) => h("option", { value }, text)));
   const form = h("form.filters", { role: "search", "aria-label": "Filter requests", onsubmit: (event) => {
     event.preventDefault();
     search();
   } },
-  field("tenant", "Tenant"), field("key", "Key"), field("model", "Model"), field("backend", "Backend"),
-  field("error", "Error"), field("min_seconds", "Slower than, s", { type: "number", min: 0, step: "any" }),
-  h("label.tick", {}, h("input", { type: "checkbox", name: "failed", value: "true" }), "Failed only"),
+  time.element, field("Outcome", kind), pickers.map((one) => one.element),
+  field("Slower than, s", h("input", { name: "min_seconds", type: "number", min: 0, step: "any" })),
   h("button", { type: "submit" }, "Search"));
   const jump = h("form.filters", { role: "search", "aria-label": "Open a request by its id", onsubmit: (event) => {
     event.preventDefault();
@@ -51,7 +55,8 @@ export function requests(place) {
   let asked = 0;
   async function search(after = "") {
     const mine = (asked += 1);
-    const values = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value).trim()]));
+    const { span, from, to, ...typed } = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value).trim()]));
+    const values = { ...typed, ...time.value };
     try {
       const found = await get(`/requests${query({ ...values, limit: 50, after })}`);
       if (mine !== asked) return;
@@ -63,4 +68,14 @@ export function requests(place) {
     }
   }
   search();
+  const month = Math.floor(Date.now() / 1000) - 30 * 86400;
+  const used = (by, most = 100) => get(`/usage${query({ by, since: month, top: most })}`).then((found) => found.rows.map((row) => row[by]));
+  const named = (path, of) => get(path).then((found) => found[of].map((one) => one.id || one.name));
+  const offer = (name, ...sources) => Promise.allSettled(sources).then((all) => pickers.find((one) => one.name === name).offer(
+    all.flatMap((one) => one.value || []).filter((one) => one && one !== "(others)" && one !== "ok")));
+  offer("tenant", named("/tenants", "tenants"), used("tenant"));
+  offer("key", named("/keys", "keys"), used("key"));
+  offer("model", named("/models", "models"), used("model"));
+  offer("backend", named("/backends", "backends"));
+  offer("error", used("reason"));
 }

@@ -4,12 +4,12 @@ import { address, get, query } from "../api.js";
 import { Chart } from "../chart.js";
 import { fill, h } from "../dom.js";
 import { count, dollars, percent } from "../format.js";
-import { bar, choice, loading, panel, panelWith, problem, table } from "../parts.js";
+import { bar, choice, field, loading, panel, panelWith, problem, table } from "../parts.js";
 
 const DAY = 86400;
 const TOP = 7;
 const GROUPS = [["tenant", "Tenant"], ["key", "Key"], ["model", "Model"], ["backend", "Provider"], ["user_agent", "User agent"]];
-const TIMES = [["1", "24 hours"], ["7", "7 days"], ["30", "30 days"], ["365", "12 months"]];
+const TIMES = [["1", "24 hours"], ["7", "7 days"], ["30", "30 days"], ["365", "12 months"], ["own", "From … to …"]];
 const AMOUNTS = [["usd", "Dollars"], ["requests", "Requests"], ["tokens", "Tokens"]];
 const OF = { usd: (row) => row.usd, requests: (row) => row.requests, tokens: (row) => row.prompt_tokens + row.completion_tokens };
 const SHOW = { usd: dollars, requests: count, tokens: count };
@@ -17,10 +17,13 @@ const SHOW = { usd: dollars, requests: count, tokens: count };
 export function spend(place) {
   const chosen = { by: "tenant", days: "1", amount: "usd" };
   const controls = h("div.controls", {});
+  const day = (name, back) => h("input", { name, type: "date", value: new Date(Date.now() - back * DAY * 1000).toISOString().slice(0, 10), onchange: () => read() });
+  const [from, to] = [day("from", 30), day("to", 0)];
+  const own = h("div.filters", { hidden: true }, field("From (UTC)", from), field("To, that day included", to, { long: true }));
   const picture = h("div", {}, loading());
   const list = h("div", {});
   const save = h("a.button", { download: "usage.csv" }, "Export CSV");
-  fill(place, h("h1", {}, "Spend"), controls, h("section.panel", { "aria-label": "Over time" }, picture), panelWith("In all", save, list));
+  fill(place, h("h1", {}, "Spend"), controls, own, h("section.panel", { "aria-label": "Over time" }, picture), panelWith("In all", save, list));
   let chart = null;
   let asked = 0;
 
@@ -28,18 +31,28 @@ export function spend(place) {
     const mine = (asked += 1);
     fill(controls,
       choice("by", GROUPS, chosen.by, set("by")), choice("time", TIMES, chosen.days, set("days")), choice("amount", AMOUNTS, chosen.amount, set("amount")));
-    const since = Math.floor(Date.now() / 1000) - Number(chosen.days) * DAY;
-    const interval = chosen.days === "1" ? "hour" : chosen.days === "365" ? "month" : "day";
-    save.href = address(`/usage${query({ by: chosen.by, interval, since, format: "csv" })}`);
+    own.hidden = chosen.days !== "own";
+    const { since, until, interval } = span();
+    save.href = address(`/usage${query({ by: chosen.by, interval, since, until, format: "csv" })}`);
     try {
       const [series, all] = await Promise.all([
-        get(`/usage${query({ by: chosen.by, interval, since, top: TOP })}`), get(`/usage${query({ by: chosen.by, since, top: 100 })}`)]);
+        get(`/usage${query({ by: chosen.by, interval, since, until, top: TOP })}`), get(`/usage${query({ by: chosen.by, since, until, top: 100 })}`)]);
       if (mine !== asked) return;
       draw(series, interval);
       fill(list, totals(all.rows, chosen));
     } catch (error) {
       if (mine === asked) fill(picture, problem(error));
     }
+  }
+
+  /** Whole days of UTC where two of them are given; else up to now. */
+  function span() {
+    const now = Math.floor(Date.now() / 1000);
+    const moment = (input) => Math.floor((input.valueAsNumber || now * 1000) / 1000);
+    const since = chosen.days === "own" ? moment(from) : now - Number(chosen.days) * DAY;
+    const until = chosen.days === "own" ? Math.max(since, moment(to)) + DAY : "";
+    const days = ((until || now) - since) / DAY;
+    return { since, until, interval: days <= 2 ? "hour" : days > 92 ? "month" : "day" };
   }
 
   function set(name) {
@@ -108,7 +121,7 @@ function totals(rows, { by, amount }) {
     { name: "Share", cell: (row) => h("span.with-bar", {}, bar(all ? of(row) / all : 0, "", { limited: false }), h("span.number", {}, percent(all ? of(row) / all : 0))) },
     { name: "Cost", right: true, cell: (row) => dollars(row.usd) },
     { name: "Requests", right: true, cell: (row) => count(row.requests) },
-    { name: "Failed", right: true, small: true, cell: (row) => count(row.errors) },
+    { name: "Not answered", right: true, small: true, cell: (row) => h("span", { title: `${count(row.refused)} of them refused before a model was asked` }, count(row.errors)) },
     { name: "Tokens in", right: true, small: true, cell: (row) => count(row.prompt_tokens) },
     { name: "of them cached", right: true, small: true, cell: (row) => count(row.cached_tokens) },
     { name: "Tokens out", right: true, small: true, cell: (row) => count(row.completion_tokens) },
