@@ -33,6 +33,8 @@ class Principal:
     """The key's own; its tenant's and tier's are in the policy."""
     budget: Budget = field(default_factory=Budget)
     scopes: tuple[Scope, ...] = ("inference",)
+    residency: tuple[str, ...] = ()
+    """The key's own regions, in which its requests stay; its tenant's and model's are in the policy."""
 
     def may_use(self, model: str) -> bool:
         return "*" in self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
@@ -356,6 +358,8 @@ class Call:
     """``exact`` or ``semantic``: the answer is given again, and nothing was spent on it. Set by ``cache``."""
     local_only: bool = False
     """Only backends marked local may see the content."""
+    residency: frozenset[str] | None = None
+    """Regions in which the content stays on account of another request, of which this one is a part."""
     shadow: bool = False
     """A copy, whose answer nobody waits for: it gets only idle capacity."""
     purpose: Purpose = "answer"

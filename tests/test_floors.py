@@ -19,7 +19,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
             "regex pii text children apis media"
         ),
         "policy",
-        "types deltas joined_chunks prefix_sharing metering control spans",
+        "types deltas joined_chunks prefix_sharing residency metering control spans",
         "stores databases files observe server",
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",

@@ -133,7 +133,7 @@ async def _start(call: Call, steps: tuple[Step, ...], scorer: ComplexityScorer) 
 def _is_the_models_own(error: GatewayError) -> bool:
     """Whether the failure is one model's, and the next may succeed."""
     if isinstance(error, Forbidden):
-        return error.code == "local_only"
+        return error.code in ("local_only", "residency")
     if isinstance(error, BadRequest) and error.may_suit_another:
         return True
     return isinstance(error, FAILURES)

@@ -179,6 +179,7 @@ def _active(key: Key, tenants: Mapping[str, Tenant]) -> ApiKey:
         quotas=key.quotas,
         budget=key.budget,
         scopes=key.scopes,
+        residency=key.residency,
     )
     networks = tuple(map(ip_network, key.allow_ips))
     return ApiKey(bytes.fromhex(key.sha256), principal, key, _midnight(key.expires), key.expires, networks)

@@ -115,14 +115,18 @@ def check_tables(
     if not unique or any(map(locate, ids)) or any(map(locate, hashes)):
         yield from _duplicates(tables, locate)
     wrong = {
-        (models, tier): message
-        for models, tier in {(key.models, key.tier) for key in keys}
-        if (message := check_key(Key(id="any", sha256="0" * 64, models=models, tier=tier))) is not None
+        _references(key): message
+        for key in {_references(key): key for key in keys}.values()
+        if (message := check_key(key)) is not None
     }
     for table in tables if wrong else ():
         for number, key in table.numbered():
-            if (key.models, key.tier) in wrong:
-                yield Problem(table.file, number, wrong[key.models, key.tier])
+            if _references(key) in wrong:
+                yield Problem(table.file, number, wrong[_references(key)])
+
+
+def _references(key: Key) -> tuple[object, ...]:
+    return key.models, key.tier, key.residency
 
 
 def _duplicates(tables: Iterable[KeyTable], locate: Callable[[str], Location | None]) -> Iterator[Problem]:

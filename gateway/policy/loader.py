@@ -22,6 +22,7 @@ from gateway.policy.names import is_pattern
 from gateway.policy.prices import CatalogPrice
 from gateway.policy.problems import KeyPath, Location, PolicyError, Problem, suggestion
 from gateway.policy.rules import table as rules
+from gateway.policy.rules.residency import nothing_in_region, place_outside
 from gateway.policy.rules.subject import Draft, Valid
 from gateway.policy.schema import BACKEND_SECRETS, DEFAULT_TIER, BedrockBackend, EngineBackend, Key, Policy
 from gateway.policy.yaml_tree import Map, Scalar
@@ -110,7 +111,7 @@ def policy_of(
                 message += f" (the other is at {location_of(folder.root, diagnostic.clash)})"
             problems.append(Problem.at(location_of(folder.root, diagnostic.path), message, diagnostic.path))
     if policy is not None and folder.tables:
-        problems += check_tables(folder.tables, *_references(folder.root, policy))
+        problems += check_tables(folder.tables, *_references(folder.root, policy, content))
     if policy is None or problems:
         raise PolicyError(problems)
     disabled |= {name: DRAINED for name in policy.drained if name in policy.backends.keys() - disabled.keys()}
@@ -152,7 +153,7 @@ def _with_tables(policy: Policy, tables: Iterable[KeyTable]) -> Policy:
 
 
 def _references(
-    root: Map, policy: Policy
+    root: Map, policy: Policy, content: Mapping[str, Any]
 ) -> tuple[Callable[[str], Location | None], Callable[[Key], str | None]]:
     """Where a key of the YAML files is, by its id or hash; and what is wrong with the names that a key refers to."""
     paths = {
@@ -170,6 +171,10 @@ def _references(
                 return f"models: no model is named '{pattern}'{suggestion(pattern, tuple(policy.models))}"
         if policy.tiers and key.tier is not None and key.tier not in (*policy.tiers, DEFAULT_TIER):
             return f"tier: no tier is named '{key.tier}'{suggestion(key.tier, tuple(policy.tiers))}"
+        if key.residency:
+            alone = Draft({**content, "keys": [{"residency": [*key.residency]}]})
+            found = (one for rule in (nothing_in_region, place_outside) for one in rule(alone))
+            return next((f"residency: {one.message}" for one in found), None)
         return None
 
     return locate, check_key

@@ -8,12 +8,13 @@ from gateway.errors import BadRequest, ContextTooLong, Forbidden, GatewayError
 from gateway.media import ARTICLES, MediaKind, media_in
 from gateway.metering.estimate import declared_cap
 from gateway.policy.schema import Policy
+from gateway.residency import nowhere_within
 from gateway.routing.context_size import prompt_of, size_of
 from gateway.types import Call
 
-Serving = Callable[[str, bool, frozenset[MediaKind]], Sequence[str]]
-"""The models that may serve one, whatever the length: takes its name, whether only local backends may, and the kinds of
-media that must be taken."""
+Serving = Callable[[str, bool, frozenset[str] | None, frozenset[MediaKind]], Sequence[str]]
+"""The models that may serve one, whatever the length: takes its name, whether only local backends may, those of which
+regions, and the kinds of media that must be taken."""
 _MOST_NAMED = 3
 """Models in an error."""
 
@@ -25,13 +26,17 @@ class Refusals:
         self._policy = policy
         self._serving = serving
 
-    def of(self, call: Call, local: bool, media: frozenset[MediaKind]) -> GatewayError:
-        """``local``: its content may go to local backends only."""
+    def of(
+        self, call: Call, local: bool, within: frozenset[str] | None, media: frozenset[MediaKind]
+    ) -> GatewayError:
+        """``local``: its content may go to local backends only; ``within``: to these regions only."""
         name = call.model
-        if serving := self._serving(name, local, media):
+        if serving := self._serving(name, local, within, media):
             return self._too_long(call, serving)
-        if media and self._serving(name, local, frozenset()):
-            return self._no_media(call, local)
+        if media and self._serving(name, local, within, frozenset()):
+            return self._no_media(call, local, within)
+        if within is not None and not (local and self._serving(name, False, within, frozenset())):
+            return nowhere_within(name, within)
         return Forbidden(
             f"This request is to stay on local backends, and the model '{name}' has none. Choose another model, "
             "or ask the operator for a target or fallback on a backend with 'local: true'.",
@@ -39,12 +44,12 @@ class Refusals:
             code="local_only",
         )
 
-    def _no_media(self, call: Call, local: bool) -> BadRequest:
+    def _no_media(self, call: Call, local: bool, within: frozenset[str] | None) -> BadRequest:
         """The first kind of media that no target takes, or not beside the others; and who does."""
         found = media_in(call.request.messages or ())
 
         def takes(model: str, media: Iterable[MediaKind]) -> bool:
-            return bool(self._serving(model, local, frozenset(media)))
+            return bool(self._serving(model, local, within, frozenset(media)))
 
         kind = next((kind for kind in found if not takes(call.model, (kind,))), next(iter(found)))
         others = [

@@ -21,6 +21,7 @@ from gateway.media import MEDIA, MediaKind, media_in
 from gateway.policy.inputs import taken
 from gateway.policy.schema import Policy, Target
 from gateway.prefix_sharing import sharing
+from gateway.residency import narrowed, residency_of
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.context_size import prompt_of, size_of
 from gateway.routing.refusals import Refusals
@@ -29,9 +30,10 @@ from gateway.types import Call, Candidate
 
 _Media = frozenset[MediaKind]
 _TEXT: _Media = frozenset()
-_RouteKey = tuple[str, str, bool, _Media, int, int]
-"""A model, why it is used, whether only local backends may be, the kinds of media that must be taken, and how many
-context lengths the request exceeds: with the answer that it asks for, and by its prompt alone."""
+_Regions = frozenset[str] | None
+_RouteKey = tuple[str, str, bool, _Regions, _Media, int, int]
+"""A model, why it is used, whether only local backends may be, those of which regions, the kinds of media that must be
+taken, and how many context lengths the request exceeds: with the answer that it asks for, and by its prompt alone."""
 _Usable = Callable[[str, Target], bool]
 """Whether a model's target may be used."""
 LARGER = "larger_context"
@@ -80,6 +82,7 @@ class Router:
         self._affinity = affinity or Affinity()
         self._selector = Selector(loads, self._affinity, random or Random())
         self._local = {name for name, backend in policy.backends.items() if backend.local}
+        self._has_residency = policy.has_residency
         self._local_tenants = {name for name, tenant in policy.tenants.items() if tenant.local_only}
         self._contexts = sorted({model.context for model in policy.models.values() if model.context})
         self._takes = {
@@ -126,13 +129,14 @@ class Router:
         media = _TEXT
         if self._chooses_by_media and (found := media_in(call.request.messages or ())):
             media = frozenset(found)
-        route = self._route((call.model, "primary", local, media, *exceeded))
+        within = self._residency(call) if self._has_residency else None
+        route = self._route((call.model, "primary", local, within, media, *exceeded))
         if self._downgrades and call.line is None:
-            route = self._downgraded(call, route, local, media, exceeded)
+            route = self._downgraded(call, route, local, within, media, exceeded)
         if route.plan is not None:
             return route.plan
         if not route.usable:
-            raise self._refusal(call, local, media)
+            raise self._refusal(call, local, within, media)
         prefix = self._prefix(call) if route.affine else None
         order = self._selector.order
         own = order(route.own, prefix) if route.own is not None else []
@@ -146,10 +150,10 @@ class Router:
             self._remember(prefix, plan[0])
         return tuple(plan)
 
-    def _refusal(self, call: Call, local: bool, media: _Media) -> GatewayError:
+    def _refusal(self, call: Call, local: bool, within: _Regions, media: _Media) -> GatewayError:
         """Why there is no candidate."""
         if self._whole is self:
-            return self._refusals.of(call, local, media)
+            return self._refusals.of(call, local, self._bounds(call.model, within), media)
         try:
             self._whole.plan(call)
         except GatewayError as error:
@@ -223,8 +227,20 @@ class Router:
                 return [Candidate(other.model, other.target, other.timeouts, "spill_over"), *plan]
         return plan
 
+    def _residency(self, call: Call) -> _Regions:
+        within = residency_of(call)
+        if within is not None:
+            call.receipt.note("route", residency=sorted(within))
+        return within
+
     def _downgraded(
-        self, call: Call, route: _Route, local: bool, media: _Media, exceeded: tuple[int, int]
+        self,
+        call: Call,
+        route: _Route,
+        local: bool,
+        within: _Regions,
+        media: _Media,
+        exceeded: tuple[int, int],
     ) -> _Route:
         """The route of the model that the caller's tier is downgraded to while its own is full."""
         downgrade = self._downgrades.get(call.principal.tier)
@@ -237,7 +253,7 @@ class Router:
         caller = self._caller(call)
         if any(saturation(candidate.target.backend, caller) < at for candidate in route.own.candidates):
             return route
-        instead = self._route((substitute, "downgrade", local, media, *exceeded))
+        instead = self._route((substitute, "downgrade", local, within, media, *exceeded))
         return instead if instead.own is not None else route
 
     def _caller(self, call: Call) -> Caller:
@@ -251,12 +267,20 @@ class Router:
         return route
 
     def _build_route(
-        self, name: str, why: str, local: bool, media: _Media, exceeded: int, by_prompt: int
+        self,
+        name: str,
+        why: str,
+        local: bool,
+        within: _Regions,
+        media: _Media,
+        exceeded: int,
+        by_prompt: int,
     ) -> _Route:
         first, *others = self._models(name, exceeded, by_prompt)
+        within = self._bounds(name, within)
         substituted = first != self._leaf(name)
         taken: set[tuple[str, str]] = set()
-        usable = partial(self._may_use, local=local, media=media)
+        usable = partial(self._may_use, local=local, within=within, media=media)
         own = self._model_targets(first, "fallback" if substituted else why, usable, taken)
         fallbacks = self._all_targets(others, "fallback", usable, taken)
         larger_models = list(self._larger_models(first))[1:] if first is not None else []
@@ -353,18 +377,28 @@ class Router:
         all_targets = (self._model_targets(name, why, usable, taken) for name in names)
         return tuple(targets for targets in all_targets if targets is not None)
 
-    def _may_use(self, model: str, target: Target, *, local: bool, media: _Media) -> bool:
+    def _may_use(self, model: str, target: Target, *, local: bool, within: _Regions, media: _Media) -> bool:
         return (
             target.backend in self._enabled
             and (not local or target.backend in self._local)
+            and (not self._has_residency or self._is_within(model, target, within))
             and media <= self._takes[model, target]
         )
 
-    def _serving(self, name: str, local: bool, media: _Media) -> list[str]:
+    def _serving(self, name: str, local: bool, within: _Regions, media: _Media) -> list[str]:
         """The models that may serve ``name``, whatever the length."""
-        route = self._route((name, "primary", local, media, 0, 0))
+        route = self._route((name, "primary", local, within, media, 0, 0))
         all_targets = (route.own, *route.fallbacks, *route.larger) if route.usable else ()
         return [targets.model for targets in all_targets if targets is not None]
+
+    def _bounds(self, name: str, within: _Regions) -> _Regions:
+        """Also by what is said of the model that has the targets, whichever answers in its place."""
+        leaf = self._leaf(name)
+        return within if leaf is None else narrowed(within, self._policy.models[leaf].residency)
+
+    def _is_within(self, model: str, target: Target, within: _Regions) -> bool:
+        region, own = self._policy.backends[target.backend].region, self._policy.models[model].residency
+        return (within is None or region in within) and (not own or region in own)
 
 
 def _as_larger_context(plan: list[Candidate]) -> list[Candidate]:

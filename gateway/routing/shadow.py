@@ -13,6 +13,7 @@ from random import Random
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.observe.outcome import outcome_of
 from gateway.policy.schema import Policy, Shadow
+from gateway.residency import residency_of
 from gateway.types import HOUSE, Call, Handler, Principal, Receipt
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ def copy_of(call: Call, model: str) -> Call:
         headers={"x-request-id": request_id},
         model=call.policy.resolve(model) or model,
         deadline=None,
+        residency=residency_of(call),
         shadow=True,
         line=None,
         purpose="shadow",

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from gateway.observe.telemetry.attempt_span import AttemptSpan
 from gateway.observe.telemetry.content import Answer
 from gateway.observe.telemetry.telemetry import Telemetry
+from gateway.residency import is_outside
 from gateway.types import Call, Chunks, Handler, Stage
 
 _OWN = ("answer", "step")
@@ -80,6 +81,10 @@ def attempt(telemetry: Telemetry) -> Stage:
 
 
 def _stays(call: Call) -> bool:
-    """Whether the content is for local backends only, so that no receiver of traces may have it."""
+    """Whether the content is only for local backends, or for other regions than that of the receiver of traces."""
     tenant = call.policy.tenants.get(call.principal.tenant)
-    return call.local_only or (tenant is not None and tenant.local_only)
+    return (
+        call.local_only
+        or (tenant is not None and tenant.local_only)
+        or is_outside(call, call.policy.regions.get("telemetry"))
+    )

@@ -17,6 +17,7 @@ from gateway.guards.scanners.remembered import Remembered, digest
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.policy.schema import Policy
 from gateway.policy.schema.judges import Judge
+from gateway.residency import residency_of
 from gateway.types import HOUSE, Call, ChatRequest, Handler, Principal, Receipt
 
 CONCURRENCY = 8
@@ -155,6 +156,7 @@ class ModelJudge:
             started=time.perf_counter(),
             headers={"x-request-id": request_id},
             local_only=self._local_only or (asker is not None and stays(asker)),
+            residency=residency_of(asker) if asker is not None else None,
             purpose="judge",
         )
 

@@ -21,6 +21,7 @@ from gateway.guards.scanners.scanner import ORIGINS, Origin, Unscanned, Verdict
 from gateway.guards.scanners.webhook_formats import OWN, Question, WrongNumber
 from gateway.guards.scanners.webhook_services import SERVICES
 from gateway.policy.schema.webhook_guard import WebhookGuard
+from gateway.residency import is_outside
 from gateway.types import Call
 
 FORMATS = {**OWN, **SERVICES}
@@ -80,6 +81,8 @@ class Webhook:
     async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
         if call is not None and not self._config.local and stays(call):
             raise Unscanned("its texts must stay local, and this guard is not marked 'local: true'")
+        if call is not None and is_outside(call, self._config.region):
+            raise Unscanned("its texts stay in regions of which this guard's is none, see 'residency'")
         if self._format.takes_many:
             return await self._asked(texts, origin, call)
         tasks = [asyncio.ensure_future(self._asked([text], origin, call)) for text in texts]

@@ -7,7 +7,7 @@ from gateway.policy.problems import Diagnostic, KeyPath
 from gateway.policy.rules.subject import Draft, Findings, Valid
 from gateway.policy.schema import AnthropicBackend, BedrockBackend, FakeBackend, Model
 
-_KEYS = ("cascade", "aliases")
+_KEYS = ("cascade", "aliases", "residency")
 _WITHOUT_LOGPROBS = FakeBackend | AnthropicBackend | BedrockBackend
 
 

@@ -20,6 +20,7 @@ from gateway.policy.rules import (
     models,
     observing,
     prices,
+    residency,
     storage,
     texts,
     values,
@@ -50,6 +51,8 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     texts.slow_pattern,
     texts.unproven_pattern,
     storage.verifier_of_another_embedder,
+    residency.nothing_in_region,
+    residency.place_outside,
 )
 """A policy in which one of these finds something is refused."""
 
@@ -94,6 +97,11 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
     storage.store_failure_of_no_store,
     storage.ledger_elsewhere,
     storage.entry_beyond_its_store,
+    residency.model_never_served,
+    residency.guard_outside,
+    residency.shadow_outside,
+    residency.traces_outside,
+    residency.region_of_no_place,
     observing.shares_of_no_budget,
     observing.path_over_grpc,
     extras.ledger_without_driver,

@@ -124,6 +124,7 @@ __all__ = [
     "OnSaturation",
     "OpenAIBackend",
     "PiiGuard",
+    "Place",
     "Policy",
     "PreviousHash",
     "Price",
@@ -218,6 +219,10 @@ class MetricsSettings(Frozen):
     """Tenants that have labels of their own; the others share one."""
 
 
+Place = Literal["store", "cache_store", "ledger", "files", "telemetry"]
+"""What keeps or gets contents on other machines, where the policy says so."""
+
+
 class Billing(Frozen):
     """Who pays for what is sent to models on account of a request and is no part of its answer."""
 
@@ -238,6 +243,10 @@ class Policy(Frozen):
     admin: Admin = Admin()
     drained: tuple[Name, ...] = ()
     """Backends that get no more requests; those in flight end as ever. A name of no backend means nothing."""
+    residency: tuple[Name, ...] = ()
+    """Regions in which everybody's content stays; empty: anywhere."""
+    regions: dict[Place, Name] = Field(default={})
+    """In which region a server is that is named under these keys."""
     cache_epochs: dict[Name, Annotated[int, Field(strict=True, ge=0, le=2**53)]] = Field(default={})
     """By tenant. What was cached under another number is not found."""
     tenants: dict[Name, Tenant] = Field(default={})
@@ -292,6 +301,15 @@ class Policy(Frozen):
     @cached_property
     def keys_with_limits(self) -> tuple[Key, ...]:
         return tuple(key for key in self.keys if key.quotas.model_fields_set or key.budget.model_fields_set)
+
+    @cached_property
+    def has_residency(self) -> bool:
+        """Whether anybody's content is to stay anywhere."""
+        return (
+            bool(self.residency)
+            or any(owner.residency for owners in (self.tenants, self.models) for owner in owners.values())
+            or any(key.residency for key in self.keys)
+        )
 
     @cached_property
     def _names(self) -> dict[str, str]:

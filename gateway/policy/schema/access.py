@@ -72,6 +72,8 @@ class Key(Frozen):
     """Addresses and networks it may be used from; empty is anywhere."""
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("inference",)
     previous: PreviousHash | None = None
+    residency: tuple[Name, ...] = ()
+    """Regions in which its requests stay, of those in which its tenant's do."""
     quotas: QuotaSettings = QuotaSettings()
     budget: Budget = Budget()
 
@@ -142,5 +144,7 @@ class Tenant(Frozen):
     tier: Name | None = None
     local_only: bool = False
     """Its content goes to local backends only."""
+    residency: tuple[Name, ...] = ()
+    """Regions in which its content stays; empty: anywhere."""
     quotas: QuotaSettings = QuotaSettings()
     budget: Budget = Budget()

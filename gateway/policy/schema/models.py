@@ -102,6 +102,8 @@ class Model(Frozen):
     select: Select = "weighted"
     regions: tuple[Name, ...] = ()
     """Regions of backends, the preferred first; backends of no region listed come last."""
+    residency: tuple[Name, ...] = ()
+    """Regions in which what is asked of it stays, whichever model answers; empty: anywhere."""
     fallbacks: tuple[Name, ...] = ()
     """Models that are asked, in this order, when every target has failed."""
     spill_over: bool = False

@@ -13,7 +13,7 @@ from gateway.policy.schema.any_guard import (
     AnyGuard,
 )
 from gateway.policy.schema.cors import HeaderName
-from gateway.policy.schema.values import Count, HttpUrl, Share, Text
+from gateway.policy.schema.values import Count, HttpUrl, Name, Share, Text
 
 WebhookFormat = Literal["verdicts", "litellm", "moderations", "classify", "predict", "presidio", "lakera"]
 
@@ -58,6 +58,8 @@ class WebhookGuard(AnyGuard):
     labels: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     """Glob patterns of what counts; None: all."""
     threshold: Share = 0.5
+    region: Name | None = None
+    """Where its server is, for ``residency``."""
     local: bool = False
     """It may see texts that must stay local."""
     max_concurrency: Count = 32

@@ -49,6 +49,13 @@ async def name_on_the_receipt(site: Site) -> str:
     return str((await site.receipt(await site.ask()))["stages"]["trace"]["key"])
 
 
+IN_EU = {"backends": {"other": {"region": "eu"}}}
+
+
+def tenant(*residency: str) -> dict[str, Any]:
+    return {"tenants": {"acme": {"residency": [*residency]}}}
+
+
 ROWS = [
     Row("keys", {}, status(), 200, 401, {"keys": []}),
     Row("keys[].id", mine(), name_on_the_receipt, "one", "uno", {"keys": [key(KEY, "uno", tenant="acme")]}),
@@ -118,6 +125,8 @@ ROWS = [
         "local_only",
         200,
     ),
+    Row("tenants.<name>.residency", IN_EU | tenant("eu"), code(model="up"), "residency", 200, IN_EU),
+    Row("keys[].residency", IN_EU | mine(residency=["eu"]), code(model="up"), "residency", 200, IN_EU),
 ]
 
 

@@ -387,6 +387,43 @@ CASES = {
     "extras.telemetry_without_exporter": Case(
         "telemetry.endpoint: no traces are sent", "telemetry: {endpoint: http://h:4318}", "telemetry: {}"
     ),
+    "residency.nothing_in_region": Case(
+        "tenants.a.residency[0]: no backend is in region 'us'",
+        "tenants: {a: {residency: [us]}}",
+        "tenants: {a: {residency: [eu]}}",
+    ),
+    "residency.place_outside": Case(
+        "store: is in a region that is not stated, and contents of tenant 'a' are to stay in 'eu'",
+        "store: redis://h\ntenants: {a: {residency: [eu]}}",
+        "store: redis://h\nregions: {store: eu}\ntenants: {a: {residency: [eu]}}",
+    ),
+    "residency.model_never_served": Case(
+        "tenants.a.residency: 'm' can never be served",
+        "tenants: {a: {residency: [eu]}}",
+        "models: {m: {targets: [{backend: one, model: x}], fallbacks: [n]}, n: {targets: [{backend: near, model: x}]}}"
+        "\ntenants: {a: {residency: [eu]}}",
+    ),
+    "residency.guard_outside": Case(
+        "guards.g: its server is in no stated region, and contents of tenant 'a' stay in 'eu': there 'on_error: block'",
+        "tenants: {a: {residency: [eu]}}\n" + guard("kind: webhook, url: http://w/x"),
+        "tenants: {a: {residency: [eu]}}\n" + guard("kind: webhook, url: http://w/x, region: eu"),
+    ),
+    "residency.shadow_outside": Case(
+        "models.x.shadow.model: 'm' gets no copies of what stays in 'eu'",
+        model("residency: [eu], shadow: {model: m}", "{backend: near, model: x}"),
+        model("residency: [eu], shadow: {model: n}", "{backend: near, model: x}")[:-1]
+        + ", n: {targets: [{backend: near, model: x}]}}",
+    ),
+    "residency.traces_outside": Case(
+        "telemetry.content: traces hold no contents of everybody, which stay in 'eu'",
+        "residency: [eu]\ntelemetry: {endpoint: 'http://h:4318', content: true}",
+        "residency: [eu]\ntelemetry: {endpoint: 'http://h:4318', content: true}\nregions: {telemetry: eu}",
+    ),
+    "residency.region_of_no_place": Case(
+        "regions.store: has no effect: 'store' names no server",
+        "regions: {store: eu}",
+        "regions: {store: eu}\nstore: redis://h",
+    ),
     "observing.shares_of_no_budget": Case(
         "callbacks[0].budget_at: has no effect without 'budget'",
         f"callbacks: [{{{CALLBACK}, events: [guard], budget_at: [0.5]}}]",
