@@ -22,13 +22,14 @@ from gateway.batches.batch import ENDPOINTS
 from gateway.batches.runner import BatchRunner
 from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
-from gateway.control.control_socket import publish_keys
+from gateway.control.control_socket import publish
 from gateway.control.peers import Peers
 from gateway.guards.actions.offload import MAX_WAIT
 from gateway.identity.oidc import Provider
 from gateway.identity.session import PendingSignIn, Seal, Session
 from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
+from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import state_files
 from gateway.policy.reload import PolicyWatcher
 from gateway.runtime import shared
@@ -70,7 +71,9 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         slots=settings.slots,
         peers=peers,
     )
-    generations = Generations(state)
+    # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
+    history = PolicyHistory(settings.state_dir, settings.policies) if settings.last_good is not None else None
+    generations = Generations(state, history)
     background = BackgroundRequests(peers)
     runners: list[BatchRunner] = []
     watchers: list[PolicyWatcher] = []
@@ -80,7 +83,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         env=os.environ,
         peers=peers,
         rejected=lambda: watchers[0].last_error if watchers else None,
-        generation=lambda: watchers[0].generation if watchers else 0,
+        generation=lambda: generations.number,
         current=generations.current,
     )
     peers.handlers = {**admin.handlers(site, state), **shared.handlers(generations.current, background)}
@@ -100,11 +103,10 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             generations.apply_policy,
             on_error=rejected,
             on_revoked=generations.withdraw,
-            on_keys=partial(publish_keys, settings.worker_keys, settings.worker)
-            if settings.worker_keys
-            else None,
+            on_in_force=partial(publish, settings.in_force, settings.worker) if settings.in_force else None,
             also=state_files(settings.state_dir),
             fallback=settings.last_good,
+            logs=history is None,
         )
         # The loop keeps a set of all open async generators, to close them at its end; a request has eight, and this was
         # 5 % of its cost. All of ours are closed by their readers.

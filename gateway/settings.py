@@ -146,7 +146,7 @@ class Settings:
     """Which worker this process is, from 1."""
     draining: Annotated[Path | None, Path] = None
     """A file that exists once the gateway is to stop: from then on workers report that they are not ready."""
-    worker_keys: Annotated[Path | None, Path] = None
+    in_force: Annotated[Path | None, Path] = None
     """A folder where each worker writes a digest of the keys it accepts, for ``gateway.control.control_socket``."""
     slots: Annotated[Path | None, Path] = None
     """A folder where workers share the slots of backends; None: each has its part of them."""

@@ -31,7 +31,7 @@ class Site:
     rejected: Callable[[], str | None]
     """Why the files of the policy are not in force, where they are not."""
     generation: Callable[[], int]
-    """How many policies this worker has taken up."""
+    """The number of the policy in force."""
     current: Callable[[], Runtime]
     keys: KeyStore = field(init=False)
     history: PolicyHistory = field(init=False)

@@ -9,8 +9,7 @@ JSON, and one response:
                                                                    or {"error": "…"}, {"elsewhere": true}
 
 ``gateway.control.changes`` has them all. ``by`` says who asks, for the audit log. Keys themselves are never sent, only
-their hashes. ``confirmed`` means that the change is in force: of a key, that every worker has been seen to accept or to
-refuse it.
+their hashes. ``confirmed`` means that the change is in force: every worker has been seen to obey it.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ class ControlSocket:
         policies: Path,
         state_dir: Path,
         watcher: PolicyWatcher,
-        worker_keys: Path,
+        in_force: Path,
         workers: int,
         env: Mapping[str, str],
     ) -> None:
-        """``worker_keys`` is the folder where each of the ``workers`` writes a digest of the keys it accepts."""
+        """``in_force`` is the folder where each of the ``workers`` writes a digest of the policy and keys it obeys."""
         self._policies = policies
         self._path = state_dir / SOCKET
         self._changes = Changes(policies, state_dir, env)
         self._watcher = watcher
-        self._worker_keys = worker_keys
+        self._in_force_folder = in_force
         self._workers = workers
         self._server: asyncio.Server | None = None
 
@@ -122,55 +121,47 @@ class ControlSocket:
 
         return await self._seen(applied)
 
-    async def _seen(self, applied: Callable[[], bool]) -> dict[str, Any]:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TIMEOUT):
-                while not applied():  # noqa: ASYNC110  (the watcher polls, too)
-                    await asyncio.sleep(_LOOK_EVERY)
-            return {"confirmed": True}
-        return {"confirmed": False, "why": self._watcher.last_error or "it has not been applied"}
-
     async def _confirmed(self, sha256: str, *, accepted: bool) -> dict[str, Any]:
-        """Wait until this process and every worker accept or refuse it."""
+        seen = await self._seen(lambda: self._watcher.accepts(sha256) == accepted)
+        if seen["confirmed"]:
+            log.info("a key was %s on request", "made" if accepted else "revoked")
+        return seen
+
+    async def _seen(self, applied: Callable[[], bool]) -> dict[str, Any]:
+        """Wait until this process and every worker obey the change."""
         with suppress(TimeoutError):
             async with asyncio.timeout(TIMEOUT):
-                while True:
-                    if self._watcher.accepts(sha256) == accepted and not await asyncio.to_thread(
-                        self._behind
-                    ):
-                        break
+                while not applied() or await asyncio.to_thread(self._behind):  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_EVERY)
-            log.info("a key was %s on request", "made" if accepted else "revoked")
             return {"confirmed": True}
-        why = self._watcher.last_error or "a worker has not applied it"
-        return {"confirmed": False, "why": why}
+        return {"confirmed": False, "why": self._watcher.last_error or "a worker has not applied it"}
 
     def _behind(self) -> bool:
-        """Whether a worker accepts other keys than this process would."""
+        """Whether a worker obeys another policy, or accepts other keys, than this process would."""
         for number in range(1, self._workers + 1):
             try:
-                if (self._worker_keys / str(number)).read_text() != self._watcher.keys_digest:
+                if (self._in_force_folder / str(number)).read_text() != self._watcher.in_force:
                     return True
             except FileNotFoundError:
                 return True
         return False
 
 
-def publish_keys(worker_keys: Path, worker: int, keys_digest: str) -> None:
-    """Write down which keys a worker accepts, for ``ControlSocket`` to read.
+def publish(folder: Path, worker: int, in_force: str) -> None:
+    """Write down what a worker obeys (``PolicyWatcher.in_force``), for ``ControlSocket`` to read.
 
     Digests are of one length and written in place, so that a full disk has the space that ``preallocate`` took.
     Raises ``OSError``.
     """
-    descriptor = os.open(worker_keys / str(worker), os.O_WRONLY | os.O_CREAT, 0o600)
+    descriptor = os.open(folder / str(worker), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        os.pwrite(descriptor, keys_digest.encode(), 0)
+        os.pwrite(descriptor, in_force.encode(), 0)
     finally:
         os.close(descriptor)
 
 
-def preallocate(worker_keys: Path, workers: int) -> None:
-    """Reserve the disk space for ``publish_keys``, as far as there is any."""
+def preallocate(folder: Path, workers: int) -> None:
+    """Reserve the disk space for ``publish``, as far as there is any."""
     with suppress(OSError):
         for number in range(1, workers + 1):
-            publish_keys(worker_keys, number, "-" * 64)
+            publish(folder, number, f"{'-' * 64} {'-' * 64}")

@@ -247,7 +247,7 @@ class Metrics:
         )
         self.policy_generation = make.plain_gauge(
             "tollgate_policy_generation",
-            "How many policies this worker has taken up; it grows with each good edit.",
+            "The number of the policy in force, as `tollgate policy history` has it; it grows with each good edit.",
             mode="livemin",
         )
         self.policy_errors = make.plain_counter(

@@ -50,10 +50,9 @@ class PolicyHistory:
         Raises ``OSError``.
         """
         files = self.recorded(loaded.sources)
-        newest = next(self.generations(), None)
-        if newest is not None and newest.files == files:
-            return newest.number
-        number = newest.number + 1 if newest is not None else 1
+        number, is_known = self._number_of(files)
+        if is_known:
+            return number
         private_folder(self._folder)
         draft = self._folder / f".{number:06}"
         shutil.rmtree(draft, ignore_errors=True)
@@ -69,6 +68,17 @@ class PolicyHistory:
         for old in self._numbers()[MOST:]:
             shutil.rmtree(self._folder / f"{old:06}", ignore_errors=True)
         return number
+
+    def number_of(self, loaded: Loaded) -> int:
+        """The number that ``add`` has given the policy in force now, or will give it."""
+        return self._number_of(self.recorded(loaded.sources))[0]
+
+    def _number_of(self, files: dict[str, bytes]) -> tuple[int, bool]:
+        """And whether it is there."""
+        newest = next(self.generations(), None)
+        if newest is None:
+            return 1, False
+        return (newest.number, True) if newest.files == files else (newest.number + 1, False)
 
     def recorded(self, sources: tuple[PolicyFile, ...]) -> dict[str, bytes]:
         """Those of a policy's files that the history holds: the policy folder's own, without its key files."""

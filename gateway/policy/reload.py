@@ -46,18 +46,20 @@ class PolicyWatcher:
         *,
         on_error: Callable[[Exception], object] | None = None,
         on_revoked: Callable[[RevokedKeys], object] | None = None,
-        on_keys: Callable[[str], object] | None = None,
+        on_in_force: Callable[[str], object] | None = None,
         also: Sequence[Path] = (),
         fallback: Path | None = None,
         env: Mapping[str, str] = os.environ,
         interval: float = 0.2,
         tables: KeyTableReader | None = None,
+        logs: bool = True,
     ) -> None:
         """``also`` are files elsewhere that belong to the policy while they are there.
 
-        ``on_error`` gets why a policy is not in force, once. ``on_keys`` gets the ``keys_digest`` each time that it
+        ``on_error`` gets why a policy is not in force, once. ``on_in_force`` gets ``in_force`` each time that it
         changes. ``fallback`` is a folder that is read instead of an invalid one at the start, and only then. ``tables``
-        remembers the keys that it read before.
+        remembers the keys that it read before. Without ``logs`` another process that follows the same folder logs what
+        all of them find; only what fails here is logged here.
         """
         self.generation = 0
         """How many policies have been applied."""
@@ -70,9 +72,9 @@ class PolicyWatcher:
         self._on_change = on_change
         self._on_error = on_error
         self._on_revoked = on_revoked
-        self._on_keys = on_keys
+        self._on_in_force = on_in_force
         self._published: str | None = ""
-        """The last ``keys_digest`` that ``on_keys`` got; None while it failed."""
+        """What ``on_in_force`` got last; None while it failed."""
         self._also = also
         self._fallback = fallback
         self._env = env
@@ -80,6 +82,7 @@ class PolicyWatcher:
         self._files = WatchedFiles(directory, also)
         self._tracker = RevocationTracker(env)
         self._tables = tables or KeyTableReader()
+        self._logs = logs
         self._accepted: frozenset[str] = frozenset()
         """The hashes of all keys that are accepted."""
         self._revoked = _NO_KEYS
@@ -120,6 +123,11 @@ class PolicyWatcher:
                 await self._task
             self._task = None
 
+    @property
+    def in_force(self) -> str:
+        """A digest of the policy and of the keys: two processes in which it is equal obey the same."""
+        return f"{self.keys_digest} {self.current.fingerprint if self.current is not None else ''}"
+
     def accepts(self, digest: str) -> bool:
         """Whether the key with this SHA-256 in hex is accepted."""
         return digest in self._accepted
@@ -145,7 +153,7 @@ class PolicyWatcher:
     async def _poll(self) -> None:
         changed = await asyncio.to_thread(self._files.look)
         if self._published is None:
-            self._publish_keys()
+            self._publish()
         if changed or self._files.unsettled or self._revoked != _NO_KEYS:
             await self._revoke()
         if not changed and time.monotonic() < self._retry_at:
@@ -174,8 +182,6 @@ class PolicyWatcher:
             if still != _NO_KEYS:
                 self._report(still)
         await self._update_accepted()
-        if self.generation > 1:
-            log.info("policy generation %d is in force", self.generation)
 
     async def _revoke(self) -> None:
         """Report keys in force that are no longer in the files as they are now."""
@@ -193,7 +199,7 @@ class PolicyWatcher:
         self._warn()
 
     def _report(self, revoked: RevokedKeys) -> None:
-        if gone := revoked.gone - self._revoked.gone:
+        if (gone := revoked.gone - self._revoked.gone) and self._logs:
             log.warning(
                 "these keys were removed from the policy and are refused: %s", ", ".join(sorted(gone))
             )
@@ -206,7 +212,7 @@ class PolicyWatcher:
     def _warn(self) -> None:
         """Every minute, as callers are being refused."""
         now = time.monotonic()
-        if self._revoked.unverified and now - self._warned_at >= _LOG_AGAIN:
+        if self._logs and self._revoked.unverified and now - self._warned_at >= _LOG_AGAIN:
             self._warned_at = now
             files = ", ".join(self._revoked.unreadable_files) or str(self._directory)
             log.error(
@@ -215,22 +221,22 @@ class PolicyWatcher:
                 *(len(self._revoked.unverified), files, ", ".join(sorted(self._revoked.unverified)[:20])),
             )
 
-    def _publish_keys(self) -> None:
-        """A digest that cannot be published, on a full disk say, is published later; the keys are in force anyway."""
-        if self._on_keys is None or self._published == self.keys_digest:
+    def _publish(self) -> None:
+        """A digest that cannot be published, on a full disk say, is published later; what it says is so anyway."""
+        if self._on_in_force is None or self._published == self.in_force:
             return
         try:
-            self._on_keys(self.keys_digest)
+            self._on_in_force(self.in_force)
         except OSError as error:
             if self._published is not None:
-                log.error("this worker cannot report its keys to 'tollgate keys': %s", error)
+                log.error("this worker cannot report to 'tollgate keys' what is in force: %s", error)
             self._published = None
         else:
-            self._published = self.keys_digest
+            self._published = self.in_force
 
     async def _update_accepted(self) -> None:
         self._accepted, self.keys_digest = await asyncio.to_thread(self._accepted_keys)
-        self._publish_keys()
+        self._publish()
 
     def _accepted_keys(self) -> tuple[frozenset[str], str]:
         """Their hashes, and a digest of these that does not depend on their order."""
@@ -246,7 +252,8 @@ class PolicyWatcher:
     def _failed(self, error: Exception, consequence: str) -> None:
         message = str(error) if isinstance(error, PolicyError) else f"{type(error).__name__}: {error}"
         if message != self.last_error:
-            log.error("the policy is rejected; %s:\n%s", consequence, message)
+            if self._logs or not isinstance(error, PolicyError):
+                log.error("the policy is rejected; %s:\n%s", consequence, message)
             if self._on_error is not None:
                 self._on_error(error)
         self.last_error = message

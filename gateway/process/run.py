@@ -77,7 +77,7 @@ async def run(
             last_good=last_good.path,
             sidecar=scratch / "sidecar.sock",
             draining=scratch / "draining",
-            worker_keys=_folder(scratch / "keys"),
+            in_force=_folder(scratch / "in_force"),
             slots=_folder(scratch / "slots"),
             peers=_folder(scratch / "peers"),
             started=_folder(scratch / "started"),
@@ -86,19 +86,26 @@ async def run(
         async def apply_policy(loaded: Loaded) -> None:
             _warn(loaded, settings)
             await asyncio.to_thread(last_good.keep, loaded)
-            await asyncio.to_thread(_remember, history, loaded)
+            number = await asyncio.to_thread(_remember, history, loaded)
             await supervisor.run_engines(launches(loaded))
             socket = scratch / "sidecar.sock"
             wanted = sidecar_config(loaded.policy, socket) if needs_sidecar(loaded.policy) else None
             await supervisor.run_sidecar(wanted, settings.log_env())
+            if supervisor.workers:
+                log.info("policy generation %d is in force", number)
 
         try:
-            preallocate(scratch / "keys", settings.workers)
+            preallocate(scratch / "in_force", settings.workers)
             also = state_files(settings.state_dir)
             async with (
                 PolicyWatcher(settings.policies, apply_policy, env=env, also=also, tables=tables) as watcher,
                 ControlSocket(
-                    settings.policies, settings.state_dir, watcher, scratch / "keys", settings.workers, env
+                    settings.policies,
+                    settings.state_dir,
+                    watcher,
+                    scratch / "in_force",
+                    settings.workers,
+                    env,
                 ),
             ):
                 ports = [listeners, operators] if operators else [listeners]
@@ -126,11 +133,12 @@ async def run(
             supervisor.kill()
 
 
-def _remember(history: PolicyHistory, loaded: Loaded) -> None:
+def _remember(history: PolicyHistory, loaded: Loaded) -> int:
     try:
-        history.add(loaded)
+        return history.add(loaded)
     except OSError as error:
         log.warning("this policy is missing from the history: %s", error)
+        return history.number_of(loaded)
 
 
 def _warn(loaded: Loaded, settings: Settings) -> None:
@@ -139,6 +147,8 @@ def _warn(loaded: Loaded, settings: Settings) -> None:
             "the policy has no keys, so every request is refused; make a key with 'tollgate keys create', or restart "
             "the gateway for a development key"
         )
+    for name, reason in loaded.disabled.items():
+        log.warning("backend '%s' is disabled: %s", name, reason)
     for problem in loaded.warnings:
         log.warning("%s", problem)
     for message in unshared_state(loaded.policy, settings.workers):

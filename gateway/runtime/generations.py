@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from gateway.policy.history import PolicyHistory
 from gateway.policy.loader import Loaded
 from gateway.policy.revoked_keys import RevokedKeys
 from gateway.runtime.budgets import watch_budgets
@@ -18,8 +19,12 @@ log = logging.getLogger(__name__)
 class Generations:
     """All runtimes that requests may still use. What ``state`` holds outlives them."""
 
-    def __init__(self, state: WorkerState) -> None:
+    def __init__(self, state: WorkerState, history: PolicyHistory | None = None) -> None:
+        """Without ``history`` generations are counted."""
+        self.number = 0
+        """That of the policy in force, as the history has it."""
         self._state = state
+        self._history = history
         self._current: Runtime | None = None
         self._live: list[Runtime] = []
         """Those that a request may still be using, the current one among them."""
@@ -39,8 +44,13 @@ class Generations:
         await watch_budgets(self._current.quotas, self._state.callbacks)
         metrics, policy = self._state.metrics, loaded.policy
         metrics.tenants.update(policy.metrics.tenants, policy.metrics.max_tenants, policy.tenants)
-        metrics.policy_generation.inc()
-        for name, reason in loaded.disabled.items():
+        self.number = (
+            await asyncio.to_thread(self._history.number_of, loaded) if self._history else self.number + 1
+        )
+        metrics.policy_generation.set(self.number)
+        for name, reason in (
+            loaded.disabled.items() if self._history is None else ()
+        ):  # else it is said for all workers
             log.warning("backend '%s' is disabled: %s", name, reason)
         if before is not None:
             task = asyncio.create_task(self._retire(before))

@@ -54,7 +54,7 @@ def test_a_variable_set_to_nothing_counts_as_unset() -> None:
         worker=st.integers(1, 64),
         draining=st.sampled_from([None, Path("/tmp/l")]),
         slots=st.sampled_from([None, Path("/tmp/slots")]),
-        worker_keys=st.sampled_from([None, Path("/tmp/t")]),
+        in_force=st.sampled_from([None, Path("/tmp/t")]),
         sidecar=st.sampled_from([None, Path("/tmp/s")]),
     )
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -33,8 +34,8 @@ class Served:
     def get(self, path: str) -> Any:
         return self._told("GET", path)
 
-    def post(self, path: str, body: Any) -> Any:
-        return self._told("POST", path, content=orjson.dumps(body))
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._told("POST", path, **({} if body is None else {"content": orjson.dumps(body)}))
 
     def patch(self, path: str, body: Any) -> Any:
         return self._told("PATCH", path, content=orjson.dumps(body))
@@ -184,3 +185,37 @@ def test_what_each_worker_has_from_the_ledger_is_spent_once(served: Served) -> N
         used, of_month = spending()
         assert of_month > 0
         assert used == pytest.approx(of_month)
+
+
+def test_what_is_said_to_be_in_force_is_so_at_every_worker(served: Served) -> None:
+    for how, status in (("drain", 503), ("undrain", 200)) * 3:
+        assert served.post(f"/backends/scripted/{how}")["in_force"]
+        assert [served.chat("fake") for _ in range(TIMES)] == [status] * TIMES, how
+
+
+def test_a_generation_has_one_number_everywhere(served: Served) -> None:
+    changed = yaml.safe_load(served.file.read_text())
+    for _ in range(2):
+        changed["models"][f"more-{len(changed['models'])}"] = changed["models"]["fake"]
+        served.file.write_text(yaml.safe_dump(changed))
+        newest = list(changed["models"])[-1]
+        until(lambda newest=newest: all(newest in served.get("/policy")["models"] for _ in range(TIMES)))
+        served.post("/backends/slow/drain")
+        served.post("/backends/slow/undrain")
+        number = served.get("/policy")["policy"]["generation"]
+        assert served.get("/policy/history")["generations"][0]["generation"] == number
+        assert {served.live()["generation"] for _ in range(TIMES)} == {number}
+        log = (served.file.parent.parent / "log").read_text()
+        assert re.findall(r"policy generation (\d+) is in force", log)[-1] == str(number)
+    assert served.post("/policy/rollback", {"generation": number - 1})["in_force"]
+
+
+def test_a_mistake_is_logged_once(served: Served) -> None:
+    before, log = served.file.read_text(), served.file.parent.parent / "log"
+    served.file.write_text(before + "\nnonsense: 1\n")
+    until(lambda: served.get("/policy").get("rejected"))
+    until(lambda: "the policy is rejected" in log.read_text())
+    time.sleep(1.0)
+    assert log.read_text().count("the policy is rejected") == 1
+    served.file.write_text(before)
+    until(lambda: not served.get("/policy").get("rejected"))

@@ -235,13 +235,13 @@ async def test_keys_that_cannot_be_told_are_in_force_and_told_later(
         told.append(digest)
 
     keys.write_text(with_keys("a", "b"))
-    async with PolicyWatcher(folder, Taker(), on_keys=tell, interval=POLL) as watcher:
+    async with PolicyWatcher(folder, Taker(), on_in_force=tell, interval=POLL) as watcher:
         keys.write_text(with_keys("a"))
         await until(lambda: watcher.generation == 2)
         assert watcher.last_error is None and not told
         assert sum("No space left" in line for line in caplog.messages) == 1
         full = False
-        await until(lambda: told == [watcher.keys_digest])
+        await until(lambda: told == [watcher.in_force])
         await several_polls()
         assert len(told) == 1
 
