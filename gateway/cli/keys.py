@@ -6,7 +6,9 @@ import argparse
 import os
 import secrets
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from gateway.cli.user import state_dir, user
 from gateway.control.changes import ChangeRefused
 from gateway.control.client import change
 from gateway.identity.api_keys import hash_key, make_key
+from gateway.policy import yaml_tree
 from gateway.policy.folder import Folder, find
 from gateway.policy.key_store import FILE, ISSUED, KeyStore, KeyStoreError, entries, revoked_hashes
-from gateway.policy.problems import PolicyError
+from gateway.policy.names import aliases_of
+from gateway.policy.problems import PolicyError, suggestion
 from gateway.policy.schema import DEFAULT_TIER, Key, parse_duration
-from gateway.policy.yaml_tree import Scalar
+from gateway.policy.yaml_tree import Map, Scalar
 
 _OPTIONS = {"allow_ips": "allow-ip"}
 _NOT_SENT = "No running gateway was reached; one that reads this file applies the change within a second."
@@ -124,6 +128,8 @@ def create(arguments: argparse.Namespace) -> None:
     result = _change(arguments, do="create", entry=entry)
     if "confirmed" not in result:
         _warn_of_mode(Path(result["file"]))
+    for notice in _notices(arguments, patterns):
+        print(f"tollgate keys: {notice}", file=sys.stderr)
     print(
         f"Key '{entry['id']}' is in {result['file']}. {_effect(result, 'accepts it')} It is shown this once:",
         file=sys.stderr,
@@ -149,7 +155,7 @@ def rotate(arguments: argparse.Namespace) -> None:
 
 
 def list_keys(arguments: argparse.Namespace) -> None:
-    rows = [("ID", "TENANT", "TIER", "MODELS", "EXPIRES", "SHA256", "WHERE")]
+    rows = [("ID", "TENANT", "TIER", "MODELS", "SCOPES", "LIMITS", "EXPIRES", "SHA256", "WHERE")]
     today = datetime.now(UTC).date().isoformat()
     folder = KeyStore(arguments.policies, state_dir() / ISSUED, os.environ).read_valid()
     revoked = revoked_hashes(folder)
@@ -165,6 +171,8 @@ def list_keys(arguments: argparse.Namespace) -> None:
                 tenant,
                 entry.text("tier") or _tier_of_tenant(folder, tenant),
                 " ".join(map(str, models)) if isinstance(models, list) else "?",
+                _listed(entry.content.get("scopes", ["inference"])),
+                _limits(entry.content),
                 f"{expires} (expired)" if expires <= today else expires,
                 entry.text("sha256")[:8] + "…",
                 str(entry.location),
@@ -244,6 +252,38 @@ def _reported(action: Any, arguments: argparse.Namespace) -> int:
         print(f"tollgate keys: {error.filename or arguments.policies}: {error.strerror}", file=sys.stderr)
         return 1
     return 0
+
+
+def _listed(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else "?"
+
+
+def _limits(entry: Mapping[str, Any]) -> str:
+    """The key's own quotas and budget, as they are written; a dash where it has none."""
+    shown = [
+        f"{name}={value}"
+        for section in ("quotas", "budget")
+        for name, value in (entry.get(section) or {}).items()
+        if isinstance(entry.get(section), dict)
+    ]
+    return " ".join(shown) or "-"
+
+
+def _notices(arguments: argparse.Namespace, patterns: Sequence[str]) -> Iterator[str]:
+    """What is probably not meant of a key that has been made: it stands all the same, as what it names may be added."""
+    folder = KeyStore(arguments.policies, state_dir() / ISSUED, os.environ).read()
+    tenants, models = find(folder.root, ("tenants",)), find(folder.root, ("models",))
+    known = tuple(tenants.entries) if isinstance(tenants, Map) else ()
+    if known and arguments.tenant not in known and arguments.tenant != "default":
+        yield (
+            f"--tenant: no tenant is named '{arguments.tenant}': the key has no tenant quotas and no tenant budget"
+            f"{suggestion(arguments.tenant, known)}"
+        )
+    content = yaml_tree.data(models) if isinstance(models, Map) else {}
+    names = (*content, *aliases_of(content))
+    for pattern in patterns:
+        if names and not any(fnmatchcase(name, pattern) for name in names):
+            yield f"--models: no model matches '{pattern}'{suggestion(pattern, names)}"
 
 
 def _tier_of_tenant(folder: Folder, tenant: str) -> str:

@@ -209,3 +209,21 @@ def test_keys_created_at_once_are_all_kept(folder: Path) -> None:
             lambda n: main(["keys", "create", "--policies", str(folder), "--id", f"k{n}"]), range(8)
         )
     assert set(codes) == {0} and len(ring(folder)) == 8
+
+
+def test_create_says_what_is_of_nobody_and_list_shows_what_limits_a_key(run: Run, folder: Path) -> None:
+    (folder / "tenants.yaml").write_text("tenants: {acme: {}}\n")
+    code, out, err = run(
+        "create", "--id", "ci", "--tenant", "acem", "--models", "gtp-*", "--usd-per-month", "3"
+    )
+    assert code == 0 and out.strip()
+    assert "--tenant: no tenant is named 'acem'" in err and "did you mean 'acme'?" in err
+    assert "--models: no model matches 'gtp-*'" in err
+    *_, quiet = run(
+        "create", "--id", "ok", "--tenant", "acme", "--models", "gpt-*", "--scopes", "admin", "inference"
+    )
+    assert "--tenant" not in quiet and "--models" not in quiet
+    head, first, second = run("list")[1].splitlines()
+    assert "SCOPES" in head and "LIMITS" in head
+    assert "usd_per_month=3.0" in first and " inference " in first
+    assert "admin inference" in second and " - " in second
