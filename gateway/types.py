@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -179,6 +179,27 @@ class Usage:
             0 if self.units is None else self.units.amount,
         )
         return max(counts) <= MOST_TOKENS
+
+    @property
+    def possible(self) -> Usage | None:
+        """As a server claims it, but no part is more than its whole; None where nobody can believe it."""
+        if not self.believable:
+            return None
+        if (
+            self.cached + self.cache_write > self.prompt
+            or self.cache_write_1h > self.cache_write
+            or self.reasoning > self.completion
+        ):
+            cached = min(self.cached, self.prompt)
+            written = min(self.cache_write, self.prompt - cached)
+            return replace(
+                self,
+                cached=cached,
+                cache_write=written,
+                cache_write_1h=min(self.cache_write_1h, written),
+                reasoning=min(self.reasoning, self.completion),
+            )
+        return self
 
 
 @dataclass(slots=True)

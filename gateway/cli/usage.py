@@ -115,6 +115,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _ledger(given: str | None, policies: Path) -> Database:
     """The one given, or where the gateway writes. The rest of the policy need not be sound for that."""
     if given is not None and "://" not in given:
+        if not Path(given).is_file():
+            raise SettingsError(f"tollgate usage: --ledger: there is no file '{given}'")
         return SqliteDatabase(Path(given))
     if given is not None:
         if urlsplit(given).password is not None or "password=" in given:

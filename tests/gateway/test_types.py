@@ -4,7 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gateway.types import ChatRequest, Native, Principal, Receipt
+from gateway.types import ChatRequest, Native, Principal, Receipt, Usage
+from gateway.wire.openai.usage import read_usage
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,20 @@ def test_a_request_with_other_parameters_is_otherwise_the_same() -> None:
 )
 def test_prompts_answers_and_choices(request_: ChatRequest, prompts: int, answers: int, choices: int) -> None:
     assert (request_.prompt_count, request_.answers, request_.choices) == (prompts, answers, choices)
+
+
+def test_no_part_of_usage_is_more_than_its_whole() -> None:
+    """As a server may claim it."""
+    claimed = read_usage(
+        {
+            "prompt_tokens": 10,
+            "completion_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 10**7, "cache_write_tokens": -3},
+            "completion_tokens_details": {"reasoning_tokens": 10**6},
+        }
+    )
+    assert claimed == Usage(10, 5, cached=10, reasoning=5)
+    assert Usage(10, 5, cached=4, cache_write=9, cache_write_1h=8).possible == Usage(
+        10, 5, cached=4, cache_write=6, cache_write_1h=6
+    )
+    assert Usage(10, 5, cached=4, reasoning=5).possible == Usage(10, 5, cached=4, reasoning=5)

@@ -261,4 +261,4 @@ def _usage(counts: Mapping[str, Json]) -> Usage | None:
         cache_write=written,
         cache_write_1h=hour,
     )
-    return usage if usage.believable else None
+    return usage.possible

@@ -171,7 +171,7 @@ def read_usage(raw: Json) -> Usage | None:
         cache_write=written,
         cache_write_1h=min(written, sum(count(one, "inputTokens") for one in hours)),
     )
-    return usage if usage.believable else None
+    return usage.possible
 
 
 def _beside(raw: Mapping[str, Json]) -> dict[str, Json] | None:

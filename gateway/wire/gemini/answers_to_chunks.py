@@ -184,7 +184,7 @@ def read_usage(raw: Json) -> Usage | None:
         reasoning=thoughts,
         more=_by_kind(raw),
     )
-    return usage if usage.believable else None
+    return usage.possible
 
 
 def _by_kind(raw: Mapping[str, Json]) -> dict[str, Json] | None:

@@ -34,7 +34,7 @@ def read_usage(raw: Json) -> Usage | None:
         cache_write=count(read, "cache_write_tokens") if read else 0,
         reasoning=reasoning,
     )
-    return usage if usage.believable else None
+    return usage.possible
 
 
 def _cached(raw: Mapping[str, Json], details: Json) -> int:

@@ -265,3 +265,11 @@ def test_a_roll_up_keeps_every_nanodollar(run: Run, database: Database) -> None:
 def test_rows_that_limits_by_the_month_need_are_kept(run: Run, recorded: None) -> None:
     code, _, errors = run("--roll-up", "30d")
     assert code == 2 and "at least 31d" in errors
+
+
+def test_a_ledger_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    usage.add_parser(parser.add_subparsers())
+    arguments = parser.parse_args(["usage", "--ledger", str(tmp_path / "none.sqlite")])
+    assert arguments.run(arguments) == 1
+    assert "none.sqlite" in capsys.readouterr().err
