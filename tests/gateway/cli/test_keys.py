@@ -157,14 +157,26 @@ def test_list_tells_where_each_key_is_and_no_hash(run: Run, folder: Path) -> Non
     code, out, _ = run("list")
     header, mine, old = out.splitlines()
     assert code == 0
-    assert header.split() == ["ID", "TENANT", "TIER", "MODELS", "EXPIRES", "SHA256", "WHERE"]
-    assert mine.split()[:5] == ["mine", "default", "default", "gpt-*", "never"]
+    assert header.split() == [
+        "ID",
+        "TENANT",
+        "TIER",
+        "MODELS",
+        "SCOPES",
+        "LIMITS",
+        "EXPIRES",
+        "SHA256",
+        "WHERE",
+    ]
+    assert mine.split()[:7] == ["mine", "default", "default", "gpt-*", "inference", "-", "never"]
     assert mine.endswith(f"{folder}/keys.yaml:3")
     assert old.split() == [
         "old",
         "acme",
         "gold",
         "*",
+        "inference",
+        "-",
         "2020-01-01",
         "(expired)",
         "abababab…",
