@@ -12,6 +12,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", required=True, help="'demo', a folder, a .gguf file, or a Hugging Face hub id")
     add("--served-model-name", help="the model's name in the API (default: --model, or its folder's name)")
+    add(
+        "--any-model-name",
+        action="store_const",
+        const=True,
+        help="take any name in 'model' for the model's, unless there may be adapters, whose names are told apart",
+    )
     add("--host", help="address to listen on (default: 127.0.0.1)")
     add("--port", type=int, help="port to listen on; 0 picks a free one (default: 8100)")
     add("--device", help="auto, cpu or cuda (default: auto)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import StartupError
@@ -128,6 +128,10 @@ class ServerConfig:
 
     engine: EngineConfig
     served_model_name: str
+    given_model_name: str = field(default="", compare=False)
+    """As ``--model`` has it: another name of it."""
+    any_model_name: bool = False
+    """Whatever a request calls the model, unless there may be adapters."""
     host: str = "127.0.0.1"
     port: int = 8100
     """0 picks a free one."""

@@ -24,9 +24,10 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
         rest.pop("served_model_name", "")
         or (Path(model).name.removesuffix(".gguf") if Path(model).exists() else model)
     )
-    server = {
+    server: dict[str, object] = {
         key: rest.pop(key)
         for key in (
+            "any_model_name",
             "host",
             "port",
             "max_body_bytes",
@@ -49,7 +50,8 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
         draft = str(rest["draft_model"])
         rest["draft_model"] = find(DEMO_DRAFT if draft == DEMO else draft)
         rest.setdefault("speculation", "draft")
-    return ServerConfig(engine=EngineConfig(model=find(model), **rest), served_model_name=name, **server)  # type: ignore[arg-type]
+    named = {"served_model_name": name, "given_model_name": model}
+    return ServerConfig(engine=EngineConfig(model=find(model), **rest), **named, **server)  # type: ignore[arg-type]
 
 
 def traces_by_environment(env: Mapping[str, str]) -> dict[str, object]:

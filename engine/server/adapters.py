@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -57,11 +57,19 @@ def name_of(key: str) -> str:
 class Adapters:
     """By name. ``base`` is the base model's."""
 
-    def __init__(self, client: EngineClient, base: str, started: Sequence[tuple[str, Path]] = ()) -> None:
-        """``started``: those that the engine has loaded already. Raises ``StartupError`` for an invalid or duplicate
+    def __init__(
+        self,
+        client: EngineClient,
+        base: str,
+        started: Sequence[tuple[str, Path]] = (),
+        also: Collection[str] | None = (),
+    ) -> None:
+        """``started``: those that the engine has loaded already. ``also``: further names of the base model; ``None``:
+        whatever is no adapter's. Raises ``StartupError`` for an invalid or duplicate
         name."""
         self._client = client
         self._base = base
+        self._also = also
         self._served: dict[str, Served] = {}
         self._numbers = itertools.count(1)
         self._loading: set[str] = set()
@@ -81,6 +89,8 @@ class Adapters:
         if model == self._base:
             return None
         if model not in self._served:
+            if self._also is None or model in self._also:
+                return None
             names = ", ".join(f"'{name}'" for name in (self._base, *self._served))
             verb = "do" if self._served else "does"
             raise ModelNotFound(f"The model '{model}' does not exist here; {names} {verb}.", param="model")

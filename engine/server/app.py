@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,14 @@ def create_app(
     name: str,
     max_body_bytes: int,
     adapters: Sequence[tuple[str, Path]] = (),
+    also: Collection[str] | None = (),
     refuse_over_context: bool = False,
     max_string_length: int | None = None,
     tracer: Tracer | None = None,
 ) -> Starlette:
-    """``adapters``: (name, folder) of those that the engine has loaded. With ``refuse_over_context`` a ``max_tokens``
+    """``adapters``: (name, folder) of those that the engine has loaded; ``also``: as in ``Adapters``.
+
+    With ``refuse_over_context`` a ``max_tokens``
     beyond what the prompt leaves of the context is an error, not clipped. ``max_string_length``: as in
     ``ServerConfig``. ``tracer`` is told of each request that asks for tokens. Raises ``StartupError``.
     """
@@ -76,7 +79,7 @@ def create_app(
     client.on_step = observe
     client.on_finish = throughput.finish
     client.retry_after = lambda: throughput.retry_after(client.last.waiting if client.last else 0)
-    models = Adapters(client, name, adapters)
+    models = Adapters(client, name, adapters, also)
     longest = ready.longest // 2 if max_string_length is None else max_string_length
     preparer = Preparer(models, ready, tokenizer, template, longest or None)
     generator = Generator(client, tokenizer, metrics, vllm)

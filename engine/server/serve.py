@@ -87,6 +87,7 @@ async def _run(
             name=config.served_model_name,
             max_body_bytes=config.max_body_bytes,
             adapters=config.engine.adapters,
+            also=None if config.any_model_name and not ready.max_adapters else (config.given_model_name,),
             refuse_over_context=config.over_context == "refuse",
             max_string_length=config.max_string_length,
             tracer=tracer,

@@ -79,8 +79,8 @@ def launch(name: str, backend: EngineBackend, telemetry: Telemetry | None = None
         sys.executable,
         *("-m", "engine", "serve"),
         *("--model", backend.model),
-        # Under the name that the policy's targets use: a folder would be served under its last part otherwise.
-        *("--served-model-name", backend.model),
+        # It has one model, under its file's name; targets may call it what they like.
+        "--any-model-name",
         *("--host", address[0]),
         *("--port", str(address[1])),
         *backend.args,

@@ -70,7 +70,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
-    others |= {"cuda_graphs", "chunked_prefill", "preemption"}
+    others |= {"cuda_graphs", "chunked_prefill", "preemption", "given_model_name", "any_model_name"}
     assert settings - set(given) - others == {"model", "engine", "kv_cache_memory"}
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
@@ -110,6 +110,8 @@ def test_a_draft_model_is_used_when_it_is_named(tiny_model: Path) -> None:
 def test_the_name_is_the_folders_or_what_was_asked_for(tiny_model: Path) -> None:
     assert read_options(options("--model", f"{tiny_model}/")).served_model_name == "tiny"
     assert read_options(options("--model", "demo")).served_model_name == "demo"
+    config = read_options(options("--model", str(tiny_model), "--any-model-name"))
+    assert (config.given_model_name, config.any_model_name) == (str(tiny_model), True)
 
 
 def test_help_tells_the_defaults_that_are(capsys: pytest.CaptureFixture[str]) -> None:

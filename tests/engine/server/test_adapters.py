@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
+from engine.errors import ModelNotFound
+from engine.server.adapters import Adapters
 from engine.server.tokenizer import Tokenizer
 from engine.worker.runner import Runner
 from tests.engine.live import EngineServer, eventually
@@ -176,3 +178,13 @@ def test_an_engine_without_room_says_how_to_get_some(server_without: EngineServe
 def server_without(long_model: Path, tmp_path: Path) -> Iterator[EngineServer]:
     with EngineServer(long_model, "--kv-cache-blocks", "100", log=tmp_path / "engine.log") as server:
         yield server
+
+
+def test_any_name_is_the_models_where_it_was_asked_for() -> None:
+    """A launched engine's: a target need not know the file's name. Names of adapters are told apart."""
+    client: Any = None
+    named = Adapters(client, "base", [("one", Path("one"))], ("/models/base.gguf",))
+    assert [named.key(name) for name in ("base", "/models/base.gguf", "one")] == [None, None, "one"]
+    with pytest.raises(ModelNotFound, match="'other' does not exist here"):
+        named.key("other")
+    assert Adapters(client, "base", (), None).key("other") is None

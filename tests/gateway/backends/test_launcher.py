@@ -19,7 +19,7 @@ def test_the_command_comes_from_the_policy() -> None:
     found = launch("bundled", backend)
     assert found.argv == (
         *(sys.executable, "-m", "engine", "serve", "--model", "my/model"),
-        *("--served-model-name", "my/model"),
+        "--any-model-name",
         *("--host", "127.0.0.1", "--port", "8123", "--threads", "2"),
     )
 
