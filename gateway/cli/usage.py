@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import sys
@@ -34,13 +35,14 @@ _GROUPS = {
     "tenant": "tenant || ''",
     "key": "tenant || ' ' || key_id",
     "model": "model",
+    "backend": "backend",
     "purpose": "purpose",
     "day": "{day}",
     "reason": "reason",
 }
 _QUERY = """
-SELECT {group} AS name, sum(requests) AS requests, sum(errors) AS errors, sum(refused) AS refused, {sums}
-FROM ({rows}) AS found GROUP BY name
+SELECT {groups}, sum(requests) AS requests, sum(errors) AS errors, sum(refused) AS refused, {sums}
+FROM ({rows}) AS found {where} GROUP BY {names}
 """
 LEAST_KEPT = 31 * 86_400.0
 _HEADINGS = ("REQUESTS", "ERRORS", "REFUSED", "PROMPT", "CACHED", "WRITTEN", "COMPLETION", "REASONING", "USD")
@@ -67,14 +69,30 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "which others would see: put it into PGPASSWORD, or a file that PGPASSFILE names",
     )
     parser.add_argument("--since", metavar="SPAN", default="30d", help="how far back, as 12h or 30d (30d)")
-    parser.add_argument("--by", choices=tuple(_GROUPS), default="tenant", help="one line for each (tenant)")
-    parser.add_argument("--json", action="store_true", help="print JSON rather than a table")
+    parser.add_argument(
+        "--by",
+        type=_by,
+        metavar="GROUPS",
+        default=("tenant",),
+        help=f"one line for each of {', '.join(_GROUPS)}; several as tenant,model (tenant)",
+    )
+    parser.add_argument("--tenant", metavar="NAME", help="of this one alone")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON rather than a table")
+    form.add_argument("--csv", action="store_true", help="print CSV rather than a table")
     parser.add_argument(
         "--roll-up",
         metavar="SPAN",
         help="first sum up each month that ended longer ago than this (at least 31d), and delete its rows",
     )
     parser.set_defaults(run=run)
+
+
+def _by(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if odd := [name for name in names if name not in _GROUPS]:
+        raise argparse.ArgumentTypeError(f"there is no {odd[0]!r}; there is {', '.join(_GROUPS)}")
+    return tuple(dict.fromkeys(names))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,12 +117,14 @@ def run(arguments: argparse.Namespace) -> int:
         if keep is not None and database.exists():
             requests = roll_up(database, time.time() - keep)
             print(f"{requests:,} requests of earlier months were rolled up.", file=sys.stderr)
-        found = _rows(database, arguments.by, time.time() - span)
+        found = _rows(database, arguments.by, time.time() - span, arguments.tenant)
     except DatabaseError as error:
         print(f"tollgate usage: {database}: {error}", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps([_told(arguments.by, row) for row in found], indent=2))
+    elif arguments.csv:
+        _print_csv(arguments.by, found)
     elif not found:
         print(f"No requests in the last {arguments.since} in {database}.")
     else:
@@ -136,22 +156,42 @@ def _ledger(given: str | None, policies: Path) -> Database:
         raise SettingsError(f"tollgate usage: ledger.{'.'.join(map(str, where))}: {message}") from None
 
 
-def _rows(database: Database, by: str, since: float) -> list[dict[str, Any]]:
+def _rows(
+    database: Database, by: Sequence[str], since: float, tenant: str | None = None
+) -> list[dict[str, Any]]:
     if not database.exists():
         return []
     with database.reading() as reader:
-        asked = query(database, reader, by)
-        found = [_whole(row) for row in reader.rows(asked, {"since": since})] if asked else []
-    if by == "day":
-        return sorted(found, key=lambda row: str(row["name"]))
-    return sorted(found, key=lambda row: (-row["cost_nanodollars"], -row["requests"], str(row["name"])))
+        asked = query(database, reader, by, tenant)
+        found = (
+            [
+                _whole(row, len(by))
+                for row in reader.rows(
+                    asked, {"since": since, "tenant": tenant} if tenant else {"since": since}
+                )
+            ]
+            if asked
+            else []
+        )
+    if by[0] == "day":
+        return sorted(found, key=lambda row: tuple(map(str, row["names"])))
+    return sorted(
+        found, key=lambda row: (-row["cost_nanodollars"], -row["requests"], tuple(map(str, row["names"])))
+    )
 
 
-def query(database: Database, reader: Reader, by: str) -> str:
-    """The query for a ledger of any version, with the parameter ``since`` (Unix time); empty for one without tables."""
+def query(database: Database, reader: Reader, by: Sequence[str], tenant: str | None = None) -> str:
+    """The query for a ledger of any version, with the parameters ``since`` (Unix time) and ``tenant`` where one is
+    given; empty for one without tables."""
     rows = usage_rows(reader)
-    group = _GROUPS[by].format(day=database.day("created"))
-    return _QUERY.format(group=group, rows=rows, sums=_sums()) if rows else ""
+    names = [f"name_{number}" for number in range(len(by))]
+    groups = [
+        f"{_GROUPS[one].format(day=database.day('created'))} AS {name}"
+        for one, name in zip(by, names, strict=True)
+    ]
+    where = "WHERE tenant = :tenant" if tenant else ""
+    parts = {"groups": ", ".join(groups), "names": ", ".join(names), "where": where}
+    return _QUERY.format(rows=rows, sums=_sums(), **parts) if rows else ""
 
 
 def _sums() -> str:
@@ -160,31 +200,46 @@ def _sums() -> str:
     )
 
 
-def _whole(row: dict[str, Any]) -> dict[str, Any]:
+def _whole(row: dict[str, Any], groups: int) -> dict[str, Any]:
+    names = tuple(row.pop(f"name_{number}") for number in range(groups))
     sums = {name: (row.pop(f"{name}_high") << HALF) + row.pop(f"{name}_low") for name in SUMS}
-    return {**row, **sums}
+    return {"names": names, **row, **sums}
 
 
-def _told(by: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    entry = {by: row["name"], **{key: figure for key, figure in row.items() if key != "name"}}
+def _told(by: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    entry = dict(zip(by, row["names"], strict=True)) | {key: row[key] for key in row if key != "names"}
     entry["usd"] = entry.pop("cost_nanodollars") / NANO
-    if by == "key":
-        entry["tenant"], _, entry["key"] = row["name"].partition(" ")
+    if "key" in by:
+        tenant, _, key = entry["key"].partition(" ")
+        entry |= {"tenant": tenant, "key": key}
     return entry
 
 
-def _print_table(by: str, found: Sequence[Mapping[str, Any]]) -> None:
-    figures = [[figure for key, figure in row.items() if key != "name"] for row in found]
+def _print_csv(by: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
+    named = [*dict.fromkeys(("tenant", *by))] if "key" in by else [*by]
+    others = ("requests", "errors", "refused", *SUMS[:-1], "usd")
+    writer = csv.DictWriter(sys.stdout, [*named, *others], lineterminator="\n")
+    writer.writeheader()
+    for row in found:
+        told = _told(by, row)
+        writer.writerow(told | {"usd": f"{told['usd']:.9f}"})
+
+
+def _print_table(by: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
+    figures = [[figure for key, figure in row.items() if key != "names"] for row in found]
     sums = [sum(column) for column in zip(*figures, strict=True)]
     lines = [
-        (by.upper(), *_HEADINGS),
-        *((str(row["name"]), *_cells(each)) for row, each in zip(found, figures, strict=True)),
-        *([("total", *_cells(sums))] if len(found) > 1 else []),
+        (*map(str.upper, by), *_HEADINGS),
+        *((*map(str, row["names"]), *_cells(each)) for row, each in zip(found, figures, strict=True)),
+        *([("total", *[""] * (len(by) - 1), *_cells(sums))] if len(found) > 1 else []),
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for first, *others in lines:
-        numbers = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
-        print("  ".join((first.ljust(widths[0]), *numbers)))
+    for line in lines:
+        cells = (
+            cell.ljust(width) if place < len(by) else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        print("  ".join(cells))
 
 
 def _cells(figures: Iterable[int]) -> list[str]:

@@ -182,7 +182,7 @@ def test_a_ledger_from_before_spendings_is_read_all_the_same(
 @pytest.mark.parametrize("by", ["tenant", "key", "model", "purpose", "day", "reason"])
 def test_rows_before_the_span_are_not_read(recorded: None, database: Database, by: str) -> None:
     with database.reading() as reader:
-        plan = reader.rows("EXPLAIN QUERY PLAN " + usage.query(database, reader, by), {"since": 0})
+        plan = reader.rows("EXPLAIN QUERY PLAN " + usage.query(database, reader, (by,)), {"since": 0})
     steps = [step["detail"] for step in plan]
     reads = [step for step in steps if step.startswith(("SCAN requests", "SEARCH requests", "SCAN spend"))]
     assert any("requests_by_time (created>?)" in step for step in reads)

@@ -1,0 +1,75 @@
+"""``tollgate usage`` by several groups, of one tenant, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gateway.__main__ import main
+from gateway.databases.sqlite import SqliteDatabase
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> str:
+    path = tmp_path / "ledger.sqlite"
+    writer = SqliteDatabase(path).writer()
+    writer.insert([], [])
+    writer.close()
+    asked = [
+        ("acme", "m", "one", 5),
+        ("acme", "m", "two", 7),
+        ("acme", "n", "one", 1),
+        ("other", "m", "one", 2),
+    ]
+    with closing(sqlite3.connect(path)) as database:
+        needed = [
+            row[1:3] for row in database.execute("PRAGMA table_info(requests)") if row[3] and row[4] is None
+        ]
+        for number, (tenant, model, backend, cost) in enumerate(asked):
+            row = {name: 0 if kind in ("INTEGER", "REAL") else "x" for name, kind in needed}
+            row |= {"request_id": f"req_{number}", "created": time.time(), "tenant": tenant, "model": model}
+            row |= {"backend": backend, "status": 200, "cost_nanodollars": cost * 10**9}
+            marks = ", ".join("?" * len(row))
+            database.execute(f"INSERT INTO requests ({', '.join(row)}) VALUES ({marks})", [*row.values()])
+        database.commit()
+    return str(path)
+
+
+def lines(capsys: pytest.CaptureFixture[str], ledger: str, *arguments: str) -> list[dict[str, str]]:
+    assert main(["usage", "--ledger", ledger, "--csv", *arguments]) == 0
+    return [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
+
+
+def test_by_backend(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys, ledger, "--by", "backend")
+    assert [(row["backend"], row["requests"], float(row["usd"])) for row in found] == [
+        ("one", "3", 8),
+        ("two", "1", 7),
+    ]
+
+
+def test_by_several_and_of_one_tenant(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = lines(capsys, ledger, "--by", "tenant,model")
+    assert [(row["tenant"], row["model"], float(row["usd"])) for row in found] == [
+        ("acme", "m", 12),
+        ("other", "m", 2),
+        ("acme", "n", 1),
+    ]
+    assert [row["backend"] for row in lines(capsys, ledger, "--by", "backend", "--tenant", "other")] == [
+        "one"
+    ]
+    assert main(["usage", "--ledger", ledger, "--by", "tenant,model"]) == 0
+    heading, *_, total = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["TENANT", "MODEL", "REQUESTS"] and total.split()[:2] == ["total", "4"]
+
+
+def test_an_unknown_group_is_named(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["usage", "--ledger", ledger, "--by", "tenant,colour"])
+    assert "'colour'" in capsys.readouterr().err
