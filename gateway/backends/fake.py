@@ -15,7 +15,7 @@ from gateway.backends import fitting
 from gateway.backends.exchange import late
 from gateway.backends.openai_errors import Outage, from_response
 from gateway.backends.timeouts import UpstreamTimeouts
-from gateway.errors import BadRequest, UpstreamFailed
+from gateway.errors import BadRequest, Upstream, UpstreamFailed
 from gateway.policy import schema
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Usage
 from gateway.wire.openai import embeddings as openai_embeddings
@@ -43,7 +43,10 @@ class FakeBackend:
             status = 404 if reply is None else reply.status
             message = "no entry of the script matches" if reply is None else reply.reply or "scripted error"
             body = orjson.dumps({"error": {"message": message}})
-            raise from_response(self.name, status, {}, body, self._outage)
+            error = from_response(self.name, status, {}, body, self._outage)
+            if isinstance(error, Upstream):
+                error.upstream_status = status  # as a server's refusal, which costs nothing
+            raise error
         if call.request.embeds:
             for chunk in _vectors(call.request):
                 yield chunk

@@ -31,6 +31,8 @@ class Ledger:
         self.database = database
         self._table = database.writer()
         self._writer = BatchWriter("ledger", self._write, end=self._table.close)
+        self._away = False
+        """Whether the last attempt to write failed."""
 
     @property
     def lost(self) -> int:
@@ -145,9 +147,17 @@ class Ledger:
     def _write(self, rows: list[Row]) -> None:
         try:
             self._insert(rows)
+            if self._away:
+                self._away = False
+                log.info(
+                    "the ledger '%s' can be written again: %d requests that waited are entered",
+                    self.database,
+                    len(self._writer.waiting()),
+                )
         except DatabaseError as error:
             message = "the ledger '%s' cannot be written (%s); it is tried again, %d requests wait"
             self._writer.warn(log, message, self.database, error, len(self._writer.waiting()))
+            self._away = True
             raise TryAgain(RETRY) from error
         except Exception as error:
             # Such as a count that is too large for the database: the rest of the batch must not fail with it for ever.

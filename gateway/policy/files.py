@@ -187,7 +187,7 @@ def _fresh(stamp: Stamp | None) -> bool:
 
 
 def _nothing(directory: Path, message: str) -> PolicyError:
-    return PolicyError([Problem(directory, 1, message)])
+    return PolicyError([Problem(directory, 0, message)])
 
 
 def _instead(names: Sequence[str]) -> str:

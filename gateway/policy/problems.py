@@ -25,7 +25,10 @@ class Location:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One problem. ``message`` begins with the key path where there is one, and says what to write instead."""
+    """One problem. ``message`` begins with the key path where there is one, and says what to write instead.
+
+    ``line`` is 0 for what is wrong with a file or a folder as a whole.
+    """
 
     file: Path
     line: int
@@ -36,7 +39,7 @@ class Problem:
         return cls(location.file, location.line, f"{render(path)}: {message}" if path else message)
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.message}"
+        return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
 
 
 class Diagnostic(NamedTuple):

@@ -89,10 +89,10 @@ def test_without_a_folder_it_takes_the_usual_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["check"]) == 1
-    assert capsys.readouterr().out.startswith("policies:1: no such folder")
+    assert capsys.readouterr().out.startswith("policies: no such folder")
     monkeypatch.setenv("TOLLGATE_POLICIES", "elsewhere")
     assert main(["check"]) == 1
-    assert capsys.readouterr().out.startswith("elsewhere:1: no such folder")
+    assert capsys.readouterr().out.startswith("elsewhere: no such folder")
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc"], ["check", "a", "b"], ["serve", "--nope"], ["keys"]])

@@ -75,6 +75,7 @@ async def test_a_newer_one_is_left_alone(
 async def test_what_comes_while_the_server_is_away_waits_and_counts_once(
     own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(module, "RETRY", 0.05)
     database = PostgresDatabase(own_postgres.url(own_postgres.new_database()))
     ledger = Ledger(database)
@@ -90,6 +91,7 @@ async def test_what_comes_while_the_server_is_away_waits_and_counts_once(
     assert ledger.lost == 0 and len(rows(database)) == 3
     assert [figures[0] for figures in sums(database).values()] == [3]
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+    assert "can be written again: 3 requests that waited" in caplog.text
 
 
 async def test_one_that_stays_away_bounds_the_backlog_and_the_close(
