@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from gateway.policy import schema
 from gateway.policy.schema import Policy
+from gateway.residency import residency_of
 from gateway.types import Call, ChatRequest, Json, Native
 
 VERSION = 4
@@ -97,9 +98,10 @@ BESIDE_POLICY = frozenset(
             "callbacks",
             "metrics",
         ),
+        *("residency", "regions"),
     }
 )
-"""Parts of a policy that do not affect answers: access, limits, prices, storage."""
+"""Parts of a policy that do not affect answers: access, limits, prices, storage. Residency is hashed by call."""
 
 BESIDE_REQUEST = frozenset({"model", "stream", "include_usage", "form"})
 """Of a request: the resolved model is hashed, not its alias; and not how the answer is sent. What is passed on, as an
@@ -108,7 +110,7 @@ uploaded form is, no cache keeps."""
 BESIDE_CALL = frozenset(
     {
         # Hashed in another form: who asks, what, and under which settings.
-        *("principal", "request", "policy"),
+        *("principal", "request", "policy", "residency"),
         # About one call and its handling, not about its content.
         *(
             "request_id",
@@ -280,6 +282,8 @@ def _rest(call: Call, request: ChatRequest, fingerprint: str, per: _Per) -> list
     return [
         [who.tenant, who.key_id] if per == "key" else [who.tenant],
         fingerprint,
+        # A guard outside of it was not asked: what was kept without its verdict is for nobody whom it looks after.
+        sorted(within) if (within := residency_of(call)) is not None else None,
         [getattr(call, name) for name in _OF_CALL],
         [getattr(request, name) for name in _OF_REQUEST],
         {name: value for name, value in request.params.items() if not _is_ignored(name, value)},

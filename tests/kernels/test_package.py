@@ -9,6 +9,6 @@ def test_importing_the_package_brings_neither_torch_nor_triton() -> None:
     program = (
         "import sys, kernels; "
         "assert not {'torch', 'triton'} & set(sys.modules); "
-        "assert tuple(map(int, kernels.__version__.split('.'))) < (0, 18)"
+        "assert tuple(map(int, kernels.__version__.split('.')[:2])) < (0, 18)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

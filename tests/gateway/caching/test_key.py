@@ -352,6 +352,7 @@ OTHER: dict[str, Any] = {
     "quotas": {"requests_per_minute": 3},
     "region": "eu",
     "regions": ["eu"],
+    "residency": ["eu"],
     "retry": {"attempts": 3},
     "script": [{"reply": "b"}],
     "select": "least_loaded",
@@ -429,6 +430,19 @@ def test_each_part_of_a_policy_is_covered_or_said_not_to_be() -> None:
     assert covered | keys.BESIDE_POLICY == set(Policy.model_fields)
     for kind, beside in keys.BESIDE.items():
         assert beside <= set(kind.model_fields), "of settings that are gone nothing is said"
+
+
+def test_who_may_not_be_judged_abroad_shares_nothing_with_who_may() -> None:
+    """A webhook guard outside of a key's residency is not asked about what it gets, which is cached all the same."""
+    policy = made(residency=["eu", "us"], keys=[])
+    calls = [
+        a_call(principal=Principal(name, "acme", residency=regions))
+        for name, regions in (("anywhere", ()), ("here", ("eu",)), ("here too", ("eu",)))
+    ]
+    for call in calls:
+        call.policy = policy
+    anywhere, here, too = (keys.cache_key(call, "same") for call in calls)
+    assert anywhere != here == too
 
 
 NATIVE = Native("x", {"messages": []}, lambda body: ChatRequest("m"))

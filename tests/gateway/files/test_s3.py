@@ -112,7 +112,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 def test_without_botocore_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("botocore.config", "botocore.session"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(BlobError, match=r"tollgate\[s3\]"):
+    with pytest.raises(BlobError, match=r"pip install .*\[s3\]"):
         S3Blobs(BUCKET, "", settings("http://127.0.0.1:1")).delete("a")
 
 

@@ -308,9 +308,7 @@ async def test_without_its_packages_it_stays_and_says_what_to_install() -> None:
         process = SidecarProcess(Path(folder), env={"PYTHONPATH": folder})
         await asyncio.to_thread(process.start)
         client = process.client()
-        with pytest.raises(
-            SidecarLoading, match=r"No module named 'torch'; .*pip install 'tollgate\[guards\]'"
-        ):
+        with pytest.raises(SidecarLoading, match=r"No module named 'torch'; .*pip install .*\[guards\]'"):
             await client.embed(["x"])
         assert process.log.read_text().count("pip install") == 1
         assert "Traceback" not in process.log.read_text()
