@@ -89,7 +89,7 @@ def test_a_folder_of_files_with_other_names(tmp_path: Path, name: str) -> None:
     (tmp_path / "README.md").write_text("Read me.")
     (tmp_path / name).write_text(GOOD)
     meant = f"rename '{name}' so that it ends with .yaml, or write one that begins with 'version: 1'"
-    assert told(tmp_path) == [f"{tmp_path}:1: holds no *.yaml file; {meant}"]
+    assert told(tmp_path) == [f"{tmp_path}: holds no *.yaml file; {meant}"]
 
 
 @contextmanager

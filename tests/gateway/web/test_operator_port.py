@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import httpx
@@ -29,8 +30,14 @@ def test_the_operators_port_has_metrics_without_a_token_and_nothing_else(
         assert httpx.post(f"{url}/v1/chat/completions", json=body, headers=key).status_code == 200
         operators = f"http://127.0.0.1:{port}"
         for _ in range(2 * workers):  # whichever worker answers
-            page = httpx.get(f"{operators}/metrics")
-            assert page.status_code == 200 and "tollgate_policy_generation 1.0" in page.text
+            deadline = time.monotonic() + 300
+            while True:  # it is the least of all workers', and one may still be starting
+                page = httpx.get(f"{operators}/metrics")
+                assert page.status_code == 200
+                if "tollgate_policy_generation 1.0" in page.text:
+                    break
+                assert time.monotonic() < deadline, page.text
+                time.sleep(0.05)
         assert "backends" in httpx.get(f"{operators}/readyz").json()
         for path in ("/v1/models", "/admin/", "/openapi.json"):
             refused = httpx.get(f"{operators}{path}", headers=key)
