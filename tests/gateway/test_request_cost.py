@@ -37,9 +37,9 @@ class Cost:
         return cls(counts["bytecodes"], counts["calls"])
 
 
-SLACK = 1.06
+SLACK = 1.08
 """What two runs may differ by: what happens to fall due beside a request."""
-CHEAPER = 1.25
+CHEAPER = 1.4
 """From this on a gain is to be entered, or the next change could spend it unnoticed."""
 ALONE = 0.004
 """Seconds between chunks, so that each is read by itself."""
