@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.types import Json
+from gateway.types import Chunk, Json
 
 TEXT_FIELDS = ("reasoning_content", "reasoning", "content", "refusal")
 """Texts that come in pieces, in the order in which a reader reads them: thinking comes before what it leads to."""
@@ -15,6 +15,14 @@ THINKING_FIELDS = frozenset({"reasoning_content", "reasoning"}) | SEALED_FIELDS
 """A model's thinking before its answer."""
 _JOINED = frozenset((*TEXT_FIELDS, "arguments"))
 _NESTED = frozenset({"function", "function_call"})
+
+
+def has_content(chunk: Chunk) -> bool:
+    """Whether it holds anything of an answer: its text, a call, its end; the role alone is nothing."""
+    if chunk.finish_reason is not None or chunk.logprobs is not None:
+        return True
+    delta = chunk.delta
+    return bool(delta) and any(value for name, value in delta.items() if name != "role")  # type: ignore[union-attr]
 
 
 def text_piece(delta: Mapping[str, Json]) -> tuple[str | int, str] | None:

@@ -416,6 +416,9 @@ class Call:
     """What each attempt used that left for its server. Added to by ``fallback``, billed by ``quota``."""
     splice: Splice[Chunk] | None = field(default=None, init=False)
     """Of a stream that goes to a client as it comes. No copy has it."""
+    discard: Callable[[], bool] | None = field(default=None, init=False)
+    """Forgets what has come of the answer, so that another can be given from its beginning; False where the caller has
+    been given something of it. None where nothing holds answers back. No copy has it."""
 
     def __post_init__(self) -> None:
         self.model = self.model or self.request.model
@@ -424,6 +427,20 @@ class Call:
         """A backend is about to send it: from here on it may cost something, however it ends."""
         self.sent = True
         self.sent_at = time.perf_counter()
+
+    def on_discard(self, forget: Callable[[], None]) -> None:
+        """``forget`` is called as well where the answer is discarded."""
+        discard = self.discard
+        if discard is None:
+            return
+
+        def both() -> bool:
+            discarded = discard()
+            if discarded:
+                forget()
+            return discarded
+
+        self.discard = both
 
     @property
     def target(self) -> Target | None:

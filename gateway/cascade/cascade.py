@@ -79,15 +79,18 @@ async def run_cascade(
                     raise
             finally:
                 call.candidate = attempt.call.candidate
+                if not attempt.accepted:
+                    attempt.call.discard = None  # which would hold the call, and the call it
             if attempt.accepted:
-                for chunk in attempt.visible_chunks():
-                    yield chunk
-                # What is beyond the buffer's limit is passed on as it comes.
                 try:
+                    for chunk in attempt.visible_chunks():
+                        yield chunk
+                    # What is beyond the buffer's limit is passed on as it comes.
                     async for chunk in chunks:
                         call.candidate = attempt.call.candidate
                         yield attempt.visible(chunk)
                 finally:
+                    attempt.call.discard = None
                     _note_answered(call, attempt.call)  # another may have continued it
                 return
         attempt.discard()
@@ -96,6 +99,13 @@ async def run_cascade(
     last = replace(call, model=steps[-1].model, candidates=(), candidate=None)
     notes.append({"model": last.model, "verdict": "last", "mean_logprob": None})
     begun = False
+
+    def forget() -> None:
+        nonlocal begun
+        begun = False
+
+    last.discard = call.discard
+    last.on_discard(forget)
     try:
         async with aclosing(following(last)) as chunks:
             async for chunk in chunks:
@@ -163,6 +173,7 @@ class _StepAttempt:
             candidate=None,
             purpose="step" if caller.purpose == "answer" else caller.purpose,
         )
+        self.call.discard = self._forget
         self._began = len(caller.upstream_usage)
         self._ended: int | None = None
         self.answer = AnswerBuffer()
@@ -195,6 +206,13 @@ class _StepAttempt:
         for i, one in enumerate(spent[self._began : self._ended], self._began):
             if one.purpose == "step":
                 spent[i] = replace(one, purpose=self._caller.purpose)
+
+    def _forget(self) -> bool:
+        """For ``Call.discard``: what is buffered; what was too long for that, if it is held back further out."""
+        if self.accepted:
+            return self._caller.discard is not None and self._caller.discard()
+        self.answer = AnswerBuffer()
+        return True
 
     def visible_chunks(self) -> Iterator[Chunk]:
         return map(self.visible, self.answer.chunks)

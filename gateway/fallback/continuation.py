@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from gateway.deltas import THINKING_FIELDS
+from gateway.deltas import THINKING_FIELDS, has_content
 from gateway.policy.schema import AnyBackend
 from gateway.types import ChatRequest, Chunk, Json, Native, Usage
 
@@ -165,14 +165,6 @@ class OpeningFilter:
         for chunk in held[:-1]:
             chunk.more = True
         return held
-
-
-def has_content(chunk: Chunk) -> bool:
-    """Whether it holds anything of an answer: its text, a call, its end; the role alone is nothing."""
-    if chunk.finish_reason is not None or chunk.logprobs is not None:
-        return True
-    delta = chunk.delta
-    return bool(delta) and any(value for name, value in delta.items() if name != "role")  # type: ignore[union-attr]
 
 
 class ContinuationFilter:

@@ -1,6 +1,6 @@
 """Which candidate of a call is tried next, and what a failed attempt leads to.
 
-Nothing of the answer has been delivered yet (``_after_failure``):
+Nothing of the answer has been delivered yet, or what has is held back and discarded (``_after_failure``):
 
     its provider's content policy, a bad request    the error
     the context is too short                        models with a larger one, then other models
@@ -197,7 +197,7 @@ class Failover:
         """Plan what follows ``error``. Raises what the caller is to be given where nothing does."""
         self._delay = 0.0
         self._last_failure = (attempt.planned.candidate, error)
-        if attempt.delivered:
+        if attempt.delivered and not self._discarded(attempt, error):
             self._after_interruption(attempt, error)
         elif self._interruption is not None:
             self._after_recovery(attempt, error)
@@ -206,6 +206,19 @@ class Failover:
         deadline = self._call.deadline
         if deadline is not None and time.perf_counter() + self._delay >= deadline:
             raise self._final_error()
+
+    def _discarded(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> bool:
+        """Whether all that ``attempt`` gave is forgotten, as it was held back from the caller: by a guard, or by a
+        cascade that has yet to judge it."""
+        discard = self._call.discard
+        if discard is None or not isinstance(error, Upstream | RateLimited) or not discard():
+            return False
+        attempt.facts["discarded"] = True
+        self._begun = False
+        self._call.reply_headers.pop("x-tollgate-model", None)
+        if self._sent is not None:
+            self._sent = SentAnswer()
+        return True
 
     def _recovery(self, planned: PlannedAttempt, permit: Permit, sent: SentAnswer) -> Attempt:
         """An attempt to go on with the answer that was broken off."""

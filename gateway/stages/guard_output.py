@@ -32,6 +32,7 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
         def flagged(flagging: Sequence[Guard]) -> Handler:
             async def handle(call: Call) -> Chunks:
                 transcript = Transcript()
+                call.on_discard(transcript.clear)
                 background = flags.of(call, flagging, "output")
                 for guard in flagging:
                     metrics.guard_streams.labels(guard.name).inc()

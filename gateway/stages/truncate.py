@@ -35,6 +35,13 @@ def truncate() -> Stage:
 async def _shortening(call: Call, following: Handler) -> Chunks:
     messages: Messages = call.request.messages or ()
     before = len(messages)
+    begun = False
+
+    def forget() -> None:
+        nonlocal begun
+        begun = False
+
+    call.on_discard(forget)
     for tried in range(MOST_TRIES):
         begun = False
         try:

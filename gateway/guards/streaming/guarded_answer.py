@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gateway.deltas import has_content
 from gateway.findings import Finding
 from gateway.guards.actions.batch_scan import BatchScan, at_once
 from gateway.guards.actions.deltas import is_json
@@ -71,6 +72,8 @@ class GuardedAnswer:
         self.cut: Cut | None = None
         self.scanned = False
         """To the end, by every guard."""
+        self.shown = False
+        """Something of it has left."""
         self._call = call
         self._metrics = metrics
         self._wake = wake
@@ -83,17 +86,20 @@ class GuardedAnswer:
         self._optimistic = any(mode == "optimistic" for _, mode in self._scanning)
         self.holds = any(self._mode(one) == "hold" for one in self._inspections)
         """Nothing of a choice leaves before it is complete."""
+        self.delays = self.holds or any(mode == "windowed" for _, mode in self._scanning)
+        """Its texts leave later than they come."""
         self._choices: dict[int, GuardedChoice] = {}
         self._passing: list[Chunk] = []
         """Chunks without a delta."""
+        self._opening: list[HeldChunk] = []
+        """What may leave, and comes before all that has content."""
+        self._ended = False
         self._changed: dict[tuple[int, str], TextStream] = {}
         """Streams, by choice and channel, of which a scan may be due."""
         self._in_flight: dict[Inspection, tuple[asyncio.Task[Sequence[Finding]], Scan]] = {}
         self._left_out: set[str] = set()
         self._usage: Usage | None = None
         self._envelope: Mapping[str, Json] = {}
-        for inspection in self._inspections:
-            metrics.guard_streams.labels(inspection.guard.name).inc()
 
     def _mode(self, inspection: Inspection) -> Mode:
         return inspection.guard.config.stream if self._streams else "hold"
@@ -143,6 +149,7 @@ class GuardedAnswer:
 
     def finish(self) -> None:
         """The answer is complete."""
+        self._ended = True
         for index, choice in self._choices.items():
             self._complete(index, choice)
 
@@ -179,7 +186,9 @@ class GuardedAnswer:
 
     def release(self) -> Iterator[Chunk]:
         """What may leave now, in order. What was cut in the meantime stays."""
-        leaving = self._leaving()
+        if self.cut is not None:
+            return
+        leaving = self._leaving() if self.shown else self._first_leaving()
         held = next(leaving, None)
         while held is not None:
             if self._in_flight:
@@ -201,8 +210,13 @@ class GuardedAnswer:
         if cut is None:
             return []
         open_ = [index for index, choice in self._choices.items() if not choice.finished]
-        begun = self._choices[cut.choice].begun
-        return final_chunks(cut, self._call.request_id, open_, self._envelope, self._usage, begun=begun)
+        opening = [] if self.shown else [held.chunk for held in self._opening]
+        for chunk in opening:
+            chunk.more = True
+        begun = self._choices[cut.choice].begun or any(chunk.index == cut.choice for chunk in opening)
+        return opening + final_chunks(
+            cut, self._call.request_id, open_, self._envelope, self._usage, begun=begun
+        )
 
     def stop(self) -> None:
         """End the scans that are in flight."""
@@ -251,6 +265,21 @@ class GuardedAnswer:
         for choice in self._choices.values():
             if choice.complete or not self.holds:
                 yield from choice.leaving()
+
+    def _first_leaving(self) -> Iterator[HeldChunk]:
+        """The same until something has left: a role or an id alone does not, so that another answer can take its
+        place."""
+        for held in self._leaving():
+            if not self.shown:
+                if not has_content(held.chunk):
+                    self._opening.append(held)
+                    continue
+                self.shown = True
+                yield from self._opening
+            yield held
+        if self._ended and not self.shown:
+            self.shown = True
+            yield from self._opening
 
     def _scan_fast(self, scan: Scan) -> bool:
         """Whether the fast check decided it."""

@@ -23,20 +23,39 @@ async def guarded(
 ) -> Chunks:
     buffer = ChunkBuffer(following(call))
     answer = GuardedAnswer(call, guards, metrics, buffer.wake)
+    discarded: list[GuardedAnswer] = []
+
+    def discard() -> bool:
+        nonlocal answer
+        if answer.shown or answer.cut is not None:
+            return False
+        answer.stop()
+        discarded.append(answer)
+        buffer.ready.clear()
+        answer = GuardedAnswer(call, guards, metrics, buffer.wake)
+        return True
+
+    if answer.delays:
+        call.discard = discard
+    for guard in guards:
+        metrics.guard_streams.labels(guard.name).inc()
     keep_alive = _KeepAlive(buffer, held) if answer.holds and call.request.stream else None
     try:
         while True:
             await buffer.wait()
             ended = buffer.ended  # read before taking, so that nothing is left behind
+            current = answer
             for chunk in buffer.take():
                 if chunk.comment is None:
-                    answer.feed(chunk)
+                    current.feed(chunk)
                 else:
                     yield chunk
             if ended and buffer.error is None:
-                answer.finish()
-            if answer.cut is None:
-                await answer.scan()
+                current.finish()
+            if current is answer and current.cut is None:
+                await current.scan()
+            if current is not answer:
+                continue  # discarded meanwhile
             for number, chunk in enumerate(answer.release(), 1):
                 if not number % AT_ONCE:
                     chunk.more = False
@@ -57,12 +76,14 @@ async def guarded(
         for chunk in answer.final_chunks():
             yield chunk
     finally:
+        call.discard = None  # which would hold the call, and the call it
         if keep_alive is not None:
             keep_alive.stop()
         answer.note()
         answer.stop()
         await buffer.aclose()
-        await answer.aclose()
+        for one in (*discarded, answer):
+            await one.aclose()
 
 
 class _KeepAlive:

@@ -18,6 +18,10 @@ class Transcript:
     """All texts of an answer, by choice and channel."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Another answer is given in place of this one."""
         self._parts: dict[tuple[int, Channel], list[str]] = {}
         self._characters: dict[int, int] = {}
         self._kept = 0
