@@ -88,6 +88,11 @@ CASES: dict[str, tuple[Callable[[FakeUpstream], None], str, Any, dict[str, str]]
     "fallback": (whole, "/v1/chat/completions", chat("careful"), {}),
     "cached": (whole, "/v1/chat/completions", chat("up"), {"cached": "yes"}),
     "guarded": (streamed, "/v1/chat/completions", chat("up", stream=True), {"guarded": "yes"}),
+    "guarded, cut": (cut, "/v1/chat/completions", chat("up", stream=True), {"guarded": "yes"}),
+    "held, from the next": (cut, "/v1/chat/completions", chat("held", stream=True), {"guarded": "yes"}),
+    "a cascade's step": (streamed, "/v1/chat/completions", chat("steps", stream=True), {}),
+    "a cascade's step, from the next": (cut, "/v1/chat/completions", chat("steps", stream=True), {}),
+    "a cascade's last step": (overloaded, "/v1/chat/completions", chat("steps", stream=True), {}),
     "stranger": (whole, "/v1/chat/completions", chat("up"), {"token": "tg-nobody"}),
     "unknown model": (whole, "/v1/chat/completions", chat("nothing"), {}),
     "bad field": (whole, "/v1/chat/completions", chat("up", temperature="hot"), {}),
@@ -115,6 +120,8 @@ async def test_no_circles_are_left(case: str, upstream: FakeUpstream, tmp_path: 
     script(upstream)
     policy = a_policy(upstream.base_url)
     policy["models"]["careful"] = {"targets": policy["models"]["down"]["targets"], "fallbacks": ["up"]}
+    policy["models"]["held"] = {**policy["models"]["up"], "fallbacks": ["fake"]}
+    policy["models"]["steps"] = {"cascade": [{"model": "held" if script is cut else "up"}, {"model": "fake"}]}
     policy["backends"]["anthropic"] = {
         "kind": "anthropic",
         "api_key": "k",

@@ -50,6 +50,7 @@ class ChunkBuffer:
         """``stop``, and wait until it has ended."""
         self.stop()
         await asyncio.wait({self._task})
+        self.error = None  # it leads to the frames that it came through, which hold this object
 
     async def _read(self) -> None:
         try:
