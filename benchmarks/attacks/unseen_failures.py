@@ -18,7 +18,7 @@ HOLDS = "whoever has seen nothing gets the second server's whole answer and noth
 SAID, GIVEN = "the first server's grapes ", "plums of the second"
 ROUNDS = 10
 GUARD = {"kind": "topics", "on": ["output"], "action": "block", "words": ["durian"]}
-CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "pick", "arguments": '{"a": 1'}}
+CALL = {"index": 0, "id": "c", "type": "function", "function": {"name": "pick", "arguments": '{"a": "grapes'}}
 
 
 class Sound(FakeUpstream):
@@ -36,12 +36,11 @@ class Dying(FakeUpstream):
 
     def next_script(self) -> Script:
         asked = str(self.requests[-1].json()["messages"])
-        said = [
-            sse(delta("", role="assistant")),
-            *(sse(delta(SAID)) for _ in range(20 if "long" in asked else 2)),
-        ]
+        said = [sse(delta("", role="assistant"))]
         if "calls" in asked:
             said.append(sse(delta(tool_calls=[CALL])))
+        else:
+            said += [sse(delta(SAID))] * (20 if "long" in asked else 2)
         if "choices" in asked:
             said.append(sse(delta(SAID, index=1)))
         return stream(*said, 0.3 if "long" in asked else 0.0, Action.ABORT, whole=False)
