@@ -57,14 +57,13 @@ async def attack(rig: Rig) -> str:
                     *(gateway.chat(ALICE, kind, model=model, stream=True, **more) for _ in range(ROUNDS))
                 )
                 for answer in answers:
-                    whole = (
-                        answer.status_code == 200 and GIVEN in answer.text and '"error"' not in answer.text
-                    )
-                    must("grapes" not in answer.text, f"{model}, {kind}: the abandoned answer was shown")
+                    said = answer.text
+                    whole = answer.status_code == 200 and GIVEN in said and '"error"' not in said
+                    whole = whole and "grapes" not in said
                     lost[f"{model}, {kind}"] += not whole
         must(
             not lost.total(),
-            f"{lost.total()} of 90 clients that had seen nothing got no answer: {dict(+lost)}",
+            f"{lost.total()} of 90 clients got no whole answer, or two: {dict(+lost)}",
         )
         for model in ("windowed", "optimistic", "plain"):
             shown = await asyncio.gather(

@@ -128,6 +128,7 @@ BESIDE_CALL = frozenset(
             "purpose",
             "payer",
             "trace",
+            "discard",
             "splice",
         ),
         # Set by stages; an answer that was shortened for lack of money or tokens is not cached.
