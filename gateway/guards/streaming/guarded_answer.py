@@ -188,8 +188,11 @@ class GuardedAnswer:
         """What may leave now, in order. What was cut in the meantime stays."""
         if self.cut is not None:
             return
-        leaving = self._leaving() if self.shown else self._first_leaving()
+        leaving = self._leaving()
         held = next(leaving, None)
+        if not self.shown and (held is not None or self._ended):
+            leaving = self._first_leaving(held, leaving)
+            held = next(leaving, None)
         while held is not None:
             if self._in_flight:
                 self._collect()
@@ -266,20 +269,19 @@ class GuardedAnswer:
             if choice.complete or not self.holds:
                 yield from choice.leaving()
 
-    def _first_leaving(self) -> Iterator[HeldChunk]:
-        """The same until something has left: a role or an id alone does not, so that another answer can take its
-        place."""
-        for held in self._leaving():
-            if not self.shown:
-                if not has_content(held.chunk):
-                    self._opening.append(held)
-                    continue
-                self.shown = True
-                yield from self._opening
+    def _first_leaving(self, held: HeldChunk | None, rest: Iterator[HeldChunk]) -> Iterator[HeldChunk]:
+        """Of ``held`` and ``rest``, the first that may leave: not before there is content, as a role or an id that has
+        left would keep another answer from taking its place."""
+        while held is not None and not has_content(held.chunk):
+            self._opening.append(held)
+            held = next(rest, None)
+        if held is None and not self._ended:
+            return
+        self.shown = True
+        yield from self._opening
+        if held is not None:
             yield held
-        if self._ended and not self.shown:
-            self.shown = True
-            yield from self._opening
+            yield from rest
 
     def _scan_fast(self, scan: Scan) -> bool:
         """Whether the fast check decided it."""
