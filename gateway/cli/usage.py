@@ -27,6 +27,7 @@ from gateway.policy.problems import PolicyError
 from gateway.policy.schema import LedgerSettings, parse_duration
 from gateway.policy.yaml_tree import Scalar
 from gateway.settings import Settings, SettingsError
+from gateway.text.csv_cell import csv_cell
 
 NANO = 10**9
 
@@ -222,7 +223,8 @@ def _print_csv(by: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     for row in found:
         told = _told(by, row)
-        writer.writerow(told | {"usd": f"{told['usd']:.9f}"})
+        names = {name: csv_cell(told[name]) for name in named}
+        writer.writerow(told | names | {"usd": f"{told['usd']:.9f}"})
 
 
 def _print_table(by: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:

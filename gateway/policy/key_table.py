@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,8 @@ from gateway.policy.schema.values import Frozen, sha256_digits
 
 ISSUED_TABLE = "issued-keys.jsonl"
 """In the state folder, for a gateway that may not write to its policy folder."""
+MOST_TOLD = 10
+"""Expired keys of one table that are named: each rotation may leave one."""
 
 
 class Revocation(Frozen):
@@ -123,6 +126,21 @@ def check_tables(
         for number, key in table.numbered():
             if _references(key) in wrong:
                 yield Problem(table.file, number, wrong[_references(key)])
+
+
+def expired_keys(tables: Iterable[KeyTable], today: date) -> Iterator[Problem]:
+    """As ``rules.access.expired_key`` tells of those in YAML; of many, the rest as a number."""
+    for table in tables:
+        if not any(key.expires is not None and key.expires <= today for key in table.keys):
+            continue
+        lines = [one for one in table.numbered() if one[1].expires is not None and one[1].expires <= today]
+        for number, key in lines[:MOST_TOLD]:
+            message = (
+                f"the key '{key.id}' expired on {key.expires}, and is refused; revoke it, or make another"
+            )
+            yield Problem(table.file, number, message)
+        if more := lines[MOST_TOLD:]:
+            yield Problem(table.file, more[0][0], f"{len(more):,} more keys of this file have expired")
 
 
 def _references(key: Key) -> tuple[object, ...]:

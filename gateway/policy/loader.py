@@ -17,7 +17,7 @@ from gateway.policy.explain import explain
 from gateway.policy.fields import locate
 from gateway.policy.files import PolicyFile, is_table, read_files
 from gateway.policy.folder import find, joined, location_of
-from gateway.policy.key_table import KeyTable, KeyTableReader, check_tables
+from gateway.policy.key_table import KeyTable, KeyTableReader, check_tables, expired_keys
 from gateway.policy.names import is_pattern
 from gateway.policy.prices import CatalogPrice
 from gateway.policy.problems import KeyPath, Location, PolicyError, Problem, suggestion
@@ -137,9 +137,13 @@ def policy_of(
         if is_table(file.path):
             digest.update(file.content or b"")
     policy, listed = prices.completed(policy, disabled)
-    warnings = tuple(
-        Problem.at(location_of(folder.root, diagnostic.path), diagnostic.message, diagnostic.path)
-        for diagnostic in rules.warnings(Valid(policy, content, in_yaml, disabled, directory))
+    valid = Valid(policy, content, in_yaml, disabled, directory)
+    warnings = (
+        *(
+            Problem.at(location_of(folder.root, diagnostic.path), diagnostic.message, diagnostic.path)
+            for diagnostic in rules.warnings(valid)
+        ),
+        *expired_keys(folder.tables, valid.today),
     )
     return Loaded(policy, disabled, digest.hexdigest(), folder.sources, warnings, listed)
 

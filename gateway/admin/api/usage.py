@@ -19,6 +19,7 @@ from gateway.databases.database import DatabaseError
 from gateway.databases.tables import HOUR
 from gateway.metering.price import NANO
 from gateway.observe.usage_query import GROUPS, SUMS, Group, Interval, UsageFilter, read_usage
+from gateway.text.csv_cell import csv_cell
 from gateway.web.operation import Operation
 
 CSV = "text/csv"
@@ -152,7 +153,6 @@ def _csv(query: UsageQuery, rows: list[UsageRow]) -> Reply:
 
 
 def _cell(name: str, value: Any) -> Any:
-    """A spreadsheet must not take what a caller chose, a user agent say, for a formula."""
     if name == "start":
         return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return csv_cell(value)

@@ -73,3 +73,21 @@ def test_an_unknown_group_is_named(ledger: str, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["usage", "--ledger", ledger, "--by", "tenant,colour"])
     assert "'colour'" in capsys.readouterr().err
+
+
+def test_no_cell_is_a_formula(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(sqlite3.connect(ledger)) as database:
+        for number, name in enumerate(FORMULAS):
+            database.execute(
+                "UPDATE requests SET tenant = ?, model = ?, key_id = ? WHERE request_id = ?",
+                (name, name, name, f"req_{number}"),
+            )
+        database.commit()
+    for by in ("tenant,model", "key,model"):
+        found = lines(capsys, ledger, "--by", by)
+        assert {row["model"] for row in found} == {f"'{name}" for name in FORMULAS}
+        assert all(row[name][0] == "'" for row in found for name in by.split(",") if name != "key")
+        assert all(float(row["usd"]) > 0 for row in found), "figures stay figures"
+
+
+FORMULAS = ("=HYPERLINK(1)", "+1", "-1", "@SUM(A1)")

@@ -179,3 +179,20 @@ def test_limits_of_a_key_in_the_table_change_as_often_as_one_likes(folder: Path,
     assert sorted(ids(folder)) == ["a", "b"]
     store.revoke("a")
     assert ids(folder) == ["b"]
+
+
+def test_expired_keys_are_told_by_their_lines_and_many_as_a_number(folder: Path) -> None:
+    def told() -> list[str]:
+        return [str(one).removeprefix(f"{folder}/") for one in load_policy(folder, {}).warnings]
+
+    revoked = json.dumps({"revoked": f"{3:064x}"}) + "\n"
+    old = {"expires": "2020-01-01"}
+    (folder / TABLE).write_text(
+        line("a", 1, expires="2999-01-01") + line("b", 2, **old) + line("c", 3, **old) + revoked
+    )
+    [warning] = told()
+    assert warning.startswith(f"{TABLE}:2: the key 'b' expired on 2020-01-01")
+    (folder / TABLE).write_text("".join(line(f"k{number}", number, **old) for number in range(1, 36)))
+    *each, rest = told()
+    assert len(each) == key_table.MOST_TOLD
+    assert rest == f"{TABLE}:11: 25 more keys of this file have expired"
