@@ -14,7 +14,8 @@ import httpx
 import orjson
 import pytest
 
-from tests.fakes import Action, FakeUpstream, Script, answer_events, delta, reply, sse, stream
+from tests.fakes import Action, FakeUpstream, Received, Script, answer_events, delta, reply, sse, stream
+from tests.guard_server import GuardServer
 from tests.serving import Gateway, a_policy, chat, serving
 
 pytestmark = pytest.mark.anyio
@@ -191,6 +192,26 @@ async def test_nothing_seen_and_nobody_left_is_an_error_with_a_status(tmp_path: 
         told = await servers.ask(*DIALECTS["chat"])
         assert told.response.status_code == 502
         assert [discarded for _, _, discarded in told.attempts] == [True, True]
+
+
+@pytest.mark.parametrize("mode", ["hold", "windowed"])
+async def test_a_scan_in_flight_decides_nothing_about_the_next_answer(tmp_path: Path, mode: str) -> None:
+    """The first server dies while the guard's verdict on its text is out, which then comes and would block it."""
+
+    def judge(request: Received) -> Script:
+        texts = [one["text"] for one in request.json()["texts"]]
+        bad = any("grapes" in text for text in texts)
+        return (0.4 if bad else 0.0, *reply({"verdicts": [{"score": float(bad)} for _ in texts]}))
+
+    async with GuardServer(judge) as server:
+        hook = {"kind": "webhook", "url": server.url, "on": ["output"], "action": "block", "stream": mode}
+        guards = {"hook": {**hook, "interval": 16, "window": 64, "timeout": "5s"}}
+        async with two(tmp_path, dying(pause=0.1), guards=guards) as servers:
+            told = await servers.ask(*DIALECTS["chat"])
+            assert (told.text, told.failed) == (GIVEN, False), told.response.text
+            assert told.receipt["stages"]["guard_output"]["scanned"] is True
+            assert "cut" not in told.receipt["stages"]["guard_output"]
+            assert ("grapes" in str(server.texts)) == (mode == "windowed")
 
 
 async def test_findings_in_what_was_abandoned_are_forgotten(tmp_path: Path) -> None:
