@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gateway.admission.fair_queue import Waiter
-from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pool import Pool
+from gateway.admission.slot_lease import SlotLease
 from gateway.observe.metric_buffers import BufferedCounter, BufferedHistogram, Family
 from gateway.runtime.worker_state import WorkerState
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from gateway.admission.fair_queue import QueueTerms
 from gateway.admission.fair_shares import Flow
-from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pool import Pool
 from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules, shed, shed_shadow
+from gateway.admission.slot_lease import SlotLease
 from gateway.admission.wait_predictor import Newcomer, check_wait
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import EngineBackend, Tier
@@ -76,7 +77,7 @@ class Admission:
         if call.request.stream and self.lease.granted_at is not None:
             seconds, kind = now - self.lease.granted_at, _kind(call)
             self.pool.on_first_token(self.lease, kind, seconds + _SLACK, quick=seconds <= _SLACK)
-            self.pool.idle_share.learn(kind, seconds, beside_lines=self.lease.beside_lines)
+            self.pool.lines.share.learn(kind, seconds, beside_lines=self.lease.beside_lines)
         return now
 
     def completed(self, call: Call, first_token: float | None, completion: int) -> None:

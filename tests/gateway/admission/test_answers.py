@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gateway.admission import gate
 from gateway.admission.fair_queue import QueueTerms
-from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pool import Pool
 from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules
+from gateway.admission.slot_lease import SlotLease
 from gateway.errors import TooManyAnswers
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy

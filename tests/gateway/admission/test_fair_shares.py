@@ -14,7 +14,8 @@ import pytest
 from gateway.admission.adaptive_limit import MAX_LIMIT, MIN_LIMIT, AdaptiveLimit
 from gateway.admission.fair_queue import QueueTerms
 from gateway.admission.fair_shares import FairShares, Flow
-from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pool import Pool
+from gateway.admission.slot_lease import SlotLease
 from gateway.errors import Overloaded
 from gateway.types import Call, Chunk, Chunks, Usage
 from tests.gateway.admission.test_adaptive_limit import Server

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from gateway.admission.fair_queue import QueueTerms
-from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pool import Pool
+from gateway.admission.slot_lease import SlotLease
 from gateway.engine_load import EngineLoad
 from tests.examples import examples
 from tests.gateway.admission.test_pool import Clock, a_pool, take
@@ -136,7 +137,7 @@ def test_a_line_that_gives_up_waiting_is_gone() -> None:
     running, waiting = idle(pool), idle(pool)
     waiting.lease.release()
     running.lease.release()
-    assert (pool.in_flight, pool.idle_queue.size) == (0, 0)
+    assert (pool.in_flight, pool.lines.queue.size) == (0, 0)
 
 
 def test_lines_of_one_worker_give_way_to_requests_of_another(tmp_path: Path) -> None:
@@ -197,21 +198,21 @@ class Mixed(RuleBasedStateMachine):
     def a_request_waits_for_no_line_that_was_not_asked_to_go(self) -> None:
         pool = self.pool
         if pool.queue.size:
-            assert not pool.idle_leases or any(lease.asked_back for lease in pool.idle_leases)
+            assert not pool.lines.leases or any(lease.asked_back for lease in pool.lines.leases)
 
     @invariant()
     def what_is_in_flight_is_what_was_granted(self) -> None:
         pool = self.pool
         assert pool.in_flight == sum(lease.unfinished for lease in pool.leases)
         assert pool.tokens_in_flight == sum(lease.tokens for lease in pool.leases)
-        assert set(pool.idle_leases) <= set(pool.leases)
-        assert pool._idle_slots == sum(lease.unfinished for lease in pool.idle_leases)
-        assert pool._idle_tokens == sum(lease.tokens for lease in pool.idle_leases)
+        assert set(pool.lines.leases) <= set(pool.leases)
+        assert pool.reclaimable_slots == sum(lease.unfinished for lease in pool.lines.leases)
+        assert pool.reclaimable_tokens == sum(lease.tokens for lease in pool.lines.leases)
 
     @invariant()
     def no_line_is_left_where_nothing_runs(self) -> None:
         pool = self.pool
-        assert pool.in_flight or not pool.idle_queue.size
+        assert pool.in_flight or not pool.lines.queue.size
 
 
 TestMixed = Mixed.TestCase

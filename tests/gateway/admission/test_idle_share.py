@@ -51,7 +51,7 @@ def test_what_is_slower_by_itself_now_becomes_the_usual() -> None:
 
 def test_a_pool_gives_lines_what_the_share_leaves_them() -> None:
     pool = a_pool(slots=16)
-    learn(pool.idle_share, 0.1, 20, beside=False)
-    learn(pool.idle_share, 0.2, 20, beside=True)
+    learn(pool.lines.share, 0.1, 20, beside=False)
+    learn(pool.lines.share, 0.2, 20, beside=True)
     assert [idle(pool).lease.is_granted for _ in range(4)] == [True, True, False, False]
     assert take(pool).beside_lines

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.fair_queue import QueueTerms
-from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pool import Pool
 from gateway.admission.pools import Pools
+from gateway.admission.slot_lease import SlotLease
 from gateway.engine_load import EngineLoad
 from tests.fakes import policy
 

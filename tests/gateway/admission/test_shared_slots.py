@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.admission.fair_queue import QueueTerms
-from gateway.admission.pool import Pool, SlotLease
+from gateway.admission.pool import Pool
 from gateway.admission.pools import Pools
+from gateway.admission.slot_lease import SlotLease
 from tests.fakes import policy
 
 LIMIT = 8
