@@ -35,7 +35,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pip_output import RAW_SINCE, UNPACKING, PipOutput
+from pip_output import UNPACKING, PipOutput
 
 LOCK_HEADER = """\
 # Exact versions of everything `pip install -e ".[dev]"` brings, direct and transitive.
@@ -150,7 +150,11 @@ class Environment:
         return found.stdout.strip() == f"{platform.python_version()} {sys.base_prefix}"
 
     def create(self) -> None:
-        subprocess.run([base_python(), "-m", "venv", "--clear", str(self.venv)], check=True)
+        command = [base_python(), "-m", "venv", "--clear", str(self.venv)]
+        made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if made.returncode:
+            say(made.stdout)
+            made.check_returncode()
 
     def pinned_torch(self) -> str:
         for line in self.constraints.read_text().splitlines():
@@ -168,12 +172,6 @@ class Environment:
     def packages(self) -> Path:
         return next(self.venv.glob("lib/python3*/site-packages"), self.venv)
 
-    def pip_version(self) -> tuple[int, ...]:
-        found = subprocess.run(
-            [str(self.python), "-m", "pip", "--version"], capture_output=True, text=True
-        ).stdout
-        return tuple(int(part) for part in re.findall(r"^pip (\d+)\.(\d+)", found)[0]) if found else ()
-
     def finds_cpu_torch(self) -> bool:
         """Whether pip, as it is set up here, takes a build for the CPU: a local version is above the plain one."""
         command = [str(self.python), "-m", "pip", "index", "versions", "torch", "--disable-pip-version-check"]
@@ -187,18 +185,23 @@ class Environment:
 
         Until it begins to unpack pip changes nothing: what fails or is ended before then leaves all as it was.
         """
-        output = PipOutput(self.packages())
-        progress = "raw" if output.moves and self.pip_version() >= RAW_SINCE else "off"
-        command = pip_install(self.python, "--progress-bar", progress, *arguments)
+        command = pip_install(self.python, "--progress-bar", "off", *arguments)
         lines: queue.Queue[str | None] = queue.Queue()
         unpacking = threading.Event()
         self.unfinished.touch()
         with (
+            tempfile.TemporaryDirectory(prefix="tollgate-pip-") as folder,
             self.log.open("a") as log,
             subprocess.Popen(
-                command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                command,
+                cwd=self.root,
+                env={**os.environ, "TMPDIR": folder},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             ) as process,
         ):
+            output = PipOutput(self.packages(), Path(folder))
 
             def read() -> None:
                 for line in process.stdout or ():
@@ -218,8 +221,8 @@ class Environment:
                         continue
                     if line is None:
                         return process.wait() == 0
-                    if output.line(line):
-                        log.write(line)
+                    output.line(line)
+                    log.write(line)
             finally:
                 output.clear()
                 stop(process, patience=UNPACK_S if unpacking.is_set() else TIDY_S)

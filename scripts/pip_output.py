@@ -13,8 +13,8 @@ from urllib.parse import unquote
 HEARTBEAT_S = 15.0
 NOTABLE_MB = 5.0
 UNPACKING = "Installing collected packages:"
-RAW_SINCE = (24, 1)
-"""The pip whose --progress-bar knows ``raw``: lines as ``Progress 1024 of 4096``."""
+_BYTES = {"bytes": 1, "kB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000}
+_DOWNLOADING = re.compile(r"\s*Downloading (?:\S+/)?(([^/\s]+?)-[0-9]\S*)(?: \(([\d.]+) (bytes|[kMG]B)\))?")
 _BAR = 24
 _FRAME_S = 0.1
 
@@ -39,36 +39,36 @@ def bar(done: int, whole: int) -> str:
 
 
 class PipOutput:
-    """Told each line of pip's, and that time passes; ``packages`` is where it unpacks to."""
+    """Told each line of pip's, and that time passes.
 
-    def __init__(self, packages: Path, out: TextIO | None = None) -> None:
-        self.packages = packages
+    ``packages`` is where it unpacks to, ``downloads`` the folder for temporary files that it alone was given: how far
+    a download has come is the size of its file there, whichever pip it is.
+    """
+
+    def __init__(self, packages: Path, downloads: Path, out: TextIO | None = None) -> None:
+        self.packages, self.downloads = packages, downloads
         self.out = out or sys.stdout
         self.moves = self.out.isatty()
         self.started = self.said = time.monotonic()
         self.drawn = 0.0
         self.what, self.found = "", 0
-        self.done, self.whole = 0, 0
+        self.file, self.whole = "", 0
         self.unpacked_before: int | None = None
 
-    def line(self, line: str) -> bool:
-        """Whether the line is for the log too: one that only moves the bar is not."""
-        if match := re.match(r"Progress (\d+) of (\d+)", line):
-            self.done, self.whole = int(match[1]), int(match[2])
-            self.tick()
-            return False
-        if match := re.match(r"\s*Downloading (?:\S+/)?([^/\s]+?)-[0-9]", line):
-            self.what, self.done, self.whole = f"downloading {unquote(match[1])}", 0, 0
+    def line(self, line: str) -> None:
+        if match := _DOWNLOADING.match(line):
+            name, size, unit = match[2], match[3], match[4]
+            self.what, self.file = f"downloading {unquote(name)}", unquote(match[1])
+            self.whole = int(float(size) * _BYTES[unit]) if size else 0
         elif line.startswith("Collecting "):
             self.found += 1
-            self.what, self.done, self.whole = f"{self.found} packages found", 0, 0
+            self.what, self.whole = f"{self.found} packages found", 0
         elif line.startswith(UNPACKING):
             self.what, self.whole = "unpacking", line.count(",") + 1
             self.unpacked_before = self._unpacked()
         if (news := news_in(line)) is not None:
             self.say(news)
         self.tick()
-        return True
 
     def tick(self) -> None:
         now = time.monotonic()
@@ -93,12 +93,19 @@ class PipOutput:
     def _drawing(self, now: float) -> str:
         parts = ["  " + (self.what or "asking the package index")]
         if self.unpacked_before is not None:
-            self.done = max(self._unpacked() - self.unpacked_before, 0)
-            parts += [bar(self.done, self.whole), f"{min(self.done, self.whole)} of {self.whole} packages"]
+            done = min(max(self._unpacked() - self.unpacked_before, 0), self.whole)
+            parts += [bar(done, self.whole), f"{done} of {self.whole} packages"]
         elif self.whole:
-            parts += [bar(self.done, self.whole), f"{self.done / 1e6:.1f} of {self.whole / 1e6:.1f} MB"]
+            done = min(self._downloaded(), self.whole)
+            parts += [bar(done, self.whole), f"{done / 1e6:.1f} of {self.whole / 1e6:.1f} MB"]
         parts.append(f"{now - self.started:.0f} s")
         return " ".join(parts)[: shutil.get_terminal_size().columns - 1]
 
     def _unpacked(self) -> int:
         return sum(1 for _ in self.packages.glob("*.dist-info"))
+
+    def _downloaded(self) -> int:
+        try:
+            return max((path.stat().st_size for path in self.downloads.glob(f"*/{self.file}")), default=0)
+        except FileNotFoundError:  # unpacked, and gone meanwhile
+            return self.whole

@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import ModuleType
 from typing import Any
 from zipfile import ZipFile
@@ -134,6 +137,23 @@ def test_an_environment_that_a_gateway_runs_in_is_not_made_anew(environment: Any
     with pytest.raises(SystemExit, match="stop the gateway"):
         environment.update(["guards"], running=True)
     assert environment.python.exists()
+
+
+def test_ctrl_c_while_the_environment_is_made_is_one_line(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    (root / "scripts").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", "scripts/environment.py", "scripts/pip_output.py"):
+        (root / name).write_text((ROOT / name).read_text())
+    command = [sys.executable, str(root / "scripts" / "environment.py"), "serve"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None and "Creating .venv" in process.stdout.readline()
+        while not (root / ".venv" / "bin").is_dir():
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to all of the group
+        assert process.stdout.read().strip() == "Interrupted. Run the same command again to finish."
+        assert process.wait(60) == 1
 
 
 PIP = """\
@@ -336,27 +356,73 @@ class Terminal(io.StringIO):
 
 
 def test_on_a_terminal_a_bar_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output, drawn = script.PipOutput(tmp_path, Terminal()), []
+    downloads = tmp_path / "tmp" / "pip-unpack-x"
+    downloads.mkdir(parents=True)
+    output, drawn = script.PipOutput(tmp_path, downloads.parent, Terminal()), []
     monkeypatch.setattr(output, "tick", lambda: drawn.append(output._drawing(output.started + 7)))
-    said = (
-        *("Collecting aiohttp>=3.12\n", "  Downloading aiohttp-3.12-cp311.whl (1.7 MB)\n"),
-        *("Progress 425000 of 1700000\n", f"{script.UNPACKING} aiohttp, attrs\n"),
-    )
-    assert [output.line(line) for line in said] == [True, True, False, True], "the log has no movement"
+    output.line("Collecting aiohttp>=3.12\n")
+    output.line("  Downloading https://h/aiohttp-3.12%2Bx-cp311.whl (1.7 MB)\n")
+    (downloads / "aiohttp-3.12+x-cp311.whl").write_bytes(bytes(425_000))
+    output.tick()
+    output.line(f"{script.UNPACKING} aiohttp, attrs\n")
     (tmp_path / "aiohttp-3.12.dist-info").mkdir()
     output.tick()
     assert drawn == [
         "  1 packages found 7 s",
-        "  downloading aiohttp 7 s",
+        f"  downloading aiohttp [{'.' * 24}] 0.0 of 1.7 MB 7 s",
         f"  downloading aiohttp [{'#' * 6}{'.' * 18}] 0.4 of 1.7 MB 7 s",
         f"  unpacking [{'.' * 24}] 0 of 2 packages 7 s",
         f"  unpacking [{'#' * 12}{'.' * 12}] 1 of 2 packages 7 s",
     ]
 
 
+def test_pip_keeps_its_files_where_their_growth_is_seen(environment: Any, tmp_path: Path) -> None:
+    """The real pip of this Python, and a wheel that comes slowly."""
+    name, size = "slow-1.0-py3-none-any.whl", 6_000_000
+    index = tmp_path / "index" / "slow"
+    index.mkdir(parents=True)
+    with ZipFile(index / name, "w") as wheel:
+        wheel.writestr("slow-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n")
+        wheel.writestr(
+            "slow-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("slow-1.0.dist-info/RECORD", "")
+        wheel.writestr("slow/data", bytes(size))
+    halfway = Event()
+
+    class Slow(Quiet):
+        def copyfile(self, source: Any, outputfile: Any) -> None:
+            outputfile.write(source.read(size * 3 // 5))
+            outputfile.flush()
+            halfway.wait(60)
+            outputfile.write(source.read())
+
+    drawn: list[str] = []
+
+    class Watched(script.PipOutput):  # type: ignore[misc,name-defined]
+        def tick(self) -> None:
+            drawn.append(self._drawing(self.started))
+            if re.search(r"3\.[56] of 6\.0 MB", drawn[-1]):
+                halfway.set()
+
+    environment.create()
+    handler = partial(Slow, directory=str(tmp_path / "index"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, pytest.MonkeyPatch.context() as patch:
+        Thread(target=server.serve_forever, daemon=True).start()
+        patch.setattr(script, "PipOutput", Watched)
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setenv("PIP_NO_CACHE_DIR", "1")
+        try:
+            assert environment.pip("--index-url", f"http://127.0.0.1:{server.server_port}", "slow")
+        finally:
+            halfway.set()
+            server.shutdown()
+    assert any("downloading slow [##############..........]" in line for line in drawn), drawn
+
+
 def test_elsewhere_nothing_moves(tmp_path: Path) -> None:
     out = io.StringIO()
-    output = script.PipOutput(tmp_path, out)
+    output = script.PipOutput(tmp_path, tmp_path, out)
     output.line("Collecting aiohttp>=3.12\n")
     output.tick()
     assert out.getvalue() == ""
