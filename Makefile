@@ -33,10 +33,12 @@ export TORCH_INDEX
 # Tests start hundreds of processes, each of which would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 # How much of the environment is set up (scripts/environment.py).
-STAGE = dev
+STAGE = serve
+test clients attack lint: STAGE = dev
 
 help:
 	@echo "make serve   install what is missing, start the gateway and its engine, print how to call them"
+	@echo "make setup   install what is missing for serving, and no more"
 	@echo "make test    install what is missing, run the tests but the slow ones: 7 minutes"
 	@echo "make test-all  make test, then the slow ones, and the numerics once more as on older processors"
 	@echo "make clients  install the client libraries of others that test-all tries (npm and pip)"
@@ -55,7 +57,6 @@ setup:
 	fi
 	@exec "$(PYTHON)" scripts/environment.py $(STAGE)
 
-serve: STAGE = serve
 serve: setup
 	@exec .venv/bin/tollgate serve $(if $(POLICIES),--policies "$(POLICIES)") $(if $(HOST),--host "$(HOST)") \
 		$(if $(PORT),--port "$(PORT)") $(if $(WORKERS),--workers "$(WORKERS)")

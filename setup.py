@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -28,9 +29,12 @@ def commit() -> str:
 
 class Build(build_py):
     def run(self) -> None:
-        super().run()
         if self.editable_mode:  # git is there to be asked each time
+            super().run()
             return
+        # What an earlier build has left there, of modules that are gone since, would be shipped too.
+        shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
+        super().run()
         for package in PACKAGES:
             if built := commit():
                 (Path(self.build_lib) / package / "commit").write_text(built + "\n")

@@ -368,4 +368,25 @@ def test_make_explains_every_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     (targets,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     shown = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, timeout=300).stdout
-    assert set(targets.split()) - {"help", "setup"} == set(re.findall(r"^make ([\w-]+)", shown, re.MULTILINE))
+    assert set(targets.split()) - {"help"} == set(re.findall(r"^make ([\w-]+)", shown, re.MULTILINE))
+
+
+def test_only_who_works_on_it_gets_tests_and_linters() -> None:
+    for target, stage in (
+        ("setup", "serve"),
+        ("serve", "serve"),
+        ("test", "dev"),
+        ("test-all", "dev"),
+        ("lint", "dev"),
+    ):
+        shown = subprocess.run(
+            ["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=300
+        ).stdout
+        assert re.findall(r"scripts/environment\.py (\w+)", shown) == [stage], target
+
+
+def test_a_backup_in_the_source_is_neither_committed_nor_in_an_image() -> None:
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    assert "/tollgate-*.tar.gz" in ignored and "/policies/keys.yaml" in ignored
+    shipped = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in shipped and shipped.index("policies/keys.yaml") > shipped.index("!policies")

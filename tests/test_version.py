@@ -60,8 +60,9 @@ def test_the_commands_tell_it(command: list[str]) -> None:
     assert shown.split(maxsplit=1)[1] == f"{gateway.version.version()}\n"
 
 
-def test_a_build_writes_the_commit_into_both_packages(tmp_path: Path) -> None:
-    """setup.py's own step, on a tree of its own: as for an image, whose build sees no repository."""
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A tree of its own: as for an image, whose build sees no repository."""
     for name in ("setup.py", "pyproject.toml"):
         (tmp_path / name).write_text((ROOT / name).read_text())
     for package in ("gateway", "engine", "kernels"):
@@ -69,12 +70,31 @@ def test_a_build_writes_the_commit_into_both_packages(tmp_path: Path) -> None:
         (tmp_path / package / "__init__.py").touch()
     (tmp_path / "README.md").touch()
     (tmp_path / "LICENSE").touch()
+    return tmp_path
+
+
+def build(source: Path) -> Path:
+    """setup.py's own step; where it puts what a wheel has."""
     subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_py", "--build-lib", "out"],
-        cwd=tmp_path,
+        [sys.executable, "setup.py", "-q", "build_py"],
+        cwd=source,
         env={"TOLLGATE_COMMIT": "1a2b3c4", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         check=True,
     )
-    written = [(tmp_path / "out" / package / "commit").read_text() for package in ("gateway", "engine")]
+    return source / "build" / "lib"
+
+
+def test_a_build_writes_the_commit_into_both_packages(source: Path) -> None:
+    built = build(source)
+    written = [(built / package / "commit").read_text() for package in ("gateway", "engine")]
     assert written == ["1a2b3c4\n", "1a2b3c4\n"]
+
+
+def test_a_module_that_is_gone_is_not_built_again(source: Path) -> None:
+    """`pip wheel .` leaves its build folder in the source."""
+    gone = source / "gateway" / "gone.py"
+    gone.touch()
+    assert (build(source) / "gateway" / "gone.py").exists()
+    gone.unlink()
+    assert not (build(source) / "gateway" / "gone.py").exists()

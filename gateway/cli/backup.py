@@ -78,7 +78,7 @@ def run_backup(arguments: argparse.Namespace) -> int:
         elsewhere = tuple(left_out(policies))
         manifest = archive.write(file, folders, version=version(), made=made, left_out=elsewhere)
     except (ArchiveError, PolicyError, OSError) as error:
-        return _fail("backup", str(error))
+        return _fail("backup", _why(error))
     print(f"Wrote {file}: {_told(manifest)}.")
     print("It holds secrets, and what callers have uploaded: keep it where only you can read it.")
     _print_left_out(manifest)
@@ -96,6 +96,8 @@ def left_out(policies: Path) -> Iterator[str]:
     ):
         if "://" in (text := _text(root, path)):
             yield f"{'.'.join(path)} at {_without_secrets(text)}: {what}"
+    if "://" not in _text(root, ("store",)):
+        yield "what store: memory holds: stored responses, caches; they end with the process"
     for path in (("ledger", "path"), ("files", "path"), ("review", "path")):
         if (text := _text(root, path)).startswith("/"):
             yield f"{'.'.join(path)} at {text}, outside of the state folder: copy it, or give a relative path"
@@ -137,7 +139,7 @@ def run_restore(arguments: argparse.Namespace) -> int:
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
     except (ArchiveError, OSError) as error:
-        return _fail("restore", str(error))
+        return _fail("restore", _why(error))
     print(f"Restored {state} from {arguments.file}: {_told(manifest)}.")
     for note in (*notes, *([f"What was there is in {state / aside}."] if old else ())):
         print(note)
@@ -199,6 +201,12 @@ def _print_left_out(manifest: Manifest) -> None:
     print("Not in it:")
     for line in manifest.left_out:
         print(f"  {line}")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _fail(command: str, message: str) -> int:

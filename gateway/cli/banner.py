@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
+from gateway.cli import init
 from gateway.cli.devkey import DevelopmentKey
 from gateway.policy.loader import Loaded
 
@@ -33,9 +35,8 @@ def banner(
     if development is None:
         key = f"${KEY_VARIABLE}"
         count = len(loaded.policy.keys)
-        make_one = f"tollgate keys create --policies {shlex.quote(str(policies))} --id NAME"
         lines += [
-            f"  Keys      {count} in the policy. To make another: {make_one}",
+            f"  Keys      {count} in the policy. To make another: {_keys_create(policies)}",
             *page,
             "",
             f"    export {KEY_VARIABLE}=…   # one of your keys",
@@ -57,8 +58,22 @@ def _page(url: str, loaded: Loaded, development: DevelopmentKey | None, policies
     elif any("admin" in key.scopes for key in loaded.policy.keys_in_force):
         how = "sign in with a key of scope admin"
     else:
-        how = f"for its key: tollgate keys create --policies {shlex.quote(str(policies))} --id NAME --scopes admin"
+        how = f"for its key: {_keys_create(policies)} --scopes admin"
     return [f"  Page      {url}/admin", f"            {how}"]
+
+
+def _keys_create(policies: Path) -> str:
+    where = "" if policies == init.USUAL else f" --policies {shlex.quote(str(policies))}"
+    return f"{program()} keys create{where} --id NAME"
+
+
+def program() -> str:
+    """How this program is called from here: a bare name may find nothing, or what somebody else calls ``tollgate``."""
+    called = sys.argv[0]
+    if Path(called).name != "tollgate":
+        return f"{shlex.quote(sys.executable)} -m gateway"
+    found = shutil.which("tollgate")
+    return "tollgate" if found and Path(found).resolve() == Path(called).resolve() else shlex.quote(called)
 
 
 def first_model(loaded: Loaded, ready: Collection[str]) -> str:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TextIO, get_args
 
 from gateway.backends.launcher import obstructed, unsound
@@ -24,6 +26,7 @@ from gateway.policy.key_store import state_files
 from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
+from gateway.private import private_folder
 from gateway.process.listener import CannotListen, listen, reachable
 from gateway.process.run import Callbacks
 from gateway.process.run import run as run_gateway
@@ -116,13 +119,34 @@ def run(arguments: argparse.Namespace) -> int:
                 stack.enter_context(listener)
         except CannotListen as error:
             return _fail(str(error))
-        if why := unsound(loaded) or obstructed(loaded, patience=_PORT_TIMEOUT):
+        if (
+            why := _no_state(settings.state_dir)
+            or unsound(loaded)
+            or obstructed(loaded, patience=_PORT_TIMEOUT)
+        ):
             return _fail(why)
         if operators:
             host, port = reachable(operators[0])
             settings = replace(settings, metrics_port=port)
             log.info("/metrics is at %s/metrics", _url(host, port))
         return _serve(settings, loaded, listeners, operators, env, tables)
+
+
+def _no_state(folder: Path) -> str | None:
+    """Why there can be no state folder. One that is only unwritable is said so, and the gateway serves without."""
+    try:
+        private_folder(folder)
+        TemporaryFile(dir=folder).close()
+    except (FileExistsError, NotADirectoryError):
+        return f"the state folder '{folder}' is a file, or below one: name a folder by TOLLGATE_STATE_DIR"
+    except OSError as error:
+        log.error(
+            "the state folder '%s' cannot be written (%s), so that no usage, keys, files or history of the policy are "
+            "kept there, and secrets that are not there yet are made anew at each start. Let user %d write there, or name another folder by "
+            "TOLLGATE_STATE_DIR",
+            *(folder, error.strerror, os.getuid()),
+        )
+    return None
 
 
 def _operators_listeners(settings: Settings) -> list[socket.socket]:

@@ -73,9 +73,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--by",
         type=_by,
-        metavar="GROUPS",
-        default=("tenant",),
-        help=f"one line for each of {', '.join(_GROUPS)}; several as tenant,model (tenant)",
+        nargs="+",
+        metavar="GROUP",
+        default=[("tenant",)],
+        help=f"one line for each of {', '.join(_GROUPS)}; several as tenant,model or tenant model (tenant)",
     )
     parser.add_argument("--tenant", metavar="NAME", help="of this one alone")
     form = parser.add_mutually_exclusive_group()
@@ -93,10 +94,11 @@ def _by(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if odd := [name for name in names if name not in _GROUPS]:
         raise argparse.ArgumentTypeError(f"there is no {odd[0]!r}; there is {', '.join(_GROUPS)}")
-    return tuple(dict.fromkeys(names))
+    return names
 
 
 def run(arguments: argparse.Namespace) -> int:
+    groups = tuple(dict.fromkeys(name for names in arguments.by for name in names))
     try:
         span = parse_duration(arguments.since)
         keep = None if arguments.roll_up is None else parse_duration(arguments.roll_up)
@@ -118,18 +120,19 @@ def run(arguments: argparse.Namespace) -> int:
         if keep is not None and database.exists():
             requests = roll_up(database, time.time() - keep)
             print(f"{requests:,} requests of earlier months were rolled up.", file=sys.stderr)
-        found = _rows(database, arguments.by, time.time() - span, arguments.tenant)
+        found = _rows(database, groups, time.time() - span, arguments.tenant)
     except DatabaseError as error:
         print(f"tollgate usage: {database}: {error}", file=sys.stderr)
         return 1
     if arguments.json:
-        print(json.dumps([_told(arguments.by, row) for row in found], indent=2))
+        print(json.dumps([_told(groups, row) for row in found], indent=2))
     elif arguments.csv:
-        _print_csv(arguments.by, found)
+        _print_csv(groups, found)
     elif not found:
-        print(f"No requests in the last {arguments.since} in {database}.")
+        whose = f" of tenant '{arguments.tenant}'" if arguments.tenant is not None else ""
+        print(f"No requests{whose} in the last {arguments.since} in {database}.")
     else:
-        _print_table(arguments.by, found)
+        _print_table(groups, found)
     return 0
 
 

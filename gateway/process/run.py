@@ -83,8 +83,16 @@ async def run(
             started=_folder(scratch / "started"),
         )
 
+        said: set[str] = set()
+
         async def apply_policy(loaded: Loaded) -> None:
-            _warn(loaded, settings)
+            nonlocal said
+            # What was said before and still holds is not said again for each key that is made.
+            notices = _notices(loaded, settings)
+            for notice in notices:
+                if notice not in said:
+                    log.warning("%s", notice)
+            said = set(notices)
             await asyncio.to_thread(last_good.keep, loaded)
             number = await asyncio.to_thread(_remember, history, loaded)
             await supervisor.run_engines(launches(loaded))
@@ -137,22 +145,23 @@ def _remember(history: PolicyHistory, loaded: Loaded) -> int:
     try:
         return history.add(loaded)
     except OSError as error:
-        log.warning("this policy is missing from the history: %s", error)
+        log.warning("this policy is missing from the history: %s: %s", error.filename, error.strerror)
         return history.number_of(loaded)
 
 
-def _warn(loaded: Loaded, settings: Settings) -> None:
-    if not loaded.policy.keys and not loaded.policy.jwt and settings.dev_key_sha256 is None:
-        log.warning(
-            "the policy has no keys, so every request is refused; make a key with 'tollgate keys create', or restart "
-            "the gateway for a development key"
-        )
-    for name, reason in loaded.disabled.items():
-        log.warning("backend '%s' is disabled: %s", name, reason)
-    for problem in loaded.warnings:
-        log.warning("%s", problem)
-    for message in unshared_state(loaded.policy, settings.workers):
-        log.warning("%s", message)
+def _notices(loaded: Loaded, settings: Settings) -> list[str]:
+    """What an operator should know of a policy."""
+    shut = not loaded.policy.keys and not loaded.policy.jwt and settings.dev_key_sha256 is None
+    no_keys = (
+        "the policy has no keys, so every request is refused; make a key with 'tollgate keys create', or restart "
+        "the gateway for a development key"
+    )
+    return [
+        *([no_keys] if shut else ()),
+        *(f"backend '{name}' is disabled: {reason}" for name, reason in loaded.disabled.items()),
+        *map(str, loaded.warnings),
+        *unshared_state(loaded.policy, settings.workers),
+    ]
 
 
 def _start_workers(

@@ -164,7 +164,7 @@ def test_under_load_each_backup_restores_to_one_sound_moment(
         over.set()
         for thread in threads:
             thread.join()
-        assert not failed
+        assert not failed, failed
 
     for number, files in enumerate(before):
         archive, fresh = tmp_path / f"{number}.tar.gz", tmp_path / f"fresh {number}"
@@ -215,6 +215,21 @@ def test_it_says_what_it_has_not_and_no_password(
     assert names[0] == "state/ledger.sqlite" and names[-1] == "manifest.json"
     assert set(names[1:-1]) == {"state/session-secret", "state/history/1.json", "policies/gateway.yaml"}
     assert told["version"] and told["files"].keys() == {*names[:-1]}
+
+
+def test_what_is_in_memory_alone_is_said_to_be_missing(
+    policies: Path, state: Path, tmp_path: Path, run: Run
+) -> None:
+    code, out, _ = run(state, policies, "backup", str(tmp_path / "b.tar.gz"))
+    assert code == 0 and "stored responses" in out
+
+
+def test_where_it_cannot_write_is_said_without_numbers(
+    policies: Path, state: Path, tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "file").touch()
+    code, _, error = run(state, policies, "backup", str(tmp_path / "file" / "b.tar.gz"))
+    assert code == 1 and "Not a directory" in error and "Errno" not in error
 
 
 def test_what_is_there_is_not_overwritten_without_a_flag(

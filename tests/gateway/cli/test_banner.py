@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,25 @@ def test_it_shows_the_development_key_and_what_is_disabled(loaded: Loaded) -> No
 
 def test_with_keys_of_its_own_it_shows_none_and_says_how_to_make_one(loaded: Loaded) -> None:
     text = banner(URL, loaded, ["near"], None, Path("my policies"))
-    assert "tollgate keys create --policies 'my policies' --id NAME" in text
+    assert f"{sys.executable} -m gateway keys create --policies 'my policies' --id NAME" in text
     assert '-H "authorization: Bearer $TOLLGATE_KEY"' in text
     assert 'api_key=os.environ["TOLLGATE_KEY"]' in text
+
+
+def test_commands_in_it_are_called_as_this_one_was(
+    loaded: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare ``tollgate`` finds nothing beside ``make serve``, or another's program of that name."""
+    monkeypatch.chdir(tmp_path)
+    own, others = tmp_path / ".venv" / "bin" / "tollgate", tmp_path / "others" / "tollgate"
+    for file in (own, others):
+        file.parent.mkdir(parents=True)
+        file.touch(mode=0o755)
+    monkeypatch.setattr("sys.argv", [".venv/bin/tollgate", "serve"])
+    for path, called in ((others.parent, ".venv/bin/tollgate"), (own.parent, "tollgate")):
+        monkeypatch.setenv("PATH", str(path))
+        text = banner(URL, loaded, ["near"], None, Path("policies"))
+        assert f"To make another: {called} keys create --id NAME\n" in text
 
 
 def test_it_says_where_the_page_is_and_what_opens_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gateway.__main__ import main
+from gateway.cli import serve
 from gateway.process.listener import listen
 
 POLICY = """\
@@ -141,3 +143,46 @@ def test_options_and_variables_that_cannot_be_used(
     monkeypatch.setenv("TOLLGATE_LOG_LEVEL", "loud")
     assert main(["serve"]) == 2
     assert capsys.readouterr().err.startswith("tollgate: TOLLGATE_LOG_LEVEL must be one of debug, info,")
+
+
+def test_a_state_folder_that_cannot_be_one_is_refused(folder: Path, env: dict[str, str]) -> None:
+    (folder / "taken").touch()
+    for name in ("taken", "taken/below"):
+        done = subprocess.run(
+            COMMAND,
+            cwd=folder,
+            env=env | {"TOLLGATE_STATE_DIR": name},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 1
+        assert f"the state folder '{name}' is a file" in done.stderr and "TOLLGATE_STATE_DIR" in done.stderr
+
+
+def test_one_that_cannot_be_written_is_said_once_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
+
+    monkeypatch.setattr(serve, "TemporaryFile", refused)  # root writes to any folder
+    assert serve._no_state(tmp_path) is None
+    assert "Read-only file system" in caplog.text and "TOLLGATE_STATE_DIR" in caplog.text
+
+
+def test_what_was_said_and_still_holds_is_not_said_with_each_key(folder: Path, env: dict[str, str]) -> None:
+    with subprocess.Popen(
+        COMMAND, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        while process.stdout.readline() != "EOF\n":
+            pass
+        for name in ("one", "two"):
+            create = (*COMMAND[:3], "keys", "create", "--id", name)
+            subprocess.run(create, cwd=folder, env=env, check=True, capture_output=True, timeout=300)
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        assert process.wait(300) == 0
+    assert said.count("backend 'far' is disabled") == 1
+    assert said.count("is in force") == 2, said

@@ -32,7 +32,9 @@ def ledger(tmp_path: Path) -> str:
             row[1:3] for row in database.execute("PRAGMA table_info(requests)") if row[3] and row[4] is None
         ]
         for number, (tenant, model, backend, cost) in enumerate(asked):
-            row = {name: 0 if kind in ("INTEGER", "REAL") else "x" for name, kind in needed}
+            row: dict[str, object] = {
+                name: 0 if kind in ("INTEGER", "REAL") else "x" for name, kind in needed
+            }
             row |= {"request_id": f"req_{number}", "created": time.time(), "tenant": tenant, "model": model}
             row |= {"backend": backend, "status": 200, "cost_nanodollars": cost * 10**9}
             marks = ", ".join("?" * len(row))
@@ -64,6 +66,7 @@ def test_by_several_and_of_one_tenant(ledger: str, capsys: pytest.CaptureFixture
     assert [row["backend"] for row in lines(capsys, ledger, "--by", "backend", "--tenant", "other")] == [
         "one"
     ]
+    assert lines(capsys, ledger, "--by", "tenant", "model") == found
     assert main(["usage", "--ledger", ledger, "--by", "tenant,model"]) == 0
     heading, *_, total = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["TENANT", "MODEL", "REQUESTS"] and total.split()[:2] == ["total", "4"]
@@ -91,3 +94,8 @@ def test_no_cell_is_a_formula(ledger: str, capsys: pytest.CaptureFixture[str]) -
 
 
 FORMULAS = ("=HYPERLINK(1)", "+1", "-1", "@SUM(A1)")
+
+
+def test_a_tenant_without_requests_is_named(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage", "--ledger", ledger, "--tenant", "nobody"]) == 0
+    assert "No requests of tenant 'nobody'" in capsys.readouterr().out
