@@ -24,9 +24,16 @@ def private_file(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        # Not opened for it: to close one of SQLite's files gives up all locks that this process has on it.
+        take_from_others(path)
+
+
+def take_from_others(path: Path) -> None:
+    """The right to read a file, if it is there: it may go at any moment."""
+    # Not opened for it: to close one of SQLite's files gives up all locks that this process has on it.
+    try:
         if path.stat().st_mode & 0o077:
-            try:
-                path.chmod(0o600)
-            except PermissionError:
-                log.warning("'%s' belongs to somebody else, who lets others read it", path)
+            path.chmod(0o600)
+    except FileNotFoundError:
+        pass
+    except PermissionError:
+        log.warning("'%s' belongs to somebody else, who lets others read it", path)

@@ -142,8 +142,8 @@ def _no_state(folder: Path) -> str | None:
     except OSError as error:
         log.error(
             "the state folder '%s' cannot be written (%s), so that no usage, keys, files or history of the policy are "
-            "kept there, and secrets that are not there yet are made anew at each start. Let user %d write there, or name another folder by "
-            "TOLLGATE_STATE_DIR",
+            "kept there, and secrets that are not there yet are made anew at each start. Let user %d write there, or "
+            "name another folder by TOLLGATE_STATE_DIR",
             *(folder, error.strerror, os.getuid()),
         )
     return None

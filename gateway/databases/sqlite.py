@@ -15,7 +15,7 @@ from gateway.databases.database import DatabaseError, Found, Row, within
 from gateway.databases.migrations import log_migration, too_new
 from gateway.databases.sqlite_schema import TO_THIS
 from gateway.databases.tables import REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, sums_of
-from gateway.private import private_file, private_folder
+from gateway.private import private_file, private_folder, take_from_others
 
 BUSY_TIMEOUT = 2.0
 PATIENCE = 5.0
@@ -195,9 +195,9 @@ def _opened(path: Path, patience: float, scripts: Mapping[int, str]) -> sqlite3.
     private_folder(path.parent)
     private_file(path)
     for name in (f"{path}-wal", f"{path}-shm"):
-        # SQLite creates them with the ledger's mode; these are from a version that let others read.
-        if os.path.exists(name):
-            private_file(Path(name))
+        # SQLite makes them with the ledger's mode, and removes them with the last connection, another's at any moment;
+        # these are from a version that let others read.
+        take_from_others(Path(name))
     connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
