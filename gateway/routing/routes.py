@@ -1,0 +1,152 @@
+"""What of a plan does not depend on load: built once for all requests that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.media import MEDIA, MediaKind
+from gateway.policy.inputs import taken
+from gateway.policy.schema import Policy, Target
+from gateway.residency import narrowed
+from gateway.routing.selector import ModelTargets
+from gateway.routing.substitutes import Substitutes
+from gateway.types import Candidate
+
+Media = frozenset[MediaKind]
+Regions = frozenset[str] | None
+RouteKey = tuple[str, str, bool, Regions, Media, int, int]
+"""A model, why it is used, whether only local backends may be, those of which regions, the kinds of media that must be
+taken, and how many context lengths the request exceeds: with the answer that it asks for, and by its prompt alone."""
+LARGER = "larger_context"
+_Usable = Callable[[str, Target], bool]
+"""Whether a model's target may be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What of a plan does not depend on load."""
+
+    own: ModelTargets | None
+    """Of the requested model, or its substitute; None where none of its targets can be used."""
+    fallbacks: tuple[ModelTargets, ...]
+    larger: tuple[ModelTargets, ...]
+    """For when the model's server rejects the prompt as too long."""
+    spill_over: bool
+    substituted: bool
+    """``own`` is that of a model with a larger context."""
+    affine: bool
+    plan: tuple[Candidate, ...] | None
+    """Where nothing depends on load or on weights."""
+
+    @property
+    def usable(self) -> bool:
+        return self.own is not None or bool(self.fallbacks)
+
+
+class Routes:
+    """One policy's, over the backends that are ``enabled``."""
+
+    def __init__(self, policy: Policy, enabled: Collection[str], substitutes: Substitutes) -> None:
+        self._policy = policy
+        self._enabled = frozenset(enabled)
+        self._substitutes = substitutes
+        self._local = {name for name, backend in policy.backends.items() if backend.local}
+        self._has_residency = policy.has_residency
+        self._takes = {
+            (name, target): taken(policy, name, target)
+            for name, model in policy.models.items()
+            for target in model.targets
+        }
+        self.choose_by_media = any(kinds != MEDIA for kinds in self._takes.values())
+        self._routes: dict[RouteKey, Route] = {}
+        """Built on demand; bounded by the combinations in the policy."""
+
+    def of(self, key: RouteKey) -> Route:
+        route = self._routes.get(key)
+        if route is None:
+            route = self._routes[key] = self._build(*key)
+        return route
+
+    def serving(self, name: str, local: bool, within: Regions, media: Media) -> list[str]:
+        """The models that may serve ``name``, whatever the length."""
+        route = self.of((name, "primary", local, within, media, 0, 0))
+        all_targets = (route.own, *route.fallbacks, *route.larger) if route.usable else ()
+        return [targets.model for targets in all_targets if targets is not None]
+
+    def bounds(self, name: str, within: Regions) -> Regions:
+        """Also by what is said of the model that has the targets, whichever answers in its place."""
+        leaf = self._substitutes.leaf(name)
+        return within if leaf is None else narrowed(within, self._policy.models[leaf].residency)
+
+    def _build(
+        self,
+        name: str,
+        why: str,
+        local: bool,
+        within: Regions,
+        media: Media,
+        exceeded: int,
+        by_prompt: int,
+    ) -> Route:
+        first, *others = self._substitutes.in_order(name, exceeded, by_prompt)
+        within = self.bounds(name, within)
+        substituted = first != self._substitutes.leaf(name)
+        taken: set[tuple[str, str]] = set()
+        usable = partial(self._may_use, local=local, within=within, media=media)
+        own = self._model_targets(first, "fallback" if substituted else why, usable, taken)
+        fallbacks = self._all_targets(others, "fallback", usable, taken)
+        larger_models = list(self._substitutes.larger(first))[1:] if first is not None else []
+        larger_models = [model for model in larger_models if self._substitutes.fits(model, exceeded)]
+        larger = self._all_targets(larger_models, LARGER, usable, taken)
+        spill_over = first is not None and self._policy.models[first].spill_over and bool(fallbacks)
+        all_targets = [targets for targets in (own, *fallbacks, *larger) if targets is not None]
+        plan = None
+        if (own or fallbacks) and not spill_over and not any(targets.varies for targets in all_targets):
+            only = [candidate for targets in all_targets for candidate in targets.candidates]
+            plan = tuple(as_larger_context(only) if substituted and own else only)
+        affine = any(targets.affine for targets in all_targets)
+        return Route(own, fallbacks, larger, spill_over, substituted, affine, plan)
+
+    def _model_targets(
+        self, name: str | None, why: str, usable: _Usable, taken: set[tuple[str, str]]
+    ) -> ModelTargets | None:
+        """The usable targets of a model that are not ``taken`` yet; None where there are none."""
+        if name is None:
+            return None
+        model = self._policy.models[name]
+        regions: dict[str | None, list[Candidate]] = {region: [] for region in (*model.regions, None)}
+        for target in model.targets:
+            where = (target.backend, target.model)
+            if where not in taken and usable(name, target):
+                taken.add(where)
+                region = self._policy.backends[target.backend].region
+                group = regions[region if region in regions else None]
+                group.append(Candidate(name, target, target.timeouts or model.timeouts, why))
+        groups = tuple(tuple(group) for group in regions.values() if group)
+        return ModelTargets(name, model.select, groups) if groups else None
+
+    def _all_targets(
+        self, names: Iterable[str | None], why: str, usable: _Usable, taken: set[tuple[str, str]]
+    ) -> tuple[ModelTargets, ...]:
+        all_targets = (self._model_targets(name, why, usable, taken) for name in names)
+        return tuple(targets for targets in all_targets if targets is not None)
+
+    def _may_use(self, model: str, target: Target, *, local: bool, within: Regions, media: Media) -> bool:
+        return (
+            target.backend in self._enabled
+            and (not local or target.backend in self._local)
+            and (not self._has_residency or self._is_within(model, target, within))
+            and media <= self._takes[model, target]
+        )
+
+    def _is_within(self, model: str, target: Target, within: Regions) -> bool:
+        region, own = self._policy.backends[target.backend].region, self._policy.models[model].residency
+        return (within is None or region in within) and (not own or region in own)
+
+
+def as_larger_context(plan: list[Candidate]) -> list[Candidate]:
+    """The first was chosen for its context; the others are ordinary fallbacks."""
+    first = plan[0]
+    return [Candidate(first.model, first.target, first.timeouts, LARGER), *plan[1:]]
