@@ -46,7 +46,19 @@ class CatalogPrice(NamedTuple):
     read: date
 
 
-_NOTHING = Price(input=0.0, output=0.0)
+_NOTHING = Price(input=0.0, output=0.0, only_tokens=True)
+
+UNIT_PRICES: Mapping[Api | None, str] = {
+    "speech": "million_characters",
+    "transcription": "minute",
+    "translation": "minute",
+    "image_generation": "image",
+    "image_edit": "image",
+    "rerank": "thousand_searches",
+}
+"""The APIs whose answers are counted in units of their own, and the names of the prices for those."""
+_FREE = ("tokenize", "detokenize", "count_tokens")
+"""No model is run."""
 
 
 @lru_cache(maxsize=1)
@@ -111,20 +123,10 @@ def is_unpriced_for(policy: Policy, target: Target, api: Api | None) -> bool:
 
 
 def _has_price(price: Price, api: Api | None) -> bool:
-    if price.by_tokens:
-        return True
-    match api:
-        case "speech":
-            return price.million_characters is not None
-        case "transcription" | "translation":
-            return price.minute is not None
-        case "image_generation" | "image_edit":
-            return price.image is not None
-        case "rerank":
-            return price.thousand_searches is not None
-        case "tokenize" | "detokenize" | "count_tokens":
-            return True  # no model is run
-    return False
+    """A price for tokens is none for what is not counted in them, unless it says that its provider does."""
+    if (unit := UNIT_PRICES.get(api)) is not None:
+        return price.only_tokens or getattr(price, unit) is not None
+    return price.by_tokens or api in _FREE
 
 
 def targets(policy: Policy) -> Iterator[Target]:

@@ -14,6 +14,7 @@ from gateway.metering.estimate import Estimator, LearnedEstimate
 from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
 from gateway.policy.limited import has_limits
+from gateway.policy.prices import UNIT_PRICES
 from gateway.policy.schema import Policy
 from gateway.quota.allowance import Allowance, AllowanceContext, Reservation
 from gateway.quota.budget_watch import BudgetWatch
@@ -215,8 +216,14 @@ class Quotas:
             call.policy.on_unpriced == "refuse"
             and (target := self._context.target_bounds.unpriced(call)) is not None
         ):
+            unit = UNIT_PRICES.get(call.request.api)
+            price = (
+                "price"
+                if unit is None
+                else f"price for such requests (`{unit}`, or tokens with `only_tokens`)"
+            )
             raise Forbidden(
-                f"The model `{call.request.model}` may be answered by {target}, which has no price, and the budget "
+                f"The model `{call.request.model}` may be answered by {target}, which has no {price}, and the budget "
                 f"({budget}) cannot hold what nobody can count. Ask whoever runs the gateway to add a price for it, "
                 "or choose another model.",
                 code="model_has_no_price",

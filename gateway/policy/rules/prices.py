@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 
+from gateway.apis import Api
 from gateway.policy.content import list_at, mapping_at
 from gateway.policy.limited import has_budgets
-from gateway.policy.prices import is_unpriced
+from gateway.policy.prices import UNIT_PRICES, is_unpriced, is_unpriced_for, price_of
 from gateway.policy.problems import Diagnostic, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
 
@@ -18,6 +20,13 @@ KNOWN_EXTRAS = (
     *("speed", "tool_search", "web_fetch", "web_search", "web_search_options", "web_search_preview"),
 )
 """Fields and kinds of tools that providers bill beside tokens."""
+_NAMED_FOR: Sequence[tuple[re.Pattern[str], Api]] = (
+    (re.compile(r"(?i)\b(tts|speech|kokoro)\b"), "speech"),
+    (re.compile(r"(?i)whisper|transcribe"), "transcription"),
+    (re.compile(r"(?i)\b(dall-e|gpt-image|imagen|flux|stable-diffusion)"), "image_generation"),
+    (re.compile(r"(?i)rerank"), "rerank"),
+)
+"""What models are asked for, as far as their names tell."""
 _QUALITIES = ("low", "medium", "high", "standard", "hd", "auto")
 _SIZE = re.compile(r"\d+x\d+")
 _DATED = re.compile(r"_\d{8}$")
@@ -58,6 +67,25 @@ def unpriced(valid: Valid) -> Findings:
                     f"all of the backend ({target.backend}/*), or default_price"
                 )
                 yield Diagnostic(("models", name, "targets", index), message)
+
+
+def tokens_for_units(valid: Valid) -> Findings:
+    """A price for tokens alone, under a budget, of a model whose name says that it is asked for something else."""
+    policy = valid.policy
+    if not has_budgets(policy) or policy.on_unpriced != "refuse":
+        return
+    for name, model in policy.models.items():
+        for index, target in enumerate(model.targets):
+            price = price_of(policy, target)
+            apis = [api for words, api in _NAMED_FOR if words.search(f"{name} {target.model}")]
+            if price is None or not apis or not is_unpriced_for(policy, target, apis[0]):
+                continue
+            message = (
+                f"'{target.model}' has a price for tokens alone: under a budget, requests counted otherwise are "
+                f"refused. Write prices.{target.backend}/{target.model} with '{UNIT_PRICES[apis[0]]}', or with "
+                "'only_tokens: true' if its provider bills nothing else"
+            )
+            yield Diagnostic(("models", name, "targets", index), message)
 
 
 def misspelt_extra(valid: Valid) -> Findings:

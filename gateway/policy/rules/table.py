@@ -80,6 +80,7 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
     backends.drained_nothing,
     credentials.half_credentials,
     prices.unpriced,
+    prices.tokens_for_units,
     prices.misspelt_extra,
     prices.picture_of_no_quality,
     guards.unused_guard_keys,

@@ -159,6 +159,8 @@ class Price(Frozen):
     """A picture; by quality and size (``high 1024x1024``), by quality, by size, or ``*`` for all others."""
     thousand_searches: Dollars | None = None
     """Of ranking documents: a query with up to a hundred short ones."""
+    only_tokens: Annotated[bool, Field(strict=True)] = False
+    """Speech, sound, pictures and ranks are billed by tokens too, and have no unit of their own."""
 
     @model_validator(mode="after")
     def _of_something(self) -> Price:
@@ -166,6 +168,9 @@ class Price(Frozen):
         if {"input", "output"} & given != {"input", "output"} and (self.by_tokens or not given & _BY_UNIT):
             missing = "output" if "input" in given else "input"
             raise ValueError(f"'{missing}' is missing")
+        if self.only_tokens and given & _BY_UNIT:
+            unit = min(given & _BY_UNIT)
+            raise ValueError(f"'{unit}' is a price of a unit, where 'only_tokens' says that there is none")
         return self
 
     @property

@@ -152,6 +152,20 @@ def unit_prices(path: str, at: Any) -> list[Row]:
     ]
 
 
+BUDGET = {"tenants": {"acme": {"budget": {"usd_per_day": 100.0}}}}
+
+
+async def spoken(site: Site) -> int:
+    """The status of a request for speech, of a caller with a budget."""
+    return (await site.post("/v1/audio/speech", {"model": "up", "input": "x", "voice": "a"})).status_code
+
+
+def only_tokens(path: str, at: Any) -> Row:
+    free = {**BUDGET, **at(input=0.0, output=0.0)}
+    price = {**BUDGET, **at(input=0.0, output=0.0, only_tokens=True)}
+    return Row(f"{path}.only_tokens", price, spoken, 200, 403, free, up=SPOKEN[1])
+
+
 def prices(path: str, at: Any) -> list[Row]:
     plain = at(input=1.0, output=2.0)
     claude = CLAUDE | plain
@@ -207,7 +221,6 @@ def prices(path: str, at: Any) -> list[Row]:
     ]
 
 
-BUDGET = {"tenants": {"acme": {"budget": {"usd_per_day": 100.0}}}}
 PRICED_BUDGET = {**BUDGET, "prices": {"u": {"input": 1.0, "output": 2.0}}}
 HOUSE_IS_BROKE = {"tenants": {"tollgate": {"quotas": {"tokens_per_minute": 1}}}}
 SHADOWED = {"models": {"m": on("script", shadow={"model": "other"})}}
@@ -234,6 +247,8 @@ ROWS = [
     *prices("prices.<name>", lambda **price: {"prices": {"u": price}})[1:],
     *unit_prices("prices.<name>", lambda **price: {"prices": {"u": price}}),
     *unit_prices("default_price", lambda **price: {"default_price": price}),
+    only_tokens("prices.<name>", lambda **price: {"prices": {"u": price}}),
+    only_tokens("default_price", lambda **price: {"default_price": price}),
     *prices("default_price", lambda **price: {"default_price": price}),
     Row(
         "on_unpriced", {**BUDGET, "on_unpriced": "free"}, code(model="up"), 200, "model_has_no_price", BUDGET

@@ -263,6 +263,13 @@ CASES = {
         f"{BUDGET}",
         f"{BUDGET}\nprices: {{'one/*': {{input: 1, output: 1}}}}",
     ),
+    "prices.tokens_for_units": Case(
+        "models.voice.targets[0]: 'tts-1' has a price for tokens alone",
+        f"{BUDGET}\ndefault_price: {{input: 1, output: 1}}\n"
+        "models: {voice: {targets: [{backend: one, model: tts-1}]}}",
+        f"{BUDGET}\ndefault_price: {{input: 1, output: 1, only_tokens: true}}\n"
+        "models: {voice: {targets: [{backend: one, model: tts-1}]}}",
+    ),
     "prices.misspelt_extra": Case(
         "extras[0]: 'web_serach': allows nothing known; did you mean 'web_search'?",
         "extras: [web_serach]",

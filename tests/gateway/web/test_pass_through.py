@@ -14,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.fakes import Action, FakeUpstream, Script, reply, sse, stream
+from tests.gateway.web.test_uploads import a_wave
 from tests.serving import KEY, NARROW_KEY, Gateway, RawConnection, a_policy, request
 
 pytestmark = pytest.mark.anyio
@@ -230,6 +231,49 @@ async def test_a_budget_holds_nothing_without_a_price_for_the_unit(
     unknown = await gateway.http.post("/v1/rerank", json={**QUERY, "think_hard": True})
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "think_hard")
     assert not upstream.requests
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["its own price", "the default price"])
+async def test_a_price_for_tokens_is_none_for_other_units_unless_it_says_so(
+    gateway: Gateway, upstream: FakeUpstream, named: bool
+) -> None:
+    budget = {"acme": {"budget": {"usd_per_day": 100.0}}}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/audio/speech": {"model": "up", "input": "x", "voice": "a"},
+        "/v1/rerank": QUERY,
+        "/v1/images/generations": {"model": "up", "prompt": "a"},
+    }
+
+    async def statuses() -> list[int]:
+        heard = await gateway.http.post(
+            "/v1/audio/transcriptions", data={"model": "up"}, files={"file": ("a.wav", a_wave(1))}
+        )
+        if heard.status_code == 403:
+            assert "`minute`" in heard.json()["error"]["message"]
+        return [
+            heard.status_code,
+            *[(await gateway.http.post(path, json=body)).status_code for path, body in bodies.items()],
+        ]
+
+    def policy_of(price: dict[str, Any]) -> dict[str, Any]:
+        if named:
+            return priced(upstream, price, tenants=budget)
+        return a_policy(upstream.base_url, default_price=price, tenants=budget)
+
+    tokens = {"input": 1.0, "output": 1.0, "audio_input": 6.0}
+    gateway.write(policy_of(tokens))
+    await gateway.generation(2)
+    assert await statuses() == [403] * 4
+    assert not upstream.requests
+    gateway.write(policy_of({**tokens, "only_tokens": True}))
+    await gateway.generation(3)
+    upstream.scripts = [
+        reply({"text": "", "usage": {"type": "tokens", "input_tokens": 9, "output_tokens": 1}}),
+        reply(b"sound", kind="audio/mpeg"),
+        reply(RANKED),
+        reply({"data": [{}], "usage": {"input_tokens": 10, "output_tokens": 1056}}),
+    ]
+    assert await statuses() == [200] * 4
 
 
 async def test_quotas_count_requests_and_tokens(gateway: Gateway, upstream: FakeUpstream) -> None:
