@@ -47,6 +47,7 @@ from gateway.web.operator_port import OperatorPort
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import EndpointRouter
 from gateway.web.session_auth import SessionAuth
+from gateway.wire.responses.sealed import SummarySeal
 
 
 def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
@@ -145,6 +146,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         pool,
         OperatorToken(settings.metrics_token, settings.metrics_port),
         background,
+        SummarySeal(secret),
         max_body=settings.max_body_bytes,
         heartbeat=settings.heartbeat,
         wake_batches=wake_batches,

@@ -131,7 +131,8 @@ class Settings:
     metrics_host: Annotated[str | None, _text] = None
     """The address of that port; None is ``host``."""
     session_secret: Annotated[str | None, _secret] = None
-    """What seals the cookies of the page at ``/admin``; ``tollgate serve`` makes one where none is given."""
+    """What seals the cookies of the page at ``/admin`` and compacted conversations; ``tollgate serve`` makes one where
+    none is given."""
     metrics_tenants: Annotated[bool, _flag] = False
     """Whether ``/metrics`` has a label for the tenant, where the policy's ``metrics`` is silent."""
     metrics_age: Annotated[float, _seconds()] = 1.0

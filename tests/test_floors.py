@@ -15,8 +15,8 @@ from tests.import_graph import ROOT, Graph, circles, file_graph, folders, grow, 
 FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
         (
-            "errors settings private extras packages version findings client_metadata engine_load fair_turns splice "
-            "regex pii text children apis media"
+            "errors settings private secret_box extras packages version findings client_metadata engine_load "
+            "fair_turns splice regex pii text children apis media"
         ),
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",

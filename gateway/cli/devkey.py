@@ -1,7 +1,7 @@
 """Secrets that ``tollgate serve`` makes where none is given, and that keep from one run to the next.
 
 The development key opens a gateway whose policy has no keys yet, the metrics token the operator's pages; the session
-secret seals the cookies of those who signed in at ``/admin``.
+secret seals the cookies of those who signed in at ``/admin``, and compacted conversations.
 """
 
 from __future__ import annotations

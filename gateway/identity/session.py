@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
-from hashlib import sha256
 from typing import Generic, TypeVar
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gateway.secret_box import SecretBox
 
 MAX_COOKIE = 3800
 """Bytes of a sealed text at most: browsers keep 4,096 of a cookie, its name and attributes included."""
-_NONCE = 12
 
 
 class Session(BaseModel):
@@ -58,7 +55,7 @@ Content = TypeVar("Content", Session, PendingSignIn)
 
 
 class Seal(Generic[Content]):
-    """Encrypts and authenticates what cookies hold (AES-GCM): one ``kind`` of content, for one ``purpose``.
+    """Seals what cookies hold: one ``kind`` of content, for one ``purpose``.
 
     ``secret`` is the gateway's; whoever knows it can sign in as anyone. ``clock`` is Unix time.
     """
@@ -66,31 +63,20 @@ class Seal(Generic[Content]):
     def __init__(
         self, secret: str, purpose: str, kind: type[Content], clock: Callable[[], float] = time.time
     ) -> None:
-        key = sha256(b"tollgate " + purpose.encode() + b"\0" + secret.encode()).digest()
-        self._cipher = AESGCM(key)
+        self._box = SecretBox(secret, purpose)
         self._kind: type[Content] = kind
         self._clock = clock
 
     def close(self, session: Content) -> str:
-        nonce = secrets.token_bytes(_NONCE)
-        sealed = nonce + self._cipher.encrypt(nonce, session.model_dump_json().encode(), None)
-        return _written(sealed)
+        return self._box.seal(session.model_dump_json().encode())
 
     def open(self, text: str) -> Content | None:
         """None for one that was not sealed here, or is over."""
-        if len(text) > MAX_COOKIE:
+        content = self._box.open(text) if len(text) <= MAX_COOKIE else None
+        if content is None:
             return None
         try:
-            sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-            if _written(sealed) != text:
-                return None
-            session = self._kind.model_validate_json(
-                self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], None)
-            )
-        except (ValueError, InvalidTag, ValidationError):
+            session = self._kind.model_validate_json(content)
+        except ValidationError:
             return None
         return session if self._clock() < session.expires else None
-
-
-def _written(sealed: bytes) -> str:
-    return urlsafe_b64encode(sealed).rstrip(b"=").decode()

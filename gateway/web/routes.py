@@ -48,6 +48,7 @@ from gateway.wire.gemini.errors import error_body as gemini_error
 from gateway.wire.openai import models as openai_models
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.wire.openai.errors import error_body as openai_error
+from gateway.wire.responses.sealed import SummarySeal
 
 OPERATORS = ("/healthz", "/readyz", "/metrics")
 """What the operator's port has."""
@@ -67,6 +68,7 @@ def build(
     pool: ProcessPool,
     operator: OperatorToken,
     background: BackgroundRequests,
+    summaries: SummarySeal,
     *,
     max_body: int,
     heartbeat: float,
@@ -98,7 +100,9 @@ def build(
         "batchEmbedContents": EmbedContent(reader, max_body=max_body, batch=True),
     }
     rerank = passing(api_rerank.read_request)
-    create = CreateResponse(reader, background, reads, max_body=max_body, heartbeat=heartbeat)
+    create = CreateResponse(reader, background, reads, summaries, max_body=max_body, heartbeat=heartbeat)
+    counting = CountInputTokens(reader, reads, summaries, max_body=max_body)
+    compact = Compact(reader, reads, summaries, max_body=max_body)
     stored = StoredResponses(background, reads)
     models = Models({"openai": openai_models, "anthropic": anthropic_models, "gemini": gemini_models})
     return [
@@ -118,10 +122,8 @@ def build(
         Route("/v1/messages", generating(AnthropicDialect()), methods=["POST"]),
         Route("/v1/messages/count_tokens", CountTokens(reader, max_body=max_body), methods=["POST"]),
         Route("/v1/responses", create, methods=["POST"]),
-        Route(
-            "/v1/responses/input_tokens", CountInputTokens(reader, reads, max_body=max_body), methods=["POST"]
-        ),
-        Route("/v1/responses/compact", Compact(reader, reads, max_body=max_body), methods=["POST"]),
+        Route("/v1/responses/input_tokens", counting, methods=["POST"]),
+        Route("/v1/responses/compact", compact, methods=["POST"]),
         Route("/v1/responses/{response_id}", stored.one, methods=["GET", "DELETE"]),
         Route("/v1/responses/{response_id}/cancel", stored.cancel, methods=["POST"]),
         Route("/v1/responses/{response_id}/input_items", stored.input_items),

@@ -33,6 +33,7 @@ from gateway.web.auth import AuthMiddleware
 from gateway.web.error_middleware import ErrorMiddleware
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import EndpointRouter
+from gateway.wire.responses.sealed import SummarySeal
 from tests.examples import examples
 from tests.serving import key
 
@@ -251,6 +252,7 @@ async def a_world(state: Path) -> AsyncIterator[World]:
             ProcessPool(),
             OperatorToken(None),
             BackgroundRequests(),
+            SummarySeal("secret"),
             max_body=10_000,
             heartbeat=0,
         ),

@@ -20,6 +20,7 @@ from gateway.web.heavy_reads import HeavyReads, Reading
 from gateway.web.responses import send_body
 from gateway.wire.responses import compaction
 from gateway.wire.responses.body_to_request import ResponseRequest, read_count_request
+from gateway.wire.responses.sealed import SummarySeal
 
 Read = Callable[[bytes, RequestLimits], ResponseRequest]
 
@@ -27,9 +28,10 @@ Read = Callable[[bytes, RequestLimits], ResponseRequest]
 class _OfConversation:
     """An ASGI endpoint that reads a conversation."""
 
-    def __init__(self, reader: BodyParser, reads: HeavyReads, *, max_body: int) -> None:
+    def __init__(self, reader: BodyParser, reads: HeavyReads, seal: SummarySeal, *, max_body: int) -> None:
         self._reader = reader
         self._reads = reads
+        self._seal = seal
         self._max_body = max_body
 
     async def _read(
@@ -55,7 +57,8 @@ class CountInputTokens(_OfConversation):
         try:
             asked, before = await self._read(read_count_request, context, scope, receive, reading)
             async with WhileConnected(scope, receive):
-                tokens, headers = await count(context, asked.chat(before.items), scope)
+                chat = asked.chat(self._seal, context.caller().tenant, before.items)
+                tokens, headers = await count(context, chat, scope)
         except ClientDisconnected:
             return
         finally:
@@ -72,9 +75,9 @@ class Compact(_OfConversation):
         reading = self._reads.of(context.caller().tenant)
         try:
             asked, before = await self._read(compaction.read_request, context, scope, receive, reading)
-            question = compaction.as_question(asked, before.items)
-            call = make_call(context, question.chat(), scope)
-            summary = compaction.CompactionWriter(call, [*before.items, *asked.items])
+            question = compaction.as_question(asked, before.items, self._seal, context.caller().tenant)
+            call = make_call(context, question, scope)
+            summary = compaction.CompactionWriter(call, [*before.items, *asked.items], self._seal)
             try:
                 async with WhileConnected(scope, receive), aclosing(context.runtime.handler(call)) as chunks:
                     async for chunk in chunks:

@@ -28,6 +28,7 @@ from gateway.wire.responses.chunks_to_events import ResponseEventWriter
 from gateway.wire.responses.chunks_to_response import ResponseBodyWriter
 from gateway.wire.responses.items import with_ids
 from gateway.wire.responses.response_fields import ResponseFields
+from gateway.wire.responses.sealed import SummarySeal
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class CreateResponse:
         reader: BodyParser,
         background: BackgroundRequests,
         reads: HeavyReads,
+        seal: SummarySeal,
         *,
         max_body: int,
         heartbeat: float,
@@ -53,6 +55,7 @@ class CreateResponse:
         self._reader = reader
         self._background = background
         self._reads = reads
+        self._seal = seal
         self._max_body = max_body
         self._heartbeat = heartbeat
 
@@ -68,7 +71,8 @@ class CreateResponse:
                 store, owner, asked, reading, most_items=limits.messages, most_bytes=self._max_body
             )
             files = context.runtime.files
-            request = await attach(asked.chat(before.items), files, owner, reading, most_bytes=self._max_body)
+            chat = asked.chat(self._seal, owner, before.items)
+            request = await attach(chat, files, owner, reading, most_bytes=self._max_body)
             call = make_call(context, request, scope)
             if asked.left_out:
                 call.reply_headers[LEFT_OUT] = ", ".join(asked.left_out)

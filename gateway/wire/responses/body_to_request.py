@@ -14,6 +14,7 @@ from gateway.wire.responses import ids
 from gateway.wire.responses.body import CountBody, CreateBody, InputBody, read_raw
 from gateway.wire.responses.items import Item, read_items
 from gateway.wire.responses.items_to_messages import write_messages
+from gateway.wire.responses.sealed import SummarySeal
 from gateway.wire.responses.tool_names import ToolName
 from gateway.wire.responses.tools import read_format, read_tools
 
@@ -67,12 +68,13 @@ class ResponseRequest:
     obfuscates: bool = False
     """The events of its stream are to be padded."""
 
-    def chat(self, before: Sequence[Item] = ()) -> ChatRequest:
-        """The request that is sent through the stages; ``before`` is the conversation that it continues.
+    def chat(self, seal: SummarySeal, tenant: str, before: Sequence[Item] = ()) -> ChatRequest:
+        """The request that is sent through the stages; ``before`` is the conversation that it continues. ``seal`` opens
+        the compactions in it, which are ``tenant``'s.
 
         Raises ``BadRequest``.
         """
-        messages = write_messages([*before, *self.items], self.instructions)
+        messages = write_messages([*before, *self.items], self.instructions, seal, tenant)
         if not messages:
             raise _missing_input()
         return ChatRequest(

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from gateway.errors import UpstreamFailed
 from gateway.policy.schema.limits import USUAL, RequestLimits
-from gateway.types import Call, Chunk, Json, Usage
+from gateway.types import Call, ChatRequest, Chunk, Json, Usage
 from gateway.wire import json_body
-from gateway.wire.responses import ids, sealed
+from gateway.wire.responses import ids
 from gateway.wire.responses.body import InputBody, read_raw
 from gateway.wire.responses.body_to_request import ResponseRequest, read_conversation
 from gateway.wire.responses.items import Item
+from gateway.wire.responses.sealed import SummarySeal
 from gateway.wire.responses.usage import write_usage
 
 INSTRUCTIONS = (
@@ -27,25 +28,28 @@ def read_request(data: bytes, limits: RequestLimits = USUAL) -> ResponseRequest:
     return read_conversation(json_body.check(InputBody, read_raw(data, limits)))
 
 
-def as_question(asked: ResponseRequest, before: Sequence[Item]) -> ResponseRequest:
+def as_question(
+    asked: ResponseRequest, before: Sequence[Item], seal: SummarySeal, tenant: str
+) -> ChatRequest:
     """``asked``, after ``before``, as a request for a summary: the conversation is quoted in one message, so that the
-    model does not take it up, and no tool has to be declared.
+    model does not take it up, and no tool has to be declared. Raises ``BadRequest``.
     """
     told = f"{INSTRUCTIONS}\n\n{asked.instructions}" if asked.instructions else INSTRUCTIONS
-    quoted = "\n\n".join(line for item in [*before, *asked.items] if (line := _line(item)))
+    quoted = "\n\n".join(line for item in [*before, *asked.items] if (line := _line(item, seal, tenant)))
     item: Item = {
         "type": "message",
         "role": "user",
         "content": [{"type": "input_text", "text": f"<conversation>\n{quoted}\n</conversation>"}],
     }
-    return ResponseRequest(asked.model, [item], told, asked.params, asked.echo)
+    return ResponseRequest(asked.model, [item], told, asked.params, asked.echo).chat(seal, tenant)
 
 
 class CompactionWriter:
     """Collects the summary. What the system says is kept as it is, all else is in the summary."""
 
-    def __init__(self, call: Call, conversation: Sequence[Item]) -> None:
+    def __init__(self, call: Call, conversation: Sequence[Item], seal: SummarySeal) -> None:
         self._call = call
+        self._seal = seal
         self._conversation = conversation
         self._text: list[str] = []
         self._usage: Usage | None = None
@@ -63,11 +67,11 @@ class CompactionWriter:
         if not summary:
             raise UpstreamFailed("The model gave an empty summary. Try again, or ask another model.")
         response = ids.response_id(self._call.request_id)
-        system = [_text(item["content"]) for item in self._conversation if _is_system(item)]
+        system = [text for item in self._conversation for text in self._system(item)]
         compaction = {
             "type": "compaction",
             "id": ids.item_id("compaction", response, 0),
-            "encrypted_content": sealed.seal_summary(system, summary),
+            "encrypted_content": self._seal.close(self._call.principal.tenant, system, summary),
         }
         return {
             "id": response,
@@ -77,8 +81,13 @@ class CompactionWriter:
             "usage": write_usage(self._usage or Usage(0, 0)),
         }
 
+    def _system(self, item: Item) -> list[str]:
+        if item["type"] == "compaction":
+            return self._seal.open(self._call.principal.tenant, item["encrypted_content"])[0]
+        return [_text(item["content"])] if _is_system(item) else []
 
-def _line(item: Item) -> str:
+
+def _line(item: Item, seal: SummarySeal, tenant: str) -> str:
     match item["type"]:
         case "message" if not _is_system(item):
             return f"{item['role']}: {_text(item['content'])}"
@@ -89,7 +98,7 @@ def _line(item: Item) -> str:
         case "function_call_output" | "custom_tool_call_output":
             return f"result: {_text(item['output'])}"
         case "compaction":
-            _, text = sealed.summary(item["encrypted_content"]) or ((), "")
+            _, text = seal.open(tenant, item["encrypted_content"])
             return f"summary of what came before: {text}"
     return ""
 

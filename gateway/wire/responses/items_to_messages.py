@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.errors import BadRequest
 from gateway.types import Json
-from gateway.wire.responses import sealed
 from gateway.wire.responses.items import Item
+from gateway.wire.responses.sealed import SummarySeal, thoughts
 from gateway.wire.responses.tool_names import function_name, write_input
 
 Message = dict[str, Json]
@@ -15,9 +14,14 @@ Message = dict[str, Json]
 SUMMARY = "Summary of the conversation so far:\n\n"
 
 
-def write_messages(items: Sequence[Item], instructions: str | None) -> list[Message]:
-    """What the model said in one turn (thoughts, text, calls) is one message. Raises ``BadRequest``."""
-    builder = _Builder(_last_user_message(items))
+def write_messages(
+    items: Sequence[Item], instructions: str | None, seal: SummarySeal, tenant: str
+) -> list[Message]:
+    """What the model said in one turn (thoughts, text, calls) is one message. ``seal`` opens ``tenant``'s compactions.
+
+    Raises ``BadRequest``.
+    """
+    builder = _Builder(_last_user_message(items), seal, tenant)
     if instructions:
         builder.messages.append({"role": "system", "content": instructions})
     for i, item in enumerate(items):
@@ -26,11 +30,13 @@ def write_messages(items: Sequence[Item], instructions: str | None) -> list[Mess
 
 
 class _Builder:
-    def __init__(self, recent: int) -> None:
+    def __init__(self, recent: int, seal: SummarySeal, tenant: str) -> None:
         """From item ``recent`` on thoughts are sent along. Models need them until their turn is over; later ones do
         without, and many servers do not take them."""
         self.messages: list[Message] = []
         self._recent = recent
+        self._seal = seal
+        self._tenant = tenant
         self._thoughts: dict[str, Json] = {}
 
     def add(self, item: Item, index: int) -> None:
@@ -104,19 +110,11 @@ class _Builder:
         known = self._thoughts
         if text:
             known["reasoning_content"] = "\n\n".join(filter(None, (known.get("reasoning_content"), text)))
-        if blocks := sealed.thoughts(item.get("encrypted_content")):
+        if blocks := thoughts(item.get("encrypted_content")):
             known["thinking_blocks"] = [*known.get("thinking_blocks", ()), *blocks]
 
     def _compaction(self, item: Item) -> None:
-        opened = sealed.summary(item["encrypted_content"])
-        if opened is None:
-            raise BadRequest(
-                "A compaction item was made by another server, and nobody else can read it. Send the conversation "
-                "itself, or compact it with this gateway's /v1/responses/compact.",
-                param="input",
-                code="invalid_encrypted_content",
-            )
-        system, text = opened
+        system, text = self._seal.open(self._tenant, item["encrypted_content"])
         self.messages += [{"role": "system", "content": one} for one in system]
         self.messages.append({"role": "user", "content": SUMMARY + text})
 

@@ -12,6 +12,7 @@ from gateway.web.canonical import UNVERSIONED, canonical
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import EndpointRouter
 from gateway.web.unsupported_paths import INSTEAD, explanation
+from gateway.wire.responses.sealed import SummarySeal
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def served() -> list[str]:
             ProcessPool(),
             OperatorToken(None),
             BackgroundRequests(),
+            SummarySeal("secret"),
             max_body=1,
             heartbeat=1,
         )
@@ -97,6 +99,7 @@ def test_what_is_not_served_names_what_is(start: str) -> None:
             ProcessPool(),
             OperatorToken(None),
             BackgroundRequests(),
+            SummarySeal("secret"),
             max_body=1,
             heartbeat=1,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,56 @@ async def test_a_conversation_is_compacted_and_goes_on(gateway: Gateway, upstrea
     system, summary, question = upstream.requests[1].json()["messages"]
     assert (system["content"], question["content"]) == ("Be polite.", "What do I like?")
     assert summary["content"].endswith("Ann likes tea.")
+
+
+async def compact(gateway: Gateway, *items: Any) -> Any:
+    said = [*items, {"role": "developer", "content": "Be polite."}, {"role": "user", "content": "Hello."}]
+    answer = await gateway.http.post("/v1/responses/compact", json={"model": "up", "input": said})
+    assert answer.status_code == 200
+    return answer.json()["output"]
+
+
+async def test_a_compaction_is_for_its_tenant_alone(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.scripts = [reply(completion("Ann likes tea."))]
+    items = await compact(gateway)
+    assert b"Ann" not in urlsafe_b64decode(items[0]["encrypted_content"].partition(".")[2] + "==")
+    for path in ("/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"):
+        refused = await gateway.http.post(
+            path, json={"model": "up", "input": items}, headers={"authorization": f"Bearer {OTHER_KEY}"}
+        )
+        told = refused.json()["error"]
+        assert (refused.status_code, told["code"]) == (400, "invalid_encrypted_content"), path
+        assert "another tenant" in told["message"]
+    assert len(upstream.requests) == 1
+
+
+async def test_who_compacts_again_keeps_what_the_system_said(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    upstream.scripts = [
+        reply(completion(text)) for text in ("Ann likes tea.", "Ann likes green tea.", "Tea.")
+    ]
+    again = await compact(gateway, *await compact(gateway))
+    assert "Ann likes tea." in upstream.requests[1].json()["messages"][1]["content"]
+    await gateway.http.post("/v1/responses", json={"model": "up", "input": again})
+    said = [message["content"] for message in upstream.requests[2].json()["messages"]]
+    assert said[:2] == ["Be polite.", "Be polite."]
+    assert said[2].endswith("green tea.")
+
+
+@pytest.mark.parametrize("secret", ["a" * 32, "b" * 32])
+async def test_a_compaction_opens_at_every_gateway_of_one_secret(
+    upstream: FakeUpstream, tmp_path: Path, secret: str
+) -> None:
+    rules = a_policy(upstream.base_url)
+    upstream.scripts = [reply(completion("Ann likes tea.")), reply(completion("Tea."))]
+    async with serving(tmp_path / "one" / "policies", rules, session_secret="a" * 32) as one:
+        items = await compact(one)
+    async with serving(tmp_path / "two" / "policies", rules, session_secret=secret) as other:
+        answer = await other.http.post("/v1/responses", json={"model": "up", "input": items})
+    assert answer.status_code == (200 if secret == "a" * 32 else 400)
+    if answer.status_code == 400:
+        assert "session secret" in answer.json()["error"]["message"]
 
 
 async def test_an_empty_summary_is_an_error(gateway: Gateway, upstream: FakeUpstream) -> None:

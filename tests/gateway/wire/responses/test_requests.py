@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
 import orjson
@@ -16,12 +17,13 @@ from gateway.wire.responses import ids, sealed
 from gateway.wire.responses.body_to_request import read_request
 from gateway.wire.responses.items import read_items, with_ids
 
+SEAL = sealed.SummarySeal("secret")
 RESPONSE = "resp_" + "0" * 24
 FUNCTION: Any = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
 def read(**body: Any) -> ChatRequest:
-    return read_request(orjson.dumps({"model": "m", "input": "Hi", **body})).chat()
+    return read_request(orjson.dumps({"model": "m", "input": "Hi", **body})).chat(SEAL, "acme")
 
 
 def messages(*items: Any, **body: Any) -> Any:
@@ -129,12 +131,54 @@ def test_signed_thoughts_are_opened_and_those_of_others_are_not() -> None:
 @pytest.mark.parametrize("text", ["", "tgt1.", "tgt1.%%%", "tgt1.e30=", "tgs1.W10=", "tgs1.WzFd", 5, None])
 def test_what_is_not_ours_is_not_opened(text: Any) -> None:
     assert sealed.thoughts(text) == []
-    assert sealed.summary(text) is None
 
 
 @given(st.lists(st.text()), st.text())
 def test_a_summary_is_sealed_and_opened(system: list[str], text: str) -> None:
-    assert sealed.summary(sealed.seal_summary(system, text)) == (system, text)
+    assert SEAL.open("acme", SEAL.close("acme", system, text)) == (system, text)
+
+
+def test_a_summary_that_was_plain_is_still_read() -> None:
+    plain = "tgs1." + urlsafe_b64encode(orjson.dumps(["Be polite.", "Ann likes tea."])).decode()
+    assert SEAL.open("acme", plain) == (["Be polite."], "Ann likes tea.")
+
+
+SEALED = SEAL.close("acme", ["Be polite."], "Ann likes tea.")
+
+
+def test_a_sealed_summary_shows_nothing_and_is_new_each_time() -> None:
+    raw = urlsafe_b64decode(SEALED.removeprefix("tgs2.") + "==")
+    assert not any(word in raw for word in (b"polite", b"Ann", b"tea"))
+    assert SEAL.close("acme", ["Be polite."], "Ann likes tea.") != SEALED
+
+
+def refusal(text: str, tenant: str = "acme", seal: sealed.SummarySeal = SEAL) -> str:
+    with pytest.raises(BadRequest) as refused:
+        seal.open(tenant, text)
+    assert refused.value.code == "invalid_encrypted_content"
+    return str(refused.value)
+
+
+def test_a_summary_opens_for_its_tenant_under_its_secret_alone() -> None:
+    assert "another tenant" in refusal(SEALED, "other")
+    assert "session secret" in refusal(SEALED, seal=sealed.SummarySeal("another"))
+
+
+@pytest.mark.parametrize("at", [5, 25, -3])
+def test_a_summary_that_was_changed_is_refused(at: int) -> None:
+    changed = "A" if SEALED[at] != "A" else "B"
+    assert "was changed" in refusal(SEALED[:at] + changed + SEALED[at:][1:])
+
+
+@pytest.mark.parametrize("end", [0, 5, 12, 30, -1])
+@pytest.mark.parametrize("more", ["", "A", "=", "ä"])
+def test_a_summary_that_is_not_whole_is_refused(end: int, more: str) -> None:
+    assert "compaction item" in refusal(SEALED[:end] + more)
+
+
+@pytest.mark.parametrize("text", ["", "gAAAA", "tgs1.", "tgs1.%%%", "tgs1.e30=", "tgs1.W10=", "tgs1.WzFd"])
+def test_a_summary_of_others_is_refused(text: str) -> None:
+    assert "another server" in refusal(text)
 
 
 def test_parameters_have_the_names_of_a_chat() -> None:
@@ -253,7 +297,7 @@ def test_any_item_is_taken_or_named(fields: dict[str, Any], kind: str) -> None:
     try:
         asked = read_request(orjson.dumps({"model": "m", "input": [{**fields, "type": kind}]}))
         if kind != "item_reference":  # which is looked up first
-            orjson.dumps(asked.chat().messages)
+            orjson.dumps(asked.chat(SEAL, "acme").messages)
     except BadRequest as error:
         assert error.param
 
