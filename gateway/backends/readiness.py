@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 from gateway.backends.model_readiness import ModelReadiness
 from gateway.errors import GatewayError
@@ -42,6 +43,9 @@ class ReadinessReport:
     disabled: Mapping[str, str] = field(default_factory=dict)
     """The backends that are not in use, and why."""
 
+    extras: Mapping[str, str] = field(default_factory=dict)
+    """What does not work, as its packages are not installed, by the policy's key that asks for it."""
+
     @property
     def ready(self) -> bool:
         """False where no backend is enabled, too: such a policy serves nobody."""
@@ -68,10 +72,12 @@ class Readiness:
         guards: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
         models: ModelReadiness | None = None,
         store: Callable[[], str | None] = lambda: None,
+        extras: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """``proven`` is called with the name of each backend whose probe has passed. ``trouble`` gives a backend's
         failures in requests, whatever its probe says; ``guards`` which guards cannot judge, and why; ``models``
-        which models use which backends; ``store`` why requests are refused while the counters are away."""
+        which models use which backends; ``store`` why requests are refused while the counters are away;
+        ``extras`` are the report's."""
         self._probes = {
             name: _Probe(backend, fresh, fresh if name in needed else seldom, partial(proven, name))
             for name, backend in backends.items()
@@ -81,6 +87,7 @@ class Readiness:
         self._guards = guards
         self._models = models
         self._store = store
+        self._extras = extras
         self._fresh = fresh
         self._asked = float("-inf")
         self._answer: asyncio.Task[ReadinessReport] | None = None
@@ -122,6 +129,7 @@ class Readiness:
             self._models.models(reasons) if self._models is not None else {},
             self._store(),
             self._models.disabled if self._models is not None else {},
+            self._extras,
         )
 
 

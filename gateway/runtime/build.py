@@ -35,11 +35,12 @@ from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.packages import POSTGRES, S3, missing, no_otel, no_postgres, no_s3
+from gateway.packages import no_otel
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
-from gateway.policy import schema
+from gateway.policy import missing_extras, schema
 from gateway.policy.limited import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
+from gateway.policy.problems import render
 from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
@@ -163,17 +164,10 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             trouble=state.health.problem,
             guards=unready(policy, state.sidecar),
             models=ModelReadiness(policy, loaded.disabled),
-            store=partial(_unusable_store, policy, quotas),
+            store=partial(quotas.closed, policy),
+            extras={render(path): why for path, why in missing_extras.without(policy)},
         ),
     )
-
-
-def _unusable_store(policy: schema.Policy, quotas: Quotas) -> str | None:
-    """Why limits cannot be held, or what is spent cannot be recorded."""
-    ledger = policy.ledger
-    if ledger.enabled and ledger.store != "sqlite" and missing(POSTGRES):
-        return f"nothing is recorded in the ledger: {no_postgres()}"
-    return quotas.closed(policy)
 
 
 def _quotas(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Quotas:
@@ -222,8 +216,6 @@ def _files(policy: schema.Policy, state: WorkerState, before: Runtime | None) ->
     blobs: Blobs = FolderBlobs(state.state_dir / config.path)
     if config.bucket is not None:
         blobs = S3Blobs(*config.bucket, config.s3)
-        if missing(S3):
-            log.error("no files can be kept in '%s': %s", config.store, no_s3())
     files = StoredFiles(table, blobs, bounds)
     if state.worker == 1:
         files.start_sweeping()

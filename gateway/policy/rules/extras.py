@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from gateway import packages
+from contextlib import suppress
+
+from pydantic import ValidationError
+
+from gateway.policy import missing_extras
+from gateway.policy.content import mapping_at
 from gateway.policy.problems import Diagnostic
-from gateway.policy.rules.subject import Findings, Valid
+from gateway.policy.rules.subject import Draft, Findings, Valid
+from gateway.policy.schema import LedgerSettings
 
 
-def ledger_without_driver(valid: Valid) -> Findings:
-    ledger = valid.policy.ledger
-    if ledger.enabled and ledger.store != "sqlite" and packages.missing(packages.POSTGRES):
-        message = f"nothing is recorded, and the gateway does not become ready: {packages.no_postgres()}"
-        yield Diagnostic(("ledger", "store"), message)
+def ledger_without_driver(draft: Draft) -> Findings:
+    with suppress(ValidationError):  # which is said elsewhere
+        ledger = LedgerSettings.model_validate(mapping_at(draft.content, "ledger"))
+        if (why := missing_extras.unrecorded(ledger)) is not None:
+            yield Diagnostic(("ledger", "store"), why)
 
 
-def files_without_client(valid: Valid) -> Findings:
-    files = valid.policy.files
-    if files.enabled and files.bucket is not None and packages.missing(packages.S3):
-        yield Diagnostic(("files", "store"), f"no files can be kept: {packages.no_s3()}")
-
-
-def telemetry_without_exporter(valid: Valid) -> Findings:
-    if valid.policy.telemetry.endpoint and packages.missing(packages.OTEL):
-        yield Diagnostic(("telemetry", "endpoint"), f"no traces are sent: {packages.no_otel()}")
+def feature_without_extra(valid: Valid) -> Findings:
+    for path, why in missing_extras.without(valid.policy):
+        yield Diagnostic(path, why)

@@ -51,6 +51,7 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     texts.slow_pattern,
     texts.unproven_pattern,
     storage.verifier_of_another_embedder,
+    extras.ledger_without_driver,
     residency.nothing_in_region,
     residency.place_outside,
 )
@@ -105,9 +106,7 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
     residency.region_of_no_place,
     observing.shares_of_no_budget,
     observing.path_over_grpc,
-    extras.ledger_without_driver,
-    extras.files_without_client,
-    extras.telemetry_without_exporter,
+    extras.feature_without_extra,
 )
 """What these find is told by ``tollgate check`` and in the log at the start, and the policy is taken."""
 

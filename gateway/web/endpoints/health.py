@@ -70,6 +70,7 @@ def _details(report: ReadinessReport) -> dict[str, object]:
         **({"waits_for": report.waits_for} if report.waits_for else {}),
         **({"guards": dict(report.guards)} if report.guards else {}),
         **({"store": report.store} if report.store else {}),
+        **({"extras": dict(report.extras)} if report.extras else {}),
     }
 
 

@@ -382,17 +382,14 @@ CASES = {
         "caches: {exact: {max_entry: 1MiB, max_bytes: 1MiB}}",
     ),
     "extras.ledger_without_driver": Case(
-        "ledger.store: nothing is recorded",
+        "ledger.store: nothing can be recorded: psycopg is not installed",
         "ledger: {store: postgresql://u@h/d}\nfiles: {enabled: false}",
         "ledger: {enabled: false, store: postgresql://u@h/d}",
     ),
-    "extras.files_without_client": Case(
-        "files.store: no files can be kept",
+    "extras.feature_without_extra": Case(
+        "files.store: no files can be kept: botocore is not installed",
         "files: {store: s3://bucket}",
-        "files: {store: s3://bucket, enabled: false}",
-    ),
-    "extras.telemetry_without_exporter": Case(
-        "telemetry.endpoint: no traces are sent", "telemetry: {endpoint: http://h:4318}", "telemetry: {}"
+        "files: {store: s3://bucket, enabled: false}\nledger: {store: postgresql://u@h/d}",
     ),
     "residency.nothing_in_region": Case(
         "tenants.a.residency[0]: no backend is in region 'us'",
@@ -554,6 +551,22 @@ def _without_extras(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         return
     for name in ("psycopg", "botocore", "opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"):
         monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("telemetry: {endpoint: http://h:4318}", "telemetry.endpoint: no traces are sent"),
+        (
+            "ledger: {enabled: false, store: postgresql://u@h/d}",
+            "ledger.store: no files and batches can be kept",
+        ),
+    ],
+    ids=["[extras.otel", "[extras.postgres"],
+)
+def test_other_features_without_their_extra(written: str, said: str, folder: Path) -> None:
+    [told] = found("extras.feature_without_extra", written, folder)
+    assert told.startswith(said)
 
 
 def test_each_rule_has_a_case() -> None:
