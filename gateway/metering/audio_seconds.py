@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 
 from gateway.metering.encoded_file import ReadableFile
-from gateway.metering.sound import flac, mp3, mp4, ogg, wav, webm
+from gateway.metering.sound import flac, frames, mp3, mp4, ogg, wav, webm
 from gateway.metering.sound.mp3 import THINNEST as THINNEST
 from gateway.metering.sound.pieces import Steps, Tail
 
@@ -45,7 +45,7 @@ def seconds_of(file: ReadableFile, format: str = "", *, most: int = QUICK) -> fl
         if head[4:8] == b"ftyp":
             return mp4.seconds(file, steps)
         if head.startswith(b"\xff"):
-            return mp3.seconds(file, steps)
+            return None if frames.foreign(file, steps) else mp3.seconds(file, steps)
     except (struct.error, IndexError, ValueError, ZeroDivisionError):
         return None
     return file.size / PCM if format.lower() in _BARE else None

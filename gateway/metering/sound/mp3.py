@@ -49,6 +49,12 @@ def seconds(file: ReadableFile, steps: Steps) -> float | None:
     return counted
 
 
+def frame_size(head: bytes) -> int:
+    """Of the frame that begins with these bytes; 0 where none does."""
+    found = _header(head[:4]) if len(head) >= 4 else None
+    return found[0] if found is not None else 0
+
+
 def _frame(file: ReadableFile, at: int) -> tuple[int, int, int, int, int] | None:
     """The first frame from ``at`` on: where it begins, bits a second, samples, samples a second, and the place of an
     index in it."""

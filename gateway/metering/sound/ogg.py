@@ -16,7 +16,7 @@ _LONGEST = 27 + 255
 _LOOKED_AT = 4
 """Packets of a page, by chance, that stand for the others."""
 _CONTINUED, _BEGINS = 1, 2
-_HEADS = (b"Op", b"\x01v", b"\x03v", b"\x05v")
+_TAGS = b"OpusTags"
 
 
 def seconds(file: ReadableFile, steps: Steps) -> float | None:
@@ -38,14 +38,15 @@ def _opus(file: ReadableFile, steps: Steps) -> float | None:
             break
         table = page[27 : 27 + page[26]]
         body = at + 27 + len(table)
+        starts = _starts(table, bool(page[5] & _CONTINUED))
         if page[5] & _BEGINS:
             if file.read(body, 8) != b"OpusHead":
                 return None
-            continue
-        starts = _starts(table, bool(page[5] & _CONTINUED))
+            starts = starts[1:]
         looked_at = starts if len(starts) <= _LOOKED_AT else random.sample(starts, _LOOKED_AT)
         packets = [file.read(body + start, 2) for start in looked_at]
-        if packets and not (len(starts) == 1 and packets[0] in _HEADS):
+        is_tags = len(starts) == 1 and file.read(body + starts[0], 8) == _TAGS
+        if packets and not is_tags:
             length += len(starts) * sum(map(opus.seconds, packets)) / len(packets)
     return length or None
 

@@ -1,19 +1,22 @@
 """WAV (http://soundfile.sapp.org/doc/WaveFormat): all that follows the head of the first ``data`` is taken for sound.
-Decoders go on at the next ``data``, and a length of nothing, or beyond the file, is a stream's."""
+Decoders go on at the next ``data``, and a length of nothing, or beyond the file, is a stream's. Where they find frames
+of compressed sound they play those, though the head says samples (FFmpeg does)."""
 
 from __future__ import annotations
 
 import struct
 
 from gateway.metering.encoded_file import ReadableFile
-from gateway.metering.sound import mp3
+from gateway.metering.sound import frames, mp3
 from gateway.metering.sound.pieces import Steps, Tail
 
 FASTEST = 6_144_000
 """Eight channels of 192 kHz: a head that claims more is not believed."""
 _EXTENSIBLE, _MP3 = 0xFFFE, 0x55
-_BITS = {2: 4, 6: 8, 7: 8, 0x11: 4}
+_BITS = {2: 4, 6: 8, 7: 8}
 """Of a sample, where it is packed: ADPCM, A-law and μ-law (RFC 2361)."""
+_IMA = 0x11
+"""ADPCM whose head says how many bits: two to five."""
 _BARE = (1, 3)
 
 
@@ -30,8 +33,10 @@ def seconds(file: ReadableFile, steps: Steps) -> float | None:
             return mp3.seconds(Tail(file, at + 8), steps)
         elif name == b"data":
             # Decoders differ in which of several formats they take.
-            rate = min(rates, default=0)
-            return (file.size - at - 8) / min(rate, FASTEST) if rate > 0 else None
+            rate, sound = min(rates, default=0), Tail(file, at + 8)
+            if rate <= 0 or frames.compressed(sound, steps):
+                return None
+            return sound.size / min(rate, FASTEST)
         at += 8 + size + size % 2
 
 
@@ -40,5 +45,6 @@ def _format(data: bytes) -> tuple[int, int]:
     kind, channels, samples, _, _, bits = struct.unpack("<HHIIHH", data[:16])
     if kind == _EXTENSIBLE:
         (kind,) = struct.unpack("<H", data[24:26])
-    bits = -(-bits // 8) * 8 if kind in _BARE else _BITS.get(kind, 0)
+    if kind != _IMA:
+        bits = -(-bits // 8) * 8 if kind in _BARE else _BITS.get(kind, 0)
     return kind, samples * channels * bits // 8

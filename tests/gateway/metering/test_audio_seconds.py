@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import time
+from array import array
 from base64 import b64encode
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from gateway.metering.audio_seconds import THOROUGH, seconds_of
 from gateway.metering.encoded_file import EncodedFile
 from gateway.metering.sound.wav import FASTEST
+from tests.gateway.metering import hidden_sound
 from tests.gateway.metering.files import TWENTY_MS, file_of, flac, mp3, mp4, opus, wav, webm
 
 FRAME = 1152 / 44_100
@@ -111,6 +114,25 @@ def packed(data: bytes) -> bytes:
 )
 def test_what_a_head_says_makes_no_sound_short(data: bytes, seconds: float) -> None:
     assert seconds_of(file_of(data)) == pytest.approx(seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("name", hidden_sound.LONG)
+def test_sound_does_not_hide(name: str) -> None:
+    assert seconds_of(file_of(hidden_sound.LONG[name])) == pytest.approx(62, rel=0.01)
+
+
+@pytest.mark.parametrize("name", hidden_sound.UNKNOWN)
+def test_sound_that_hides_has_no_length(name: str) -> None:
+    assert seconds_of(file_of(hidden_sound.UNKNOWN[name])) is None
+
+
+@pytest.mark.parametrize("loud", [0, 1, 3, 30, 300, 3000, 20_000])
+def test_samples_are_no_frames(loud: int) -> None:
+    """Not of quiet sound either, whose bytes are full of what frames begin with."""
+    chance = random.Random(loud)
+    drawn = (round(chance.gauss(-loud / 10, loud)) for _ in range(16_000 * 5))
+    samples = array("h", (max(-32_768, min(32_767, one)) for one in drawn))
+    assert seconds_of(file_of(wav(0)[:40] + bytes(4) + samples.tobytes())) == pytest.approx(5)
 
 
 def test_long_packets_do_not_hide_behind_short_ones() -> None:
