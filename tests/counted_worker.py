@@ -4,6 +4,7 @@ It is given a worker's environment (``gateway.process.worker``). Each line on st
 standard output, in JSON:
 
     reset    begins to count, from zero
+    turn     waits until the loop has read what had come and has done what followed at once
     read     what was run since, and counts no more: {"bytecodes": …, "calls": …, "by_file": {path: bytecodes}}
 
 Bytecodes and calls are those of Python code on the event loop's thread, of the gateway's and of libraries' alike: what
@@ -16,13 +17,17 @@ import asyncio
 import json
 import sys
 import threading
+from collections.abc import Callable
+from queue import SimpleQueue
 from types import CodeType, FrameType
 from typing import Any
 
 from gateway.process import worker
 from gateway.process.server import WorkerServer
 
-_TURNS = ("main_loop", "on_tick", "_accept_waiting")
+TURNS = 5
+"""In the first a packet is read; what it wakes is done in those that follow."""
+_OWN = ("main_loop", "on_tick", "_accept_waiting")
 
 
 class Counted:
@@ -50,7 +55,7 @@ class Counted:
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         code = frame.f_code
-        if code.co_name in _TURNS or code.co_filename == __file__:
+        if code.co_name in _OWN or code.co_filename == __file__:
             return None
         self.calls[code] = self.calls.get(code, 0) + 1
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -77,17 +82,19 @@ def main() -> int:
 
 def _obey(counted: Counted, loop: asyncio.AbstractEventLoop) -> None:
     print(json.dumps("ready"), flush=True)  # noqa: T201
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def wait(turns: int) -> None:
+        loop.call_soon(wait, turns - 1) if turns else answers.put(None)
+
+    orders: dict[str, Callable[[], None]] = {
+        "reset": lambda: answers.put(counted.reset()),
+        "read": lambda: answers.put(counted.read()),
+        "turn": lambda: wait(TURNS),
+    }
     for line in sys.stdin:
-        answer: list[Any] = []
-        done = threading.Event()
-
-        def do(order: str = line.strip(), answer: list[Any] = answer, done: threading.Event = done) -> None:
-            answer.append(counted.reset() if order == "reset" else counted.read())
-            done.set()
-
-        loop.call_soon_threadsafe(do)
-        done.wait()
-        print(json.dumps(answer[0]), flush=True)  # noqa: T201
+        loop.call_soon_threadsafe(orders[line.strip()])
+        print(json.dumps(answers.get()), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
