@@ -117,7 +117,8 @@ class Preparer:
         grammar = await chat_grammar_of(body, form, self.tokenizer.marker, prefix, self.longest_string)
         sequences = self._sequences(body, prompt, max_tokens, wanted, logprobs, context, grammar=grammar)
         for sequence in sequences if tools else ():
-            sequence.parser = self._parser(body)
+            # A form that is asked for may look like a call; where calls are forced they have their markers.
+            sequence.parser = self._parser(body, unmarked=grammar is None)
         answer = ChatResponseWriter(body.model, include_usage=body.include_usage)
         prepared = self._job(body, sequences, answer, len(prompt), wanted)
         if shares_system:
@@ -290,11 +291,13 @@ class Preparer:
             found.append(ChoiceRequest(prompt, params, context, echo, silent, None, own_stops, spared))
         return found
 
-    def _parser(self, body: ChatBody) -> ToolParser:
+    def _parser(self, body: ChatBody, *, unmarked: bool) -> ToolParser:
         functions = [tool["function"] for tool in body.callable_tools]
         schemas = {function["name"]: function.get("parameters") or {} for function in functions}
         only = 1 if body.parallel_tool_calls is False else None
-        return ToolParser(self.format, schemas, whole=not body.stream, only=only, schemas=schemas)
+        return ToolParser(
+            self.format, schemas, whole=not body.stream, only=only, schemas=schemas, unmarked=unmarked
+        )
 
     def _check_end(self, body: SamplingBody) -> None:
         if not (self.tokenizer.stop_ids or body.stop_token_ids):

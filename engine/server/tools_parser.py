@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine.server.tools import MISTRAL, Format
-from engine.server.tools_xml import CLOSING, Broken, Reading, read_name, read_parameters
+from engine.server.tools_source import Broken, Reading, Source, decoded, is_object
+from engine.server.tools_unmarked import UnmarkedCalls, offered
+from engine.server.tools_xml import CLOSING, read_name, read_parameters
 
 _LONGEST_NAME = 256
 
@@ -47,10 +48,11 @@ class ToolParser:
         whole: bool = False,
         only: int | None = None,
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
+        unmarked: bool = True,
     ) -> None:
         """``names``: of the tools, which distinguish a call without a marker from an answer in JSON.
         ``only``: calls after which the rest is dropped. ``schemas``: tools' parameters, which distinguish text from
-        JSON."""
+        JSON. ``unmarked``: whether an answer may be calls without their format's marker (``tools_unmarked``)."""
         self._schemas = schemas or {}
         self._format = format
         self._names = names
@@ -58,6 +60,8 @@ class ToolParser:
         self._only = only
         self.complete = 0
         """Calls emitted completely."""
+        self._unmarked = UnmarkedCalls(names, alone=not format.bare) if unmarked and names else None
+        """While the answer may be such calls; then nothing else has been read yet."""
         self._text = ""
         """Not emitted yet, as a marker may begin in it."""
         self._spoken = False
@@ -66,7 +70,7 @@ class ToolParser:
         self._reading: Reading | None = None
         self._raw: list[str] = []
         """What was read of a call that has not been emitted."""
-        self._pushed_back = ""
+        self._source = Source()
         self._name: str | None = None
         self._arguments: list[str] | None = None
         """Arguments not emitted yet; ``None`` outside of a call's arguments."""
@@ -89,6 +93,10 @@ class ToolParser:
         return self._only is not None and self.complete >= self._only
 
     def push(self, text: str) -> Parsed:
+        if self._unmarked is not None:
+            if self._unmarked.push(text):
+                return Parsed()
+            text, self._unmarked = self._unmarked.held, None
         self._text += text
         while self._text and not self.done and self._step():
             pass
@@ -97,6 +105,11 @@ class ToolParser:
 
     def finish(self, *, cut: bool) -> Parsed:
         """The rest. ``cut``: the answer is incomplete; a call that has begun is emitted as far as it goes."""
+        if self._unmarked is not None:
+            if calls := self._unmarked.finish()[: self._only]:
+                self.complete = len(calls)
+                return Parsed(calls=[self._whole_call(i, *call) for i, call in enumerate(calls)])
+            self._text, self._unmarked = self._unmarked.held, None
         if self._reading is not None:
             if cut and self._arguments is not None and self._name is not None:
                 self._whole = False
@@ -108,6 +121,9 @@ class ToolParser:
             self._say(self._text)
         self._text = ""
         return self._release()
+
+    def _whole_call(self, index: int, name: str, arguments: str) -> CallDelta:
+        return CallDelta(index, self._format.new_id(), name, arguments)
 
     def _release(self) -> Parsed:
         out, self._out = self._out, Parsed()
@@ -181,7 +197,7 @@ class ToolParser:
     def _give_up(self, *, cut: bool = False) -> None:
         """The call ends here; what was not emitted of it is text."""
         self._reading = None
-        self._pushed_back = ""
+        self._source.pushed_back = ""
         at = self._end or self._put
         behind = "".join(self._raw[at:]) if at else ""
         if at and not self._end and CLOSING.startswith(behind.strip()):
@@ -189,8 +205,8 @@ class ToolParser:
             self._arguments_sink("}")
             self._complete()
             return
-        if self._end and self._name is not None and not behind.strip():
-            # All is there but the last brace.
+        if self._end and self._name is not None and not behind.strip("} \t\r\n"):
+            # All is there but the last brace, of two perhaps.
             self._complete()
             return
         if not self._emitted:
@@ -206,52 +222,38 @@ class ToolParser:
 
     # Below: coroutines that parse a call character by character.
 
-    def _next(self) -> Reading:
-        if self._pushed_back:
-            char, self._pushed_back = self._pushed_back, ""
-            return char
-        return (yield)
-
-    def _sign(self, *wanted: str) -> Reading:
-        """The next character that is not white space, which must be one of ``wanted``, if given."""
-        while (char := (yield from self._next())) in " \t\r\n":
-            pass
-        if wanted and char not in wanted:
-            raise Broken
-        return char
-
     def _read_one(self) -> Reading:
-        yield from self._sign("{")
+        yield from self._source.sign("{")
         return (yield from self._read_fields())
 
     def _read_several(self) -> Reading:
         """A list of calls, or a name and arguments: models of one family write either."""
-        char = yield from self._sign()
+        char = yield from self._source.sign()
         if char != "[" and self._format.begin != MISTRAL.begin:
             raise Broken
         if char != "[":
             return (yield from self._read_args(char))
         while True:
-            yield from self._sign("{")
+            yield from self._source.sign("{")
             yield from self._read_fields()
-            if (yield from self._sign(",", "]")) == "]":
+            if (yield from self._source.sign(",", "]")) == "]":
                 return ""
 
     def _read_args(self, name: str) -> Reading:
         """name[ARGS]{…}, or name[CALL_ID]…[ARGS]{…} as templates print past calls."""
         while not name.endswith("[ARGS]"):
-            name += yield from self._next()
+            name += yield from self._source.next()
             if len(name) > _LONGEST_NAME:
                 raise Broken
         self._name = self._known(name.removesuffix("[ARGS]").split("[CALL_ID]")[0].strip())
-        yield from self._read_arguments_of((yield from self._sign("{")))
+        yield from self._read_arguments_of((yield from self._source.sign("{")))
         self._complete()
         return ""
 
     def _read_tags(self, *, opened: bool) -> Reading:
-        self._name = self._known((yield from read_name(self._next, opened=opened)))
+        self._name = self._known((yield from read_name(self._source.next, opened=opened)))
         self._arguments = []
-        yield from read_parameters(self._next, self._schemas.get(self._name, {}), self._put_argument)
+        yield from read_parameters(self._source.next, self._schemas.get(self._name, {}), self._put_argument)
         self._end = len(self._raw)
         self._complete()
         return ""
@@ -262,46 +264,52 @@ class ToolParser:
 
     def _read_fields(self, *, inner: bool = False) -> Reading:
         """The fields of a call's object after its first brace, in any order."""
-        char = yield from self._sign('"', "}")
+        char = yield from self._source.sign('"', "}", "{")
+        doubled = char == "{"
+        if doubled:
+            char = yield from self._source.sign('"')
         seen = False
         while char != "}":
-            key = _decoded((yield from self._value('"')))
-            yield from self._sign(":")
-            char = yield from self._sign()
+            key = decoded((yield from self._source.value('"')))
+            yield from self._source.sign(":")
+            char = yield from self._source.sign()
             if key == "name" and char == '"' and self._name is None:
-                self._name = self._known(_decoded((yield from self._value(char))))
+                self._name = self._known(decoded((yield from self._source.value(char))))
             elif key in ("arguments", "parameters") and not seen:
                 seen = True
                 yield from self._read_arguments_of(char)
             elif key == "function" and char == "{" and not inner:
                 yield from self._read_fields(inner=True)
             elif self._marked or key in ("type", "id"):
-                yield from self._value(char)
+                yield from self._source.value(char)
             else:
                 raise Broken
-            if (char := (yield from self._sign(",", "}"))) == ",":
-                char = yield from self._sign('"')
+            if (char := (yield from self._source.sign(",", "}"))) == ",":
+                char = yield from self._source.sign('"')
+        if doubled:
+            yield from self._source.sign("}")
         if not inner:
             self._complete()
         return ""
 
     def _known(self, name: str) -> str:
-        if not name or not (self._marked or name in self._names):
+        known = offered(name, self._names)
+        if not name or (known is None and not self._marked):
             raise Broken
-        return name
+        return known or name
 
     def _read_arguments_of(self, char: str) -> Reading:
         self._arguments = []
         if char == "{":
-            yield from self._value(char, self._arguments_sink)
+            yield from self._source.value(char, self._arguments_sink)
         elif char == '"':
             # Some models write the object as a string, as OpenAI's API does.
-            self._arguments_sink(_decoded((yield from self._value(char))))
-        elif (yield from self._value(char)) == "null":
+            self._arguments_sink(decoded((yield from self._source.value(char))))
+        elif (yield from self._source.value(char)) == "null":
             self._arguments_sink("{}")
         else:
             raise Broken
-        if not _is_object("".join(self._read_arguments)):
+        if not is_object("".join(self._read_arguments)):
             self._arguments.pop()  # the sign that shows it, which is text as what follows
             raise Broken
         self._end = len(self._raw)
@@ -311,40 +319,6 @@ class ToolParser:
         assert self._arguments is not None
         self._arguments.append(text)
         self._read_arguments.append(text)
-
-    def _value(self, char: str, sink: Callable[[str], None] | None = None) -> Reading:
-        """A JSON value that begins with ``char``: its text, of which only brackets are checked."""
-        text: list[str] = []
-        put = sink or text.append
-        open_, quote, escaped = "", False, False
-        while True:
-            if quote:
-                quote = escaped or char != '"'
-                escaped = char == "\\" and not escaped
-            elif char == '"':
-                quote = True
-            elif char in "{[":
-                open_ += "}" if char == "{" else "]"
-            elif char in "}]":
-                if open_ and open_[-1] != char:
-                    raise Broken
-                if not open_:  # behind a number or a word
-                    self._pushed_back = char
-                    break
-                open_ = open_[:-1]
-            elif not open_ and char in ", \t\r\n":
-                self._pushed_back = char
-                break
-            elif not open_ and not (char.isalnum() or char in "+-."):
-                raise Broken
-            put(char)
-            if not open_ and not quote and char in '"}]':
-                break
-            char = yield from self._next()
-        found = "".join(text)
-        if sink is None:
-            _decoded(found)
-        return found
 
     def _complete(self) -> None:
         if self._name is None:
@@ -366,23 +340,6 @@ class ToolParser:
         self._emitted = True
         self._arguments = []
         self._out.calls.append(delta)
-
-
-def _decoded(source: str) -> Any:
-    try:
-        found = json.loads(source)
-        if isinstance(found, str):
-            found.encode()  # half a surrogate pair is not Unicode
-    except (ValueError, RecursionError):
-        raise Broken from None
-    return found
-
-
-def _is_object(source: str) -> bool:
-    try:
-        return isinstance(json.loads(source), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _overlap(text: str, marker: str) -> int:

@@ -13,22 +13,17 @@ https://huggingface.co/Qwen/Qwen3-Coder-480B-A35B-Instruct
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from engine.grammar.language import TIGHT, embedded, quoted
+from engine.server.tools_source import Broken, Reading
 
 CLOSING = "</function>"
 _CLOSING = "</parameter>"
 _LONGEST_NAME = 256
 _REFERENCES = 8
 """Followed from one schema to the next."""
-
-Reading = Generator[None, str, str]
-
-
-class Broken(Exception):
-    """What is being parsed is not a call."""
 
 
 def read_name(following: Callable[[], Reading], *, opened: bool) -> Reading:
