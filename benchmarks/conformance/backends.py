@@ -99,10 +99,13 @@ SCRIPTED = (
 )
 
 
-def policy(providers: Mapping[str, str], engine: str) -> Json:
-    """A model or two for each kind of backend, by the addresses of ``providers`` and ``engine``, without ``/v1``."""
+def policy(providers: Mapping[str, str], engine: str, weights: str = "demo") -> Json:
+    """A model or two for each kind of backend, by the addresses of ``providers`` and ``engine``, without ``/v1``.
+
+    ``weights``: what the bundled engine serves.
+    """
     backends: Json = {
-        "bundled": {"kind": "engine", "launch": True, "base_url": engine, "model": "demo"},
+        "bundled": {"kind": "engine", "launch": True, "base_url": engine, "model": weights},
         "sentences": {"kind": "sidecar"},
     }
     models: Json = {

@@ -23,6 +23,8 @@ import yaml
 from benchmarks.conformance.backends import SCRIPTED, policy
 
 _METRICS_TOKEN = "metrics-token"
+_START_S = 600
+"""Weights are read and converted meanwhile."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,8 +46,11 @@ class Stack:
 
 
 @contextmanager
-def running() -> Iterator[Stack]:
-    """Everything on free ports, ready. Raises ``RuntimeError`` with the log of what does not start."""
+def running(weights: Path | None = None) -> Iterator[Stack]:
+    """Everything on free ports, ready. Raises ``RuntimeError`` with the log of what does not start.
+
+    ``weights``: a model for the bundled engine in place of the demo model.
+    """
     ports = dict(
         zip(("gateway", "engine", *(p.kind for p in SCRIPTED)), _free_ports(2 + len(SCRIPTED)), strict=True)
     )
@@ -57,7 +62,10 @@ def running() -> Iterator[Stack]:
         policies = folder / "policies"
         policies.mkdir()
         (policies / "gateway.yaml").write_text(
-            yaml.safe_dump(policy(providers, urls["engine"]), sort_keys=False)
+            yaml.safe_dump(
+                policy(providers, urls["engine"], str(weights.resolve()) if weights else "demo"),
+                sort_keys=False,
+            )
         )
         pids = {}
         for provider in SCRIPTED:
@@ -75,8 +83,8 @@ def running() -> Iterator[Stack]:
                 TOLLGATE_METRICS_TOKEN=_METRICS_TOKEN,
             )
         )
-        _await(lambda: _are_ready(urls["gateway"]), seconds=120)
-        yield Stack(urls["gateway"], key, urls["engine"], providers, pids)
+        _await(lambda: _are_ready(urls["gateway"]), seconds=_START_S)
+        yield Stack(urls["gateway"], key, urls["engine"], providers, pids, weights is not None)
 
 
 @contextmanager
@@ -92,7 +100,7 @@ def _process(command: list[str], log: Path, ready: str, **env: str) -> Iterator[
             start_new_session=True,
         )
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + _START_S
             while not _answers(ready):
                 if process.poll() is not None or time.monotonic() > deadline:
                     out.seek(0)

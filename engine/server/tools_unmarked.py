@@ -17,6 +17,7 @@ from engine.server.tools_source import Broken, Reading, Source, decoded, is_obje
 
 _INFO = ("json", "tool_call", "tool_calls")
 """What may stand behind a fence."""
+_KNOWN = ("name", "arguments", "parameters", "function")
 _OPENING = {"`": "```", "<": "<tools>"}
 _CLOSING = {"`": "```", "<": "</tools>"}
 
@@ -155,10 +156,11 @@ class UnmarkedCalls:
                 self._arguments = _object("".join(text))
             elif key == "function" and char == "{" and not inner:
                 yield from self._fields((yield from self._source.sign('"')), inner=True)
-            elif key in ("type", "id") and char == '"':
-                yield from self._source.value(char)
-            else:
+            elif key in _KNOWN or (self._name is None and key not in ("type", "id")):
                 raise Broken
+            else:
+                # Parts of the tool's description, say, that the model goes on with.
+                yield from self._source.value(char)
             self._lacks_brace = self._name is not None and self._arguments is not None
             if (yield from self._source.sign(",", "}")) == "}":
                 return ""

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from benchmarks.conformance.clients import page
+from benchmarks.conformance.clients import page, real
 from benchmarks.conformance.clients.catalogue import CLIENTS, Client
 from benchmarks.conformance.clients.features import FEATURES
 from benchmarks.conformance.clients.page import Notes, cell
-from benchmarks.conformance.clients.tried import KINDS, Report, Tried, try_out
+from benchmarks.conformance.clients.tried import KINDS, MODEL_PATIENCE_S, PATIENCE_S, Report, Tried, try_out
 from benchmarks.conformance.stack import Stack, running
 from tests.conformance import scripted_stack
 
 QUICK = [name for name in FEATURES if name not in ("retry", "responses-compact")]
 """What does not sleep."""
+AGENTS = [client for client in CLIENTS if client.is_agent]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,35 @@ def test_every_client_with_every_kind_of_backend(request: pytest.FixtureRequest,
         pytest.skip(why)
     # Started only where there is a client for it.
     assert _wrong(try_out(client, request.getfixturevalue("whole"))) == []
+
+
+@pytest.fixture(scope="module")
+def with_weights() -> Iterator[Stack]:
+    weights = real.weights()
+    if weights is None:
+        pytest.skip(real.HOW)
+    with running(weights) as stack:
+        yield stack
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(real.ATTEMPTS * (MODEL_PATIENCE_S + PATIENCE_S))
+@pytest.mark.parametrize("agent", AGENTS, ids=[agent.name for agent in AGENTS])
+def test_coding_agents_write_a_file_with_a_real_model(request: pytest.FixtureRequest, agent: Client) -> None:
+    if why := agent.missing():
+        pytest.skip(why)
+    *failed, last = real.errands(agent, request.getfixturevalue("with_weights"))
+    assert last.works, [one.reason for one in (*failed, last)]
+
+
+def test_weights_are_named_by_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(real.VARIABLE, raising=False)
+    assert real.weights() is None
+    monkeypatch.setenv(real.VARIABLE, str(tmp_path / "model.gguf"))
+    with pytest.raises(FileNotFoundError, match="which does not exist: no weights: set "):
+        real.weights()
+    (tmp_path / "model.gguf").touch()
+    assert real.weights() == tmp_path / "model.gguf"
 
 
 def _wrong(report: Report) -> list[str]:

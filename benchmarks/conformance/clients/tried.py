@@ -17,6 +17,9 @@ from benchmarks.conformance.stack import Stack
 BUNDLED = "bundled"
 KINDS = (BUNDLED, *(provider.kind for provider in SCRIPTED))
 PATIENCE_S = 600
+PATIENCE = "TOLLGATE_AGENT_PATIENCE"
+MODEL_PATIENCE_S = 1500
+"""For one errand on a model with weights, on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Tried:
     """Why not: what the gateway or the model said of it."""
     is_fault: bool = False
     """It neither works nor was refused in so many words."""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,12 @@ def try_out(client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Se
     if BUNDLED in kinds and (stack.has_weights or not client.is_agent):
         models = {DEMO: (BUNDLED, SENTENCES), **models}
     asked = [{"model": model, "embedder": embedder} for model, (_, embedder) in models.items()]
+    patience = float(os.environ.get(PATIENCE, MODEL_PATIENCE_S))
     done = subprocess.run(
         [*client.command(), *only],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=PATIENCE_S + (patience if stack.has_weights else 0),
         env={
             **{
                 name: value
@@ -70,6 +75,7 @@ def try_out(client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Se
             "TOLLGATE_URL": stack.gateway,
             "TOLLGATE_KEY": stack.key,
             "TOLLGATE_MODELS": json.dumps(asked),
+            **({PATIENCE: str(patience)} if stack.has_weights else {}),
         },
     )
     if done.returncode:
@@ -82,14 +88,14 @@ def try_out(client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Se
 
 
 def _read(line: Mapping[str, object], kind: str) -> Tried:
-    feature = str(line["feature"])
+    feature, seconds = str(line["feature"]), float(str(line.get("seconds", 0)))
     if line["ok"]:
         words = line.get("said")
         if kind != BUNDLED and words is not None and words != said.TEXT:
             return Tried(kind, feature, False, f"the model's words came as {words!r}", is_fault=True)
-        return Tried(kind, feature, True)
+        return Tried(kind, feature, True, seconds=seconds)
     if lacks := line.get("lacks"):
         return Tried(kind, feature, False, str(lacks))
     reason = " ".join(str(line["error"]).split())
     refused = line.get("status") in (400, 404) and feature != "errors"
-    return Tried(kind, feature, False, reason, is_fault=not refused)
+    return Tried(kind, feature, False, reason, is_fault=not refused, seconds=seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent import CONTENT, Errand, run
+from agent import CONTENT, PATIENCE_S, Errand, run
 
 
 def errand(errand: Errand) -> str:
@@ -13,6 +13,7 @@ def errand(errand: Errand) -> str:
         ANTHROPIC_API_KEY=errand.key,
         # Else it asks its maker for updates, settings and the like.
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+        API_TIMEOUT_MS=str(int(PATIENCE_S * 1000)),
     )
 
 

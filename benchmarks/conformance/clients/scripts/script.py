@@ -106,7 +106,9 @@ def attempt(versions: dict[str, str]) -> None:
             except Lacks as lack:
                 tell(**told, ok=False, lacks=str(lack))
             except Exception as error:  # whatever a client raises is what this is about
-                tell(**told, ok=False, status=status(error), error=f"{type(error).__name__}: {error}")
+                took = round(time.monotonic() - began, 3)
+                why = f"{type(error).__name__}: {error}"
+                tell(**told, ok=False, status=status(error), error=why, seconds=took)
 
 
 def status(error: BaseException | None) -> int | None:
