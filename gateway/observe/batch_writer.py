@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,11 @@ class BatchWriter(Generic[T]):
         self._backlog = BACKLOG if backlog is None else backlog
         self._pause = pause
         self._items: deque[T] = deque()
-        self._added = threading.Event()
+        self._wake: SimpleQueue[None] = (
+            SimpleQueue()
+        )  # whose ends are in C, where an event takes two locks in Python
+        self._awake = False
+        """Whether the thread has been told of all that was added."""
         self._hurry = threading.Event()
         """Do not wait for more items to come together."""
         self._drained = threading.Condition()
@@ -73,8 +78,9 @@ class BatchWriter(Generic[T]):
             self.lost += 1
             return False
         self._items.append(item)
-        if not self._added.is_set():
-            self._added.set()
+        if not self._awake:
+            self._awake = True
+            self._wake.put(None)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
@@ -113,7 +119,7 @@ class BatchWriter(Generic[T]):
         self.flush(seconds)
         self.lost += len(self._items)
         self._deadline = 0.0
-        self._added.set()
+        self._wake.put(None)
         self._hurry.set()
         thread = self._thread
         if self._end is not None and thread is not None and thread is not threading.current_thread():
@@ -128,8 +134,8 @@ class BatchWriter(Generic[T]):
 
     def _run(self) -> None:
         while time.monotonic() < self._deadline:
-            self._added.wait()
-            self._added.clear()
+            self._wake.get()
+            self._awake = False  # before it looks: what is added from here on wakes it once more
             self._hurry.wait(PAUSE if self._pause is None else self._pause)
             self._hurry.clear()
             while self._items and time.monotonic() < self._deadline:

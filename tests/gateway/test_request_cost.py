@@ -43,14 +43,14 @@ CHEAPER = 1.4
 """From this on a gain is to be entered, or the next change could spend it unnoticed."""
 
 COSTS = {
-    "where the policy asks for nothing": Cost(16_100, 650),
-    "four limits": Cost(18_850, 710),
-    "all that needs no model": Cost(41_000, 1_560),
-    "an exact hit": Cost(5_300, 218),
-    "refused for its rate": Cost(8_800, 337),
-    "refused for its key": Cost(2_950, 125),
-    "a chunk that comes alone": Cost(810, 23),
-    "a chunk that comes alone, with a PII guard": Cost(2_920, 113),
+    "where the policy asks for nothing": Cost(14_650, 581),
+    "four limits": Cost(18_420, 707),
+    "all that needs no model": Cost(38_470, 1_441),
+    "an exact hit": Cost(4_480, 168),
+    "refused for its rate": Cost(8_120, 296),
+    "refused for its key": Cost(2_700, 108),
+    "a chunk that comes alone": Cost(720, 17),
+    "a chunk that comes alone, with a PII guard": Cost(2_970, 114),
 }
 """The most of several runs."""
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer "
