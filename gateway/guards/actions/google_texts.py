@@ -5,6 +5,7 @@ They are read wherever they are, in unknown kinds of parts too; the names of fie
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from gateway.errors import BadRequest
@@ -16,8 +17,12 @@ _SETTINGS = frozenset({"contents", "systemInstruction", "tools", "toolConfig", "
 """A request's fields that are read separately, or hold names."""
 _CONFIG = frozenset({"responseSchema", "responseJsonSchema", "_responseJsonSchema", "stopSequences"})
 """Of ``generationConfig``, what is read separately."""
-_OPAQUE = frozenset({"thoughtSignature", "mimeType", "thought", "role", "id"})
-"""Identifiers and the like, which must not be changed."""
+_OPAQUE: Mapping[str, re.Pattern[str]] = {
+    "thoughtSignature": re.compile(r"[\w+/=-]*", re.ASCII),
+    "mimeType": re.compile(r"[\w.+-]+/[\w.+-]+(?:; ?[\w-]+=[\w.+-]+)*", re.ASCII),
+    "role": re.compile("user|model|function|system"),
+}
+"""What must not be changed, and is read all the same where it is something else."""
 _SCHEMAS = frozenset({"name", "parameters", "parametersJsonSchema", "response", "responseJsonSchema"})
 """Of a function, what is a schema, or a name, most of which is no prose."""
 
@@ -28,11 +33,13 @@ def others(body: Mapping[str, Json]) -> list[str]:
 
 
 def config(body: Mapping[str, Json]) -> Iterator[tuple[Path, Json]]:
-    """The settings of ``generationConfig``, which may hold texts as well."""
+    """The settings of ``generationConfig`` and of ``toolConfig``, which may hold texts as well."""
     given = body.get("generationConfig") or {}
     for name, value in given.items():
         if name not in _CONFIG:
             yield ("generationConfig", name), value
+    if "toolConfig" in body:
+        yield ("toolConfig",), body["toolConfig"]
 
 
 def forms(body: Mapping[str, Json]) -> Iterator[tuple[Path, Json]]:
@@ -97,17 +104,25 @@ def _field(name: str, value: Json, path: Path, origin: Origin) -> Iterator[Found
     match name, value:
         case "inlineData", Mapping():
             yield Found((*path, "data"), value.get("data"), origin, "unread")
-            yield from _content(value.get("displayName"), (*path, "displayName"), origin)
+            yield from _beside(value, path, origin, "data")
         case "fileData", Mapping():
             yield Found((*path, "fileUri"), value.get("fileUri"), origin, "url")
             yield Found((*path, "fileUri"), value.get("fileUri"), origin, "unread")
-            yield from _content(value.get("displayName"), (*path, "displayName"), origin)
+            yield from _beside(value, path, origin, "fileUri")
         case "functionCall", Mapping():
             yield from _called(value, path, origin, "args")
         case "functionResponse", Mapping():
             yield from _called(value, path, "tool", "response")
-        case _ if name not in _OPAQUE:
+        case _, str() if name in _OPAQUE and _OPAQUE[name].fullmatch(value):
+            pass
+        case _:
             yield from _content(value, path, origin)
+
+
+def _beside(fields: Mapping[str, Json], path: Path, origin: Origin, read: str) -> Iterator[Found]:
+    for name, value in fields.items():
+        if name != read:
+            yield from _field(name, value, (*path, name), origin)
 
 
 def _called(call: Mapping[str, Json], path: Path, origin: Origin, given: str) -> Iterator[Found]:

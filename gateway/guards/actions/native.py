@@ -5,6 +5,7 @@ They are read wherever they are, in unknown kinds of blocks too; the names of fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ _OPAQUE = frozenset(
     }
 )
 """Identifiers and the like, which must not be changed."""
+_IDENTIFIER = re.compile(r"[\w.:/+=-]*|https?://\S*|[\w ,.:-]{0,24}", re.ASCII)
+"""What these hold: keys, base64, addresses, dates. Anything else is read, whatever it is called."""
 _FETCHED = frozenset({"base64", "url", "file", "image"})
 """Sources that hold no text, or one that is not fetched yet."""
 _IDS = frozenset({("id", "tool_use"), ("tool_use_id", "tool_result")})
@@ -80,7 +83,7 @@ def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
         is_prefill = i == len(body["messages"]) - 1  # what the model is to go on with is its caller's
         origin: Origin = role if role == "system" or (role == "assistant" and not is_prefill) else "user"
         for name, value in turn.items():
-            if name != "role" and name not in _OPAQUE:
+            if name != "role" and not (name in _OPAQUE and _is_opaque(value)):
                 yield from _content(value, ("messages", i, name), origin)
 
 
@@ -118,6 +121,14 @@ def _content(value: Json, path: Path, origin: Origin) -> Iterator[Found]:
             yield from _content(one, (*path, i), origin)
 
 
+def _is_opaque(value: Json, deepest: int = 4) -> bool:
+    if isinstance(value, str):
+        return _IDENTIFIER.fullmatch(value) is not None
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return not isinstance(value, list) or (deepest > 0 and all(_is_opaque(one, deepest - 1) for one in value))
+
+
 def _block(block: Mapping[str, Json], path: Path, origin: Origin) -> Iterator[Found]:
     kind = block.get("type")
     kind = kind if isinstance(kind, str) else ""
@@ -131,7 +142,7 @@ def _block(block: Mapping[str, Json], path: Path, origin: Origin) -> Iterator[Fo
             yield Found(at, value, origin, "name")
         elif name == "data" and (kind in _FETCHED or kind == "redacted_thinking"):
             yield Found(at, value, origin, "unread")
-        elif name not in _OPAQUE and not name.startswith("encrypted_"):
+        elif not (name in _OPAQUE or name.startswith("encrypted_")) or not _is_opaque(value):
             yield from _content(value, at, origin)
         elif name in ("url", "file_id") and kind in _FETCHED:
             if name == "url":

@@ -27,14 +27,11 @@ def _native_replaced(request: ChatRequest, own: Native, texts: Mapping[Path, str
         for path, text in texts.items()
     }
     fresh = own.read(_put_all(own.body, values))
-    changed = {name: fresh.params[name] for name in _TEXT_PARAMS if name in fresh.params}
+    # Numbers hold no text, and may have been clipped since.
+    changed = {name: value for name, value in fresh.params.items() if isinstance(value, str | list | Mapping)}
     return replace(
         request, messages=fresh.messages, params={**request.params, **changed}, native=fresh.native
     )
-
-
-_TEXT_PARAMS = ("tools", "response_format", "user")
-"""Parameters that hold texts."""
 
 
 def _at(tree: Json, path: Path) -> Json:

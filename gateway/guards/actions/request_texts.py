@@ -43,8 +43,6 @@ _SETTINGS = frozenset(
             "logit_bias",
             "modalities",
             "audio",
-            "tool_choice",
-            "function_call",
             "service_tier",
         ),
         *("reasoning_effort", "verbosity", "encoding_format", "prediction", "stop"),
@@ -67,6 +65,8 @@ _MESSAGE = frozenset(
         *("function_call", "audio", "tool_call_id", "cache_control", "index"),
     }
 )
+_CALL = frozenset({"id", "type", "index", "function", "custom"})
+_FUNCTION = frozenset({"name", "arguments", "input"})
 _PART_TEXTS = ("text", "refusal", "thinking", "title", "context")
 _LINKS = ("image_url", "video_url", "audio_url")
 _PART = frozenset(
@@ -85,9 +85,10 @@ _PART = frozenset(
         *("signature", "data", "id", *_PART_TEXTS, *_LINKS),
     }
 )
-"""Fields of messages and their parts that are read by themselves, or hold no text."""
+"""Fields of messages, calls and parts that are read by themselves, or hold no text."""
 _PARAMETER = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,3}", re.ASCII)
 """A name as parameters have, of few words; all others are read."""
+_SIGNATURE = re.compile(r"[\w+/=-]*", re.ASCII)
 _AT_ONCE = 5_000
 """Texts that are read between two turns of the event loop, in some 10 ms."""
 _STEP = 500
@@ -248,6 +249,8 @@ class RequestTexts:
                 self._add((*path, "tool_calls", i, "id"), call.get("id"), "identifier", "id")
                 for kind in ("function", "custom"):
                     self._call((*path, "tool_calls", i, kind), call.get(kind), origin)
+                if not call.keys() <= _CALL:
+                    self._rest((*path, "tool_calls", i), call, _CALL, origin)
         self._call((*path, "function_call"), message.get("function_call"), origin)
         if message.get("audio") is not None:
             self.unread.append("audio")
@@ -304,7 +307,12 @@ class RequestTexts:
 
     def _rest(self, path: Path, fields: Mapping[str, Json], known: frozenset[str], origin: Origin) -> None:
         definitions = Definitions()
-        definitions.read(path, {name: value for name, value in fields.items() if name not in known})
+        rest = {
+            name: value
+            for name, value in fields.items()
+            if name not in known and not (name == "extra_content" and _is_signature(value))
+        }
+        definitions.read(path, rest)
         self._defined(path, definitions, origin)
 
     def _named(self, path: Path, fields: Iterable[str], origin: Origin) -> None:
@@ -320,6 +328,8 @@ class RequestTexts:
             return
         self._add((*path, "name"), function.get("name"), origin, "name")
         self._add((*path, "input"), function.get("input"), origin)
+        if not function.keys() <= _FUNCTION:
+            self._rest(path, function, _FUNCTION, origin)
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
             self._described((*path, "arguments"), arguments, origin, prose=True)
@@ -357,3 +367,11 @@ class RequestTexts:
             self._add(("prompt", i), one, "user")
         if not all(isinstance(one, str) for one in prompt):
             self.unread.append("token_ids")
+
+
+def _is_signature(extra: Json) -> bool:
+    """Of a thought of Google's, which must not be changed (https://ai.google.dev/gemini-api/docs/openai)."""
+    match extra:
+        case {"google": {"thought_signature": str(signature), **google}, **rest} if not google and not rest:
+            return _SIGNATURE.fullmatch(signature) is not None
+    return False
