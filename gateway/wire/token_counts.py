@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gateway.types import Json
+
+_LARGEST = 2.0**63
+"""That JSON is written with."""
 
 
 def counted(value: Json) -> int | None:
@@ -11,7 +16,12 @@ def counted(value: Json) -> int | None:
         return value if value >= 0 else None
     if value is None:
         return 0
-    return int(value) if type(value) is float and value >= 0 and value.is_integer() else None
+    return int(value) if type(value) is float and 0 <= value < _LARGEST and value.is_integer() else None
+
+
+def fields(raw: Json) -> Mapping[str, Json]:
+    """Those of a server's figures; none where they are something else: a good answer is not lost over them."""
+    return raw if isinstance(raw, dict) else {}
 
 
 def is_count(raw: Json, name: str) -> bool:

@@ -17,7 +17,7 @@ import orjson
 from gateway.types import Chunk, Json, Usage
 from gateway.wire.anthropic import ids, stop_reasons
 from gateway.wire.levels import check_levels
-from gateway.wire.token_counts import count, is_count
+from gateway.wire.token_counts import count, fields, is_count
 
 _FIELDS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type", "text"}),
@@ -98,7 +98,7 @@ class AnthropicChunkReader:
         return not self._lost_tool
 
     def _head(self, message: Mapping[str, Json]) -> None:
-        self._counts.update(message.get("usage") or {})
+        self._counts.update(fields(message.get("usage")))
         if message.get("id"):
             given = _text(message["id"])
             self._envelope["id"] = given if self._native else ids.message_to_openai(given)
@@ -172,7 +172,7 @@ class AnthropicChunkReader:
         return self._chunk({"tool_calls": [{"index": self._tools[index], "function": {"arguments": piece}}]})
 
     def _message_delta(self, event: Mapping[str, Json]) -> Iterator[Chunk]:
-        delta, usage = event["delta"], event.get("usage") or {}
+        delta, usage = event["delta"], fields(event.get("usage"))
         # The figures are totals; those that have not changed may be left out.
         self._counts.update({name: value for name, value in usage.items() if value is not None})
         if delta.get("stop_reason") is None:

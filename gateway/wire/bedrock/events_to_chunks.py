@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from gateway.types import Chunk, Json, Usage
-from gateway.wire.token_counts import count, is_count
+from gateway.wire.token_counts import count, fields, is_count
 
 FINISH: Mapping[str, str] = {
     "end_turn": "stop",
@@ -163,7 +163,7 @@ def read_usage(raw: Json) -> Usage | None:
         return None
     cached, written = count(raw, "cacheReadInputTokens"), count(raw, "cacheWriteInputTokens")
     details = raw.get("cacheDetails")
-    hours = [one for one in details if one.get("ttl") == "1h"] if isinstance(details, list) else []
+    hours = [one for one in details if fields(one).get("ttl") == "1h"] if isinstance(details, list) else []
     usage = Usage(
         prompt=count(raw, "inputTokens") + cached + written,
         completion=count(raw, "outputTokens"),

@@ -194,9 +194,10 @@ def _by_kind(raw: Mapping[str, Json]) -> dict[str, Json] | None:
         ("promptTokensDetails", "prompt_tokens_details"),
         ("candidatesTokensDetails", "completion_tokens_details"),
     ):
+        details = raw.get(theirs)
         kinds = {
             f"{one['modality'].lower()}_tokens": count(one, "tokenCount")
-            for one in raw.get(theirs) or ()
+            for one in (details if isinstance(details, list) else ())
             if isinstance(one, dict) and isinstance(one.get("modality"), str) and one["modality"] != "TEXT"
         }
         if kinds:

@@ -238,7 +238,7 @@ async def test_malformed_events_are_skipped_and_noted(
         b'{"type": "content_block_delta", "index": 0}',
         b'{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": 5}}',
         b'{"type": "content_block_start", "index": [], "content_block": {"type": "tool_use", "id": "a"}}',
-        b'{"type": "message_start", "message": {"usage": "none"}}',
+        b'{"type": "message_start", "message": "none"}',
         b'{"type": "message_delta", "delta": {"stop_reason": 5}}',
     ]
     good = events("text.sse")
