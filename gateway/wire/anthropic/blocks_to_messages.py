@@ -49,30 +49,37 @@ class MessagesBuilder:
     """The messages that were read so far, and the first block that only the provider's own models understand."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Json]] = []
+        self._prompt: list[str] = []
+        """The system's texts."""
+        self._turns: list[dict[str, Json]] = []
         self.beyond: tuple[str, str] | None = None
         self.client = ""
         """What the caller's program said of itself in the system prompt, which the messages are without."""
+        self._answered = False
+
+    @property
+    def messages(self) -> list[dict[str, Json]]:
+        text = "\n\n".join(self._prompt)
+        return [{"role": "system", "content": text}, *self._turns] if text else self._turns
 
     def system(self, content: str | Sequence[Block] | None) -> None:
         """Raises ``BadRequest``, as do the others."""
         texts = _system_texts(content, "system")
         if texts:
             self.client, texts[0] = split_metadata(texts[0])
-        if text := "\n\n".join(texts if texts and texts[0] else texts[1:]):
-            self.messages.append({"role": "system", "content": text})
+        self._prompt += texts if texts and texts[0] else texts[1:]
 
     def turn(self, turn: Turn, where: str) -> None:
         """Tool results are messages of their own, ahead of the turn's other content."""
-        if isinstance(turn.content, str):
-            self.messages.append({"role": turn.role, "content": turn.content})
-            return
         at = f"{where}.content"
+        self._answered = self._answered or turn.role == "assistant"
+        if turn.role == "system":
+            self._instruct(_system_texts(turn.content, at))
+            return
+        if isinstance(turn.content, str):
+            self._turns.append({"role": turn.role, "content": turn.content})
+            return
         match turn.role:
-            case "system":
-                self.messages.append(
-                    {"role": "system", "content": "\n\n".join(_system_texts(turn.content, at))}
-                )
             case "assistant":
                 self._assistant(turn.content, at)
             case "user":
@@ -83,7 +90,15 @@ class MessagesBuilder:
                     else:
                         parts += self._parts(block, f"{at}[{j}]")
                 if parts:
-                    self.messages.append({"role": "user", "content": _plain(parts)})
+                    self._turns.append({"role": "user", "content": _plain(parts)})
+
+    def _instruct(self, texts: list[str]) -> None:
+        """A system message among the turns. Before the first answer it is part of the system prompt: Claude Code sends
+        the same 6,000 characters behind each conversation's first words, where no cached prefix would reach them."""
+        if self._answered:
+            self._turns.append({"role": "system", "content": "\n\n".join(texts)})
+        else:
+            self._prompt += texts
 
     def _assistant(self, blocks: list[Block], where: str) -> None:
         parts: Parts = []
@@ -103,7 +118,7 @@ class MessagesBuilder:
         plain = "".join(part["text"] for part in parts if part["type"] == "text")
         content: Json = plain if all(part["type"] == "text" for part in parts) else parts
         message = {"role": "assistant", "content": content or None if calls else content}
-        self.messages.append({**message, "tool_calls": calls} if calls else message)
+        self._turns.append({**message, "tool_calls": calls} if calls else message)
 
     def _tool_result(self, block: Block, where: str) -> Parts:
         """Adds the message of a tool, which is text only; returns the pictures that came with it."""
@@ -116,7 +131,7 @@ class MessagesBuilder:
         pictures = [part for part in parts if part["type"] != "text"]
         if pictures and not text:
             text = "The result follows."
-        self.messages.append(
+        self._turns.append(
             {"role": "tool", "tool_call_id": ids.call_to_openai(block.tool_use_id), "content": text}
         )
         return pictures

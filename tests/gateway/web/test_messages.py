@@ -239,6 +239,33 @@ async def test_what_a_program_says_of_itself_is_not_in_the_prompt(
     assert upstream.requests[-1].json()["system"] == blocks, "its maker's servers get it as it is"
 
 
+@pytest.mark.parametrize("content", ["Agents: none.", [{"type": "text", "text": "Agents: none."}]])
+async def test_instructions_before_the_first_answer_are_part_of_the_prompt(
+    upstream: FakeUpstream, gateway: Gateway, content: Any
+) -> None:
+    """Claude Code sends the same ones behind each conversation's first words; cached prefixes end at these."""
+    turns = [
+        {"role": "user", "content": "One?"},
+        {"role": "system", "content": content},
+        {"role": "assistant", "content": "One."},
+        {"role": "user", "content": "Two?"},
+        {"role": "system", "content": "From now on be loud."},
+    ]
+    prompt = {"role": "system", "content": "You are an agent.\n\nAgents: none."}
+    for length in (2, 5):
+        await post(gateway, {**ASK, "model": "up", "system": "You are an agent.", "messages": turns[:length]})
+        rest = [turn for turn in turns[:length] if turn is not turns[1]]
+        assert upstream.requests[-1].json()["messages"] == [prompt, *rest]
+    await post(gateway, {**ASK, "model": "up", "messages": turns[:2]})
+    alone = {"role": "system", "content": "Agents: none."}
+    assert upstream.requests[-1].json()["messages"] == [alone, turns[0]]
+    upstream.scripts = [reply(recorded("text.json"))]
+    await post(gateway, {**ASK, "model": "claude", "messages": turns})
+    assert upstream.requests[-1].json()["messages"] == turns, (
+        "Anthropic's own API takes them where they stand"
+    )
+
+
 async def test_a_prompt_that_only_speaks_of_it_stays(upstream: FakeUpstream, gateway: Gateway) -> None:
     answer = await post(gateway, {**ASK, "model": "up", "system": f"Explain this: {BILLING}"})
     assert upstream.requests[0].json()["messages"][0]["content"] == f"Explain this: {BILLING}"
