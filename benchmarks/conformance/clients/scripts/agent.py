@@ -81,16 +81,18 @@ class Errand:
         return out
 
 
+def _folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+
+
 def run(package: str, errand: Callable[[Errand], str]) -> None:
     """Tell of the agent of the npm package ``package``."""
 
     @script.feature("agent")
     def write_a_file(asked: script.Asked) -> str:
-        with tempfile.TemporaryDirectory(prefix="tollgate-agent-", ignore_cleanup_errors=True) as top:
-            home, folder = Path(top, "home"), Path(top, "work")
-            home.mkdir()
-            folder.mkdir()
-            sent = Errand(asked.model, home, folder)
+        # The file's path is short, as small models have to copy it.
+        with _folder("tollgate-home-") as home, _folder("agent-") as folder:
+            sent = Errand(asked.model, Path(home), Path(folder))
             said = errand(sent).strip()
             script.true(
                 sent.file.exists(), f"{sent.file.name} was not written; the agent's last words: {said!r}"
