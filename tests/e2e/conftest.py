@@ -112,11 +112,14 @@ class Stack:
         raise AssertionError("not ready in time:\n" + "".join(self.lines[-40:]))
 
 
-def serve(folder: Path, *, model: str = "demo") -> Iterator[Stack]:
+def serve(folder: Path, *, model: str = "demo", beside: str = "") -> Iterator[Stack]:
+    """``beside``: more of the policy."""
     port, engine_port = free_port(), free_port()
     policies = folder / "policies"
     policies.mkdir()
     (policies / "gateway.yaml").write_text(POLICY.format(engine_port=engine_port, model=model))
+    if beside:
+        (policies / "beside.yaml").write_text(beside)
     key = "tg-end-to-end"
     process = subprocess.Popen(
         [
