@@ -8,6 +8,8 @@
 #   WORKERS      gateway worker processes                           default: 1
 #   PYTEST_ARGS  what `make test` and `test-all` hand to pytest     default: -n 4 --dist worksteal
 #   ATTACKS      what `make attack` tries: names, or points     default: all of them
+#   TOLLGATE_AGENT_MODEL     a GGUF file or a model's folder: `test-all` lets coding agents work with it (docs/clients.md)
+#   TOLLGATE_AGENT_PATIENCE  the seconds that each of them may take   default: 1500
 #   TORCH_INDEX  a package index with CPU builds of torch, used only where there is no NVIDIA GPU: the one
 #                pytorch.org prints for pip, Linux, CPU. Without it torch is the CUDA build, several GB.
 
@@ -41,7 +43,7 @@ help:
 	@echo "make setup   install what is missing for serving, and no more"
 	@echo "make test    install what is missing, run the tests but the slow ones: 7 minutes"
 	@echo "make test-all  make test, then the slow ones, and the numerics once more as on older processors"
-	@echo "make clients  install the client libraries of others that test-all tries (npm and pip)"
+	@echo "make clients  install the client libraries of others that test-all tries (npm and pip, 1.5 GB)"
 	@echo "make attack  attack a running gateway in every way that has worked once, print what happened"
 	@echo "make lint    ruff and mypy"
 	@echo "make lock    resolve the dependencies afresh into constraints.txt"

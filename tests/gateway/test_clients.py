@@ -56,23 +56,20 @@ def test_every_client_with_every_kind_of_backend(request: pytest.FixtureRequest,
     assert _wrong(try_out(client, request.getfixturevalue("whole"))) == []
 
 
-@pytest.fixture(scope="module")
-def with_weights() -> Iterator[Stack]:
+# One test, so that one process has the model.
+@pytest.mark.slow
+@pytest.mark.timeout(len(AGENTS) * real.ATTEMPTS * (MODEL_PATIENCE_S + PATIENCE_S))
+def test_coding_agents_write_a_file_with_a_real_model() -> None:
     weights = real.weights()
     if weights is None:
         pytest.skip(real.HOW)
+    agents = [agent for agent in AGENTS if not agent.missing()]
+    if not agents:
+        pytest.skip(AGENTS[0].missing())
     with running(weights) as stack:
-        yield stack
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(real.ATTEMPTS * (MODEL_PATIENCE_S + PATIENCE_S))
-@pytest.mark.parametrize("agent", AGENTS, ids=[agent.name for agent in AGENTS])
-def test_coding_agents_write_a_file_with_a_real_model(request: pytest.FixtureRequest, agent: Client) -> None:
-    if why := agent.missing():
-        pytest.skip(why)
-    *failed, last = real.errands(agent, request.getfixturevalue("with_weights"))
-    assert last.works, [one.reason for one in (*failed, last)]
+        tried = {agent.name: list(real.errands(agent, stack)) for agent in agents}
+    failed = {name: [one.reason for one in tries] for name, tries in tried.items() if not tries[-1].works}
+    assert failed == {}
 
 
 def test_weights_are_named_by_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

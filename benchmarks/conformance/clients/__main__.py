@@ -1,6 +1,6 @@
 """Run the clients' scripts against the bundled engine and scripted providers.
 
-    python -m benchmarks.conformance.clients install [CLIENT ...]   fetch their packages (npm and pip, 650 MB)
+    python -m benchmarks.conformance.clients install [CLIENT ...]   fetch their packages (npm and pip, 1.5 GB)
     python -m benchmarks.conformance.clients table [CLIENT ...]     run them; write the table into docs/clients.md
     python -m benchmarks.conformance.clients check [CLIENT ...]     run them; say where the table is wrong
     python -m benchmarks.conformance.clients errand [CLIENT ...]    send the coding agents on their errand with the
