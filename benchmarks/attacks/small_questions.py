@@ -16,7 +16,8 @@ from benchmarks.attacks.frame import ALICE, MALLORY, Gateway, Rig, must
 POINT = "30.6"
 TRIED = (
     "8 connections of mallory's without a pause: input_items of a conversation of 26 MB, the response itself, "
-    "follow-ups by previous_response_id, a file_id of 30 MB; alice's chats meanwhile"
+    "both of a conversation of 9,900 letters, follow-ups by previous_response_id, a file_id of 30 MB; alice's chats "
+    "meanwhile"
 )
 HOLDS = "alice waits no longer than 50 ms (p50), or five times what she does alone; no gigabyte of memory"
 TURNS, ITEMS, CONTENT = 4, 13, 500_000
@@ -51,6 +52,7 @@ signal.pause()
 async def attack(rig: Rig) -> str:
     gateway = await rig.gateway(rig.policy(), TOLLGATE_MAX_BODY_BYTES=str(48 * 2**20))
     previous = await _conversation(gateway)
+    many = await _many(gateway)
     file = await _file(gateway)
     alone, _ = await _alice(gateway, 3.0)
     told = [f"alone {alone * 1000:.0f} ms"]
@@ -61,6 +63,8 @@ async def attack(rig: Rig) -> str:
         "input items": _request("GET", f"/v1/responses/{previous}/input_items"),
         "one item": _request("GET", f"/v1/responses/{previous}/input_items?limit=1"),
         "responses": _request("GET", f"/v1/responses/{previous}"),
+        "one of many": _request("GET", f"/v1/responses/{many[1]}/input_items?limit=1"),
+        "an answer to many": _request("GET", f"/v1/responses/{many[0]}"),
         "follow-ups": _request("POST", "/v1/responses", more),
         "files": _request(
             "POST", "/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": parts}]}
@@ -106,6 +110,19 @@ async def _conversation(gateway: Gateway) -> str:
         must(answer.status_code == 200, f"turn {turn} got {answer.status_code}: {answer.text[:200]}")
         previous = answer.json()["id"]
     return str(previous)
+
+
+async def _many(gateway: Gateway) -> list[str]:
+    """A response to 9,900 letters, and one that follows it."""
+    made: list[str] = []
+    for letters in (9_900, 1):
+        body = {"model": "m", "input": [{"role": "user", "content": "x"}] * letters}
+        answer = await gateway.post(
+            MALLORY, {**body, "previous_response_id": made[0]} if made else body, "/v1/responses"
+        )
+        must(answer.status_code == 200, f"{letters} letters got {answer.status_code}: {answer.text[:200]}")
+        made.append(answer.json()["id"])
+    return made
 
 
 async def _file(gateway: Gateway) -> str:

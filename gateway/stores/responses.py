@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import orjson
@@ -45,23 +46,41 @@ class Piece(NamedTuple):
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True)
 class KeptResponse:
-    """What a record consists of; ``content`` is read by itself (``ResponseStore.content``)."""
+    """What a record consists of; ``content`` is read by itself (``ResponseStore.content``).
 
-    id: str
-    status: str
-    background: bool
-    before: Sequence[str]
-    size: int
-    """Bytes of the records of those before, and of its own."""
-    bare: int
-    """Bytes of the response without its output."""
-    said: Sequence[Piece]
-    """The output."""
-    items: Sequence[Piece]
-    own: int
-    """Bytes of its content."""
+    A conversation may have 10,000 items, or turns: its lists are parsed where they are asked for, and ``marks`` says
+    how many bytes those of its pieces have.
+    """
+
+    def __init__(self, head: bytes) -> None:
+        facts, self._before, self._said, self._items = head.split(b"\n", 3)
+        known = orjson.loads(facts)
+        self.id: str = known["id"]
+        self.status: str = known["status"]
+        self.background: bool = known["background"]
+        self.own: int = known["own"]
+        """Bytes of its content."""
+        self.size: int = known["size"] + self.own
+        """Bytes of the records of those before, and of its own."""
+        self.bare: int = known["bare"]
+        """Bytes of the response without its output."""
+        self.marks = len(self._said) + len(self._items)
+
+    @cached_property
+    def before(self) -> Sequence[str]:
+        found: list[str] = orjson.loads(self._before)
+        return found
+
+    @cached_property
+    def said(self) -> Sequence[Piece]:
+        """The output."""
+        return list(_placed(orjson.loads(self._said), self.bare))
+
+    @cached_property
+    def items(self) -> Sequence[Piece]:
+        """Of its own input."""
+        return list(_placed(orjson.loads(self._items), self.said[-1].end if self.said else self.bare))
 
     def response(self, content: bytes) -> bytes:
         """As its caller got it."""
@@ -118,13 +137,15 @@ class ResponseStore:
                 await asyncio.sleep(0)
         return kept
 
-    async def _kept(self, tenant: str, value: bytes) -> KeptResponse:
-        head = orjson.loads(value)
-        if "response" in head:  # all in one, as before 0.3
-            record = StoredResponse(**head)
+    async def _kept(self, tenant: str, value: bytes) -> KeptResponse | None:
+        if b"\n" not in value:  # all in one, as before 0.3
+            known = orjson.loads(value)
+            if "response" not in known:
+                return None
+            record = StoredResponse(**known)
             await self.put(tenant, record)
-            head = orjson.loads(_pieces(record)[0])
-        return _kept(head)
+            value = _pieces(record)[0]
+        return KeptResponse(value)
 
     async def content(self, tenant: str, kept: KeptResponse) -> bytes | None:
         """None where it has just gone. Raises ``StoreDown``."""
@@ -170,17 +191,17 @@ def _pieces(record: StoredResponse) -> tuple[bytes, bytes]:
         {"output": [], **{name: value for name, value in response.items() if name != "output"}}
     )
     said, items = [list(map(orjson.dumps, part)) for part in (response["output"], record.items)]
-    head = {
+    content = b"".join((bare, *said, *items))
+    facts = {
         "id": response["id"],
         "status": response["status"],
         "background": bool(response.get("background")),
-        "before": record.before,
         "size": record.size,
         "bare": len(bare),
-        "said": _marks(response["output"], said),
-        "items": _marks(record.items, items),
+        "own": len(content),
     }
-    return orjson.dumps(head), b"".join((bare, *said, *items))
+    lines = (facts, record.before, _marks(response["output"], said), _marks(record.items, items))
+    return b"\n".join(map(orjson.dumps, lines)), content
 
 
 def _marks(items: Sequence[dict[str, Any]], pieces: Sequence[bytes]) -> list[tuple[Any, ...]]:
@@ -188,16 +209,6 @@ def _marks(items: Sequence[dict[str, Any]], pieces: Sequence[bytes]) -> list[tup
         (item.get("id"), item["type"], item.get("status"), len(piece))
         for item, piece in zip(items, pieces, strict=True)
     ]
-
-
-def _kept(head: dict[str, Any]) -> KeptResponse:
-    said = list(_placed(head["said"], head["bare"]))
-    items = list(_placed(head["items"], said[-1].end if said else head["bare"]))
-    own = (items or said)[-1].end if items or said else head["bare"]
-    return KeptResponse(
-        *(head["id"], head["status"], head["background"], head["before"], head["size"] + own),
-        *(head["bare"], said, items, own),
-    )
 
 
 def _placed(marks: Sequence[Sequence[Any]], start: int) -> Iterator[Piece]:

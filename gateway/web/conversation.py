@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import orjson
@@ -18,6 +18,10 @@ from gateway.wire.responses.items import Item
 
 UNFINISHED = ("queued", "in_progress")
 CALLS = ("function_call", "custom_tool_call")
+MARKED = 8
+"""What it takes to look where pieces lie, in bytes that are only read: they are parsed, one by one."""
+_MARKS = 2**15
+"""Bytes of them that are parsed at a time, if there are no more of one record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +64,17 @@ def store_down(error: StoreDown) -> UpstreamUnavailable:
     return UpstreamUnavailable(f"Stored responses cannot be reached now. {error}", retry_after=1.0)
 
 
-async def all_pieces(
-    store: ResponseStore, tenant: str, kept: KeptResponse
-) -> list[tuple[KeptResponse, Piece]]:
-    """The whole input of a response: the conversation before it, as far as it is still there, and its own.
-
-    Raises ``StoreDown``.
-    """
-    before = await store.find_all(tenant, kept.before)
-    found = [(one, piece) for one in before if one is not None for piece in _pieces_of(one)]
-    return [*found, *((kept, piece) for piece in kept.items)]
+async def pieces_of(records: Iterable[KeptResponse], reading: Reading) -> list[tuple[KeptResponse, Piece]]:
+    """What they bring to a conversation, a little at a time."""
+    found: list[tuple[KeptResponse, Piece]] = []
+    unpaid = 0
+    for one in records:
+        unpaid += one.marks
+        if unpaid > _MARKS:
+            await reading.turn()
+            unpaid = 0
+        found += [(one, piece) for piece in _pieces_of(one)]
+    return found
 
 
 async def _continued(
@@ -102,7 +107,8 @@ async def _continued(
             raise unknown_response(name, "previous_response_id")
         records.append(one)
     records.append(last)
-    _check_count(sum(len(_pieces_of(one)) for one in records), most_items, len(asked.items))
+    await reading.add(MARKED * sum(one.marks for one in records))
+    _check_count(len(await pieces_of(records, reading)), most_items, len(asked.items))
     await reading.add(last.size)
     before = [*last.before, previous]
     await store.touch(tenant, before)
@@ -163,12 +169,10 @@ async def _resolved(
     wanted = {str(item["id"]): i for i, item in enumerate(asked.items) if item["type"] == "item_reference"}
     owners = dict.fromkeys(filter(None, map(ids.response_of, wanted)))
     found = await store.find_all(tenant, list(owners)) if store is not None else []
+    records = [one for one in found if one is not None]
+    await reading.add(MARKED * sum(one.marks for one in records))
     pieces = {
-        piece.id: (one, piece)
-        for one in found
-        if one is not None
-        for piece in _pieces_of(one)
-        if piece.id in wanted
+        piece.id: (one, piece) for one, piece in await pieces_of(records, reading) if piece.id in wanted
     }
     for name, index in wanted.items():
         if name not in pieces:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from gateway.runtime.background_requests import BackgroundRequests
 from gateway.stores.responses import KeptResponse, Piece, ResponseStore
 from gateway.stores.store import StoreDown
 from gateway.web.context import RequestContext
-from gateway.web.conversation import UNFINISHED, all_pieces, store_down
+from gateway.web.conversation import MARKED, UNFINISHED, pieces_of, store_down
 from gateway.web.counted import counted
 from gateway.web.heavy_reads import SMALL, HeavyReads
 from gateway.wire.responses import ids
@@ -46,9 +46,10 @@ class StoredResponses:
             )
         store, kept = await _found(request)
         async with AsyncExitStack() as held:
-            headers = await held.enter_async_context(self._reading(request, kept.answered))
+            taken = _Taken(request, self._reads, held)
+            await taken.add(kept.answered)
             content = kept.response(await _content(store, _tenant(request), kept))
-            return _Held(content, headers, held.pop_all())
+            return _Held(content, taken.headers, held.pop_all())
 
     async def delete(self, request: Request) -> Response:
         """One that is being made in the background is stopped. What continues it cannot be continued any more."""
@@ -73,7 +74,8 @@ class StoredResponses:
                 code="not_in_background",
             )
         async with AsyncExitStack() as held:
-            headers = await held.enter_async_context(self._reading(request, kept.own))
+            taken = _Taken(request, self._reads, held)
+            await taken.add(kept.own)
             try:
                 if kept.status in UNFINISHED:
                     await store.ask_to_cancel(tenant, name)
@@ -88,37 +90,49 @@ class StoredResponses:
             except StoreDown as error:
                 raise store_down(error) from error
             content = kept.response(await _content(store, tenant, kept))
-            return _Held(content, headers, held.pop_all())
+            return _Held(content, taken.headers, held.pop_all())
 
     async def input_items(self, request: Request) -> Response:
         store, kept = await _found(request)
         tenant = _tenant(request)
         try:
-            pieces = await all_pieces(store, tenant, kept)
+            before = [one for one in await store.find_all(tenant, kept.before) if one is not None]
         except StoreDown as error:
             raise store_down(error) from error
-        page = page_of([_Listed(piece.id, one, piece) for one, piece in pieces], request.query_params)
-        records = {item.of.id: item.of for item in page.items}
         async with AsyncExitStack() as held:
-            reading = self._reading(request, sum(one.own for one in records.values()))
-            headers = await held.enter_async_context(reading)
+            taken = _Taken(request, self._reads, held)
+            await taken.add(MARKED * sum(one.marks for one in (*before, kept)))
+            pieces = await pieces_of(before, taken.reading)
+            pieces += [(kept, piece) for piece in kept.items]
+            page = page_of([_Listed(piece.id, one, piece) for one, piece in pieces], request.query_params)
+            records = {item.of.id: item.of for item in page.items}
+            await taken.add(sum(one.own for one in records.values()))
             contents = {name: await _content(store, tenant, one) for name, one in records.items()}
             cut = [contents[item.of.id][item.piece.start : item.piece.end] for item in page.items]
-            return _Held(page.write(cut), headers, held.pop_all())
+            return _Held(page.write(cut), taken.headers, held.pop_all())
 
-    @asynccontextmanager
-    async def _reading(self, request: Request, size: int) -> AsyncIterator[Mapping[str, str]]:
-        """Of so many bytes. What is no trifle counts as a request; its headers are for the answer."""
+
+class _Taken:
+    """What a request has read, until ``held`` is left. What is no trifle counts as a request."""
+
+    def __init__(self, request: Request, reads: HeavyReads, held: AsyncExitStack) -> None:
+        self.headers: Mapping[str, str] = {}
+        """For the answer."""
+        self.reading = reads.of(_tenant(request))
+        self._request = request
+        self._held = held
+        self._is_counted = False
+
+    async def add(self, size: int) -> None:
+        """Wait until so many bytes more may be read. Raises ``RateLimited`` and ``Overloaded``."""
         if size <= SMALL:
-            yield {}
             return
-        async with counted(request.scope, NAME) as headers:
-            reading = self._reads.of(_tenant(request))
-            try:
-                await reading.add(size)
-                yield {name.decode(): value.decode() for name, value in headers}
-            finally:
-                reading.release()
+        if not self._is_counted:
+            self._is_counted = True
+            headers = await self._held.enter_async_context(counted(self._request.scope, NAME))
+            self.headers = {name.decode(): value.decode() for name, value in headers}
+            self._held.callback(self.reading.release)
+        await self.reading.add(size)
 
 
 class _Listed(NamedTuple):
