@@ -5,7 +5,7 @@ aiohttp's; or by any httpx transport that takes their place.
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, cast
@@ -50,6 +50,11 @@ class Endpoint:
     def proxied(self) -> bool:
         return proxy_for(self.url) is not None
 
+    @cached_property
+    def direct(self) -> bool:
+        """Whether connections go to its own machine, and speak HTTP."""
+        return self.url.startswith(("http://", "https://")) and not self.proxied
+
 
 class UpstreamResponse(Protocol):
     """An answer whose head has come."""
@@ -88,7 +93,7 @@ class Client:
         self._proxied = transport or AiohttpTransport(verify=verify)
         self._direct = Http1Client(authorities=self._authorities)
 
-    async def send(
+    def send(
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
@@ -96,28 +101,43 @@ class Client:
         *,
         connect: float | None = None,
         on_send: Callable[[], None] | None = None,
-    ) -> UpstreamResponse:
-        """The answer, its body still to be read. ``connect`` limits (seconds) the time a new connection takes.
+    ) -> Awaitable[UpstreamResponse]:
+        """The answer, its body still to be read; to be awaited at once. ``connect`` limits (seconds) the time a new
+        connection takes.
 
         ``on_send`` is called when there is a connection and the request is about to be written; where the connection
         is another's business, as soon as it may have been. Raises ``httpx.TransportError``.
         """
-        if self._given is None and not endpoint.proxied:
-            if not endpoint.url.startswith(("http://", "https://")):
-                raise httpx.UnsupportedProtocol(f"not a URL to forward to: {endpoint.url}")
-            try:
-                return await self._direct.send(
-                    endpoint.origin,
-                    endpoint.method,
-                    endpoint.path,
-                    headers,
-                    body if isinstance(body, bytes) else b"",
-                    connect=connect,
-                    on_send=on_send,
-                    upload=None if isinstance(body, bytes) else (body.size, body.parts()),
-                )
-            except ValueError as error:
-                raise httpx.UnsupportedProtocol(f"not a request to forward: {error}") from error
+        if self._given is not None or not endpoint.direct:
+            return self._send_through(endpoint, headers, body, connect, on_send)
+        upload = None
+        if isinstance(body, Upload):
+            upload, body = (body.size, body.parts()), b""
+        try:
+            return self._direct.send(
+                endpoint.origin,
+                endpoint.method,
+                endpoint.path,
+                headers,
+                body,
+                connect=connect,
+                on_send=on_send,
+                upload=upload,
+            )
+        except ValueError as error:
+            raise httpx.UnsupportedProtocol(f"not a request to forward: {error}") from error
+
+    async def _send_through(
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        body: bytes | Upload,
+        connect: float | None,
+        on_send: Callable[[], None] | None,
+    ) -> UpstreamResponse:
+        """Through a proxy, or whatever transport was given."""
+        if self._given is None and not endpoint.url.startswith(("http://", "https://")):
+            raise httpx.UnsupportedProtocol(f"not a URL to forward to: {endpoint.url}")
         fields = dict(headers)
         if isinstance(body, Upload):
             fields["content-length"] = str(body.size)

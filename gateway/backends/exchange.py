@@ -113,69 +113,72 @@ class Exchange:
         """
         begun = False
         try:
-            with self._scrubber.about(body if isinstance(body, bytes) else b""):
+            if at_once:
+                decoder = decoder_of(False)
+                answer, is_whole = await self._whole(
+                    endpoint, headers, timeouts, body, decoder.feed, owner, on_send
+                )
+                if on_headers is not None:
+                    on_headers(answer.headers)
+                if is_whole:
+                    chunks = decoder.finish()
+                    self._identify(answer, chunks)
+                    if len(chunks) == 1:
+                        yield chunks[0]
+                        return
+                    time_slice = _TimeSlice(self._turns, owner)
+                    for chunk in chunks:
+                        yield chunk
+                        if time_slice.is_over():
+                            await time_slice.next()
+                    return
+            else:
+                answer = await self._send(endpoint, headers, timeouts, body, on_send)
+                if on_headers is not None:
+                    on_headers(answer.headers)
+            try:
                 time_slice = _TimeSlice(self._turns, owner)
-                if at_once:
-                    decoder = decoder_of(False)
-                    answer, is_whole = await self._whole(
-                        endpoint, headers, timeouts, body, decoder.feed, owner, on_send
-                    )
-                    if on_headers is not None:
-                        on_headers(answer.headers)
-                    if is_whole:
-                        chunks = decoder.finish()
-                        self._identify(answer, chunks)
-                        time_slice.begin()
+                decoder = decoder_of(is_stream(answer))
+                parts = aiter(answer)
+                if splice is not None and not splice.is_linked:
+                    splice = None
+                while (part := await self._next_part(parts, timeouts)) is not None:
+                    time_slice.begin()
+                    for piece in (part,) if len(part) <= PIECE else _pieces(part):
+                        if decoder.done:
+                            break
+                        chunks = decoder.feed(piece)
+                        if chunks and not begun:
+                            begun = True
+                            self._identify(answer, chunks)
+                        if decoder.has_content and chunks:
+                            timeouts.progress()
+                        else:
+                            timeouts.alive()
                         for chunk in chunks:
                             yield chunk
-                            if time_slice.is_over():
+                            if chunk.more and time_slice.is_over():
                                 await time_slice.next()
-                        return
-                else:
-                    answer = await self._send(endpoint, headers, timeouts, body, on_send)
-                    if on_headers is not None:
-                        on_headers(answer.headers)
-                try:
-                    decoder = decoder_of(is_stream(answer))
-                    parts = aiter(answer)
-                    if splice is not None and not splice.is_linked:
+                        if decoder.error is not None:
+                            raise decoder.error
+                        if decoder.done:
+                            timeouts.ended()
+                        if time_slice.is_over():
+                            await time_slice.next()
+                    if splice is not None and splice.is_open:
+                        if reads_pieces(decoder):
+                            answer.divert(partial(_pass_on, decoder, timeouts, splice))
                         splice = None
-                    while (part := await self._next_part(parts, timeouts)) is not None:
-                        time_slice.begin()
-                        for piece in (part,) if len(part) <= PIECE else _pieces(part):
-                            if decoder.done:
-                                break
-                            chunks = decoder.feed(piece)
-                            if chunks and not begun:
-                                begun = True
-                                self._identify(answer, chunks)
-                            if decoder.has_content and chunks:
-                                timeouts.progress()
-                            else:
-                                timeouts.alive()
-                            for chunk in chunks:
-                                yield chunk
-                                if chunk.more and time_slice.is_over():
-                                    await time_slice.next()
-                            if decoder.error is not None:
-                                raise decoder.error
-                            if decoder.done:
-                                timeouts.ended()
-                            if time_slice.is_over():
-                                await time_slice.next()
-                        if splice is not None and splice.is_open:
-                            if reads_pieces(decoder):
-                                answer.divert(partial(_pass_on, decoder, timeouts, splice))
-                            splice = None
-                    for chunk in decoder.finish():
-                        yield chunk
-                finally:
-                    timeouts.close()
-                    # Closing an answer that is not at its end makes the server stop working on it.
-                    await answer.aclose()
-                return
-        except Rejected as error:
-            again = None if begun or refit is None else refit(error)
+                for chunk in decoder.finish():
+                    yield chunk
+            finally:
+                timeouts.close()
+                # Closing an answer that is not at its end makes the server stop working on it.
+                await answer.aclose()
+            return
+        except GatewayError as error:
+            self._scrubber.error(error, body if isinstance(body, bytes) else b"")
+            again = None if begun or refit is None or not isinstance(error, Rejected) else refit(error)
             if again is None:
                 raise
         async with aclosing(again) as others:
@@ -282,26 +285,23 @@ class Exchange:
                     self.outage.over()
                     if is_stream(answer):
                         return answer, False
-                    await self._body(answer, take, owner)
+                    size = 0
+                    try:
+                        async for part in answer:
+                            size += len(part)
+                            if size > LONG:
+                                await self._turns.take(owner)
+                            take(part)
+                    except httpx.TransportError as error:
+                        raise self._cut() from error
+                    finally:
+                        await answer.aclose()
                     return answer, True
         except httpx.TransportError as error:
             raise openai_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
             raise late(self.backend, timeouts) from None
         raise await self._refusal(answer, timeouts)
-
-    async def _body(self, answer: UpstreamResponse, take: Callable[[bytes], object], owner: str) -> None:
-        size = 0
-        try:
-            async for part in answer:
-                size += len(part)
-                if size > LONG:
-                    await self._turns.take(owner)
-                take(part)
-        except httpx.TransportError as error:
-            raise self._cut() from error
-        finally:
-            await answer.aclose()
 
     async def _refusal(self, answer: UpstreamResponse, timeouts: UpstreamTimeouts) -> GatewayError:
         """The error in an answer other than 200."""
@@ -364,7 +364,7 @@ class _TimeSlice:
     def __init__(self, turns: FairTurns, owner: str) -> None:
         self._turns = turns
         self._owner = owner
-        self._began = 0.0
+        self.begin()
 
     def begin(self) -> None:
         self._began = time.perf_counter()

@@ -13,12 +13,12 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import httpx
 
-from gateway.backends.upstream_connection import Response, UpstreamConnection
+from gateway.backends.upstream_connection import Api, Response, UpstreamConnection
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class _Pool:
         self._rested: deque[UpstreamConnection] = deque()
         """Those that rest longest are at the left, here as there, and all of these rest longer than any of those."""
         self._wary_until = 0.0
-        self.ids_vary: set[tuple[str, bytes, str]] = set()
+        self.ids_vary: set[tuple[str, Api]] = set()
 
     def take(self) -> UpstreamConnection | None:
         fresh, rested = self._fresh, self._rested
@@ -72,15 +72,16 @@ class _Pool:
         return None
 
     def back(self, connection: UpstreamConnection) -> None:
-        now = self._now()
+        connection.idle_since = now = self._now()
         if now < self._wary_until:
             connection.drop()
-        if not connection.usable:
-            self._client.gone(connection)
+            self.gone(connection)
             return
-        connection.idle_since = now
         self._fresh.append(connection)
         self._client.sweep_in_time()
+
+    def gone(self, connection: UpstreamConnection) -> None:
+        self._client.gone(connection)
 
     def distrust(self) -> None:
         if self._now() >= self._wary_until:
@@ -98,7 +99,7 @@ class _Pool:
             while idle and (idle[0].idle_since <= since or not idle[0].usable):
                 gone = idle.popleft()
                 gone.drop()
-                self._client.gone(gone)
+                self.gone(gone)
             if idle:
                 return idle[0].idle_since
         return None
@@ -117,7 +118,7 @@ class Http1Client:
         self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def send(
+    def send(
         self,
         origin: Origin,
         method: str,
@@ -128,8 +129,8 @@ class Http1Client:
         connect: float | None,
         on_send: Callable[[], None] | None = None,
         upload: tuple[int, AsyncIterator[bytes]] | None = None,
-    ) -> Response:
-        """The answer, its body still to be read. ``connect`` limits (seconds) the time a new connection takes.
+    ) -> Awaitable[Response]:
+        """The answer, its body still to be read; to be awaited at once. ``connect`` limits (seconds) the time a new connection takes.
 
         ``on_send`` is called when there is a connection and the request is about to be written. An ``upload``, of so
         many bytes, is written in parts in place of ``body``, as fast as the server takes it.
@@ -138,22 +139,40 @@ class Http1Client:
         a header that cannot be sent.
         """
         lines = "\r\n".join([*map(": ".join, headers.items()), ""])
-        if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
+        count = len(headers)
+        if lines.count("\n") != count or lines.count("\r") != count or "\0" in lines:
             raise ValueError("a header holds a line break")
         pool = self._pools.get(origin)
         if pool is None:
             pool = self._pools[origin] = _Pool(origin, self)
-        head = f"{method} {path} HTTP/1.1\r\nhost: {pool.host_header}\r\n{lines}"
+        size = "\r\n"
         if upload is not None:
-            head = f"{head}content-length: {upload[0]}\r\n\r\n"
+            size = f"content-length: {upload[0]}\r\n\r\n"
         elif body or method == "POST":
-            head = f"{head}content-length: {len(body)}\r\n\r\n"
-        else:
-            head += "\r\n"
-        connection = pool.take() or await self._connect(origin, pool, connect)
+            size = f"content-length: {len(body)}\r\n\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: {pool.host_header}\r\n{lines}{size}"
+        data, id = head.encode("latin-1") + body, headers.get("x-request-id")
+        connection = pool.take()
+        if connection is None:
+            return self._ask_new(origin, pool, connect, on_send, data, id, upload)
         if on_send is not None:
             on_send()
-        return await connection.ask(head.encode("latin-1") + body, headers.get("x-request-id"), upload)
+        return connection.ask(data, id, upload)
+
+    async def _ask_new(
+        self,
+        origin: Origin,
+        pool: _Pool,
+        limit: float | None,
+        on_send: Callable[[], None] | None,
+        data: bytes,
+        id: str | None,
+        upload: tuple[int, AsyncIterator[bytes]] | None,
+    ) -> Response:
+        connection = await self._connect(origin, pool, limit)
+        if on_send is not None:
+            on_send()
+        return await connection.ask(data, id, upload)
 
     async def aclose(self) -> None:
         if self._sweeper is not None:

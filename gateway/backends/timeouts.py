@@ -26,20 +26,23 @@ class UpstreamTimeouts:
     set anew when it rings too early, not each time that a token comes.
     """
 
+    is_over = False
+    _begun = False
+    _timer: asyncio.TimerHandle | None = None
+    _rings = 0.0
+    _waiting: asyncio.Task[object] | None = None
+    _late = False
+
     def __init__(self, limits: Timeouts, *, at_once: bool = False, deadline: float | None = None) -> None:
         self.limits = limits
         self._deadline = deadline
-        self.is_over = False
-        self._loop = asyncio.get_running_loop()
-        self._now = self._loop.time
-        left = limits.total if deadline is None else min(limits.total, deadline - time.perf_counter())
-        self._end = self._now() + left
+        self._loop = loop = asyncio.get_running_loop()
+        self._now = now = loop.time
+        left = limits.total
+        if deadline is not None:
+            left = min(left, deadline - time.perf_counter())
+        self._end = now() + left
         self._limit = self._patience = limits.total if at_once else limits.first_token
-        self._begun = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._rings = 0.0
-        self._waiting: asyncio.Task[object] | None = None
-        self._late = False
 
     def progress(self) -> None:
         """Something of the answer has come."""
@@ -90,7 +93,10 @@ class UpstreamTimeouts:
         if task is None:
             raise RuntimeError("a clock bounds the waits of a task")
         self._cancelling = task.cancelling()
-        if self._timer is None or self._rings > due:
+        if self._timer is None:
+            self._rings = due
+            self._timer = self._loop.call_at(due, self._ring)
+        elif self._rings > due:
             self._set()
 
     def __exit__(
@@ -99,8 +105,9 @@ class UpstreamTimeouts:
         task, self._waiting = self._waiting, None
         # A wait can end without a sign of life, as the one for an answer's head does.
         self._patience -= self._now() - self._entered
-        if error is not None or not self._begun:
-            self.close()
+        if (error is not None or not self._begun) and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._late and task is not None:
             self._late = False
             if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:

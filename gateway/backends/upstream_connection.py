@@ -32,17 +32,27 @@ MAX_HEAD = 2**16
 AT_ONCE = 2**16
 """A request of more bytes may be refused by a server that has not read all of it."""
 _LAST_BYTES = 4096
+_TELLS = sys.platform == "linux"
+_NONE = bytes(4)
+
+
+Api = tuple[bytes, str]
+"""The request line, and the content type of the answer."""
 
 
 class ConnectionOwner(Protocol):
     """Where a connection rests between requests: all connections to one server share it."""
 
-    ids_vary: set[tuple[str, bytes, str]]
-    """The kinds of ids that distinguish this server's answers, each with the request line and the content type of those
-    of which it is known: what is the same in all answers of one API is often another in those of the next."""
+    ids_vary: set[tuple[str, Api]]
+    """The kinds of ids that distinguish this server's answers, each with the API in whose answers it is known to: what
+    is the same in all answers of one is often another in those of the next."""
 
     def back(self, connection: UpstreamConnection) -> None:
-        """It has done its work, or was lost while it had none."""
+        """It has done its work, and can be used again."""
+        ...
+
+    def gone(self, connection: UpstreamConnection) -> None:
+        """It cannot be used again."""
         ...
 
     def distrust(self) -> None:
@@ -116,23 +126,19 @@ class UpstreamConnection(asyncio.Protocol):
         self._lost = False
         self._used = False
         self._sent_id: str | None = None
-        self._question = (0, 0)
+        self._question = self._question_before = (0, 0)
+        """The size of the request, and a digest of its end."""
         self._asked = b""
         """The request line."""
-        self._ids: dict[str, tuple[str, bytes, str]] = {}
-        """The last that came over this connection, by kind; with its request line and content type."""
-        self._begin()
+        self._ids: dict[str, tuple[str, Api]] = {}
+        """The last that came over this connection, by kind."""
         self.idle_since = 0.0
-
-    def _begin(self) -> None:
         self._status = 0
         self._headers: dict[str, str] = {}
         self._idle = 0
         """Bytes read since the answer was last got on with."""
-        self._went_on = False
-        self._responding = False
-        self._early = False
-        """It began to come before the request had arrived."""
+        self._early: bool | None = None
+        """It began to come before the request had arrived; None before it has begun."""
         self._head_done = False
         self._done = False
         self._keep = False
@@ -161,16 +167,14 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._busy or self._done:
             self._unasked(data)
             return
-        if not self._responding:
-            self._responding = True
+        if self._early is None:
             self._early = self._is_sending()
-        self._went_on = False
+        self._idle += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, ValueError) as error:
             self._fail(httpx.RemoteProtocolError(f"not HTTP/1.1: {error}"))
             return
-        self._idle = 0 if self._went_on else self._idle + len(data)
         if self._idle > MAX_HEAD:
             what = "chunk extensions or trailers" if self._head_done else "a head"
             self._fail(httpx.RemoteProtocolError(f"{what} of over {MAX_HEAD} bytes"))
@@ -196,12 +200,12 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
         if self._head_done and self._until_close and exc is None:
-            self._done = True
+            self._done, self._keep = True, False
         if not self._done and self._error is None:
             self._error = httpx.ReadError(str(exc or "the server closed the connection"))
         self._wake()
         if not self._busy:
-            self._home.back(self)
+            self._home.gone(self)
 
     # the parser's side
 
@@ -225,17 +229,18 @@ class UpstreamConnection(asyncio.Protocol):
             self._headers = {}
             return
         self._status = status
-        self._head_done = self._went_on = True
-        coding = self._headers.get("transfer-encoding", "")
+        self._head_done = True
+        self._idle = 0
+        headers = self._headers
         self._until_close = (
-            "content-length" not in self._headers
-            and "chunked" not in coding.lower()
+            "content-length" not in headers
+            and "chunked" not in headers.get("transfer-encoding", "").lower()
             and status not in (204, 304)
         )
 
     def on_body(self, data: bytes) -> None:
         if data:
-            self._went_on = True
+            self._idle = 0
             self._parts.append(data)
             self._size += len(data)
 
@@ -266,12 +271,14 @@ class UpstreamConnection(asyncio.Protocol):
 
         Raises ``httpx.TransportError``.
         """
-        self._begin()
         self._busy = True
+        self._head_done = self._done = False
+        self._early = None
+        self._idle = 0
+        self._headers = {}
         sent_before, self._sent_id = self._sent_id, id
-        more = 0 if upload is None else upload[0]
-        asked_before, self._question = self._question, (len(data) + more, hash(data[-_LAST_BYTES:]))
-        self._is_new = self._question != asked_before
+        size = len(data) if upload is None else len(data) + upload[0]
+        self._question_before, self._question = self._question, (size, hash(data[-_LAST_BYTES:]))
         self._asked = data[: data.find(b"\r\n")]
         try:
             self._transport.write(data)
@@ -284,13 +291,15 @@ class UpstreamConnection(asyncio.Protocol):
             if self._used:
                 self._doubt(sent_before)
             self._used = True
-            for name in ("x-request-id", "request-id"):
-                if name in self._headers:
-                    self.identify(name, self._headers[name])
+            headers = self._headers  # without those of interim answers
+            if "x-request-id" in headers:
+                self.identify("x-request-id", headers["x-request-id"])
+            if "request-id" in headers:
+                self.identify("request-id", headers["request-id"])
         except BaseException:
             self.release()
             raise
-        return Response(self._status, self._headers, self)
+        return Response(self._status, headers, self)
 
     async def _write_parts(self, parts: AsyncIterator[bytes]) -> None:
         """As fast as the server takes them; no more of them to one that has refused, or is gone."""
@@ -311,14 +320,14 @@ class UpstreamConnection(asyncio.Protocol):
 
         Some servers give all their answers the same, or all of one API: ids count where they are known to differ.
         """
-        asked, form = self._asked, self._headers.get("content-type", "")
-        before, self._ids[kind] = self._ids.get(kind), (id, asked, form)
+        api = self._asked, self._headers.get("content-type", "")
+        before, self._ids[kind] = self._ids.get(kind), (id, api)
         if before is None:
             return
         if before[0] != id:
-            if before[1] == asked and before[2] == form:
-                self._home.ids_vary.add((kind, asked, form))
-        elif self._is_new and (kind, asked, form) in self._home.ids_vary:
+            if before[1] == api:
+                self._home.ids_vary.add((kind, api))
+        elif self._question != self._question_before and (kind, api) in self._home.ids_vary:
             self._refuse("the answer before came once more")
 
     def take(self) -> bytes | None:
@@ -347,9 +356,11 @@ class UpstreamConnection(asyncio.Protocol):
         """Back to the pool, if the answer was read to its end and the server keeps the connection."""
         self._busy = False
         self.take_at_once = None
-        if not (self._done and self._keep and not self._parts) or not self.usable:
+        if self._done and self._keep and not self._parts and self.usable:
+            self._home.back(self)
+        else:
             self.drop()
-        self._home.back(self)
+            self._home.gone(self)
 
     def drop(self) -> None:
         self._keep = False
@@ -381,12 +392,10 @@ class UpstreamConnection(asyncio.Protocol):
         """Some of the request is not known to have arrived: whoever answered that did, acknowledged what it read."""
         if self._uploading or self._transport.get_write_buffer_size():
             return True
-        if sys.platform != "linux" or self._lost:
+        if not _TELLS or self._lost:
             return False
         # SIOCOUTQ, of the same number: bytes that the other system has not acknowledged (tcp(7)).
-        waiting = bytearray(4)
-        fcntl.ioctl(self._fd, termios.TIOCOUTQ, waiting)
-        return any(waiting)
+        return fcntl.ioctl(self._fd, termios.TIOCOUTQ, _NONE) != _NONE
 
     def wait(self) -> asyncio.Future[None]:
         """Done once something has come, or the connection is lost."""
