@@ -137,10 +137,11 @@ class StreamDecoder(Generic[Event]):
 class BodyDecoder:
     """The base of decoders of whole answers: it collects the body, within limits."""
 
+    done = False
+    has_content = False
+    error: GatewayError | None = None
+
     def __init__(self, backend: str, call: Call) -> None:
-        self.done = False
-        self.has_content = False
-        self.error: GatewayError | None = None
         self._backend = backend
         self._limits = AnswerLimits(backend, call.request, call.policy.limits)
         self._parts: list[bytes] = []
@@ -152,4 +153,5 @@ class BodyDecoder:
 
     def _parsed(self) -> Any:
         """The body as JSON. Raises ``orjson.JSONDecodeError``, or ``UpstreamFailed`` beyond a limit."""
-        return self._limits.parsed(b"".join(self._parts))
+        parts = self._parts
+        return self._limits.parsed(parts[0] if len(parts) == 1 else b"".join(parts))

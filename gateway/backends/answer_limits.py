@@ -6,6 +6,7 @@ Texts are not counted, only what holds them: a long one is soon read, a hundred 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -38,19 +39,31 @@ class AnswerLimits:
     def __init__(self, backend: str, request: ChatRequest, limits: RequestLimits) -> None:
         self.choices = request.choices
         self._backend = backend
+        self._request = request
         self._limits = limits
-        self._size = self._values = 0
-        times = LOGPROBS if _has_logprobs(request) else 1
-        self._most_streamed = MAX_STREAM * times * self.choices
-        self._most_values = limits.answer_values * times + self.choices * (
-            A_VECTOR if request.embeds else A_CHOICE
-        )
+        self._size = 0
         self._uncounted: list[bytes] = []
         self._indices: set[int] = set()
-        self._calls: set[tuple[int, int]] = set()
+
+    _values = _blocks = _empty = 0
+
+    @cached_property
+    def _calls(self) -> set[tuple[int, int]]:
         """By the indices of their choice and their own."""
-        self._blocks = 0
-        self._empty = 0
+        return set()
+
+    @cached_property
+    def _times(self) -> int:
+        return LOGPROBS if _has_logprobs(self._request) else 1
+
+    @cached_property
+    def _most_streamed(self) -> int:
+        return MAX_STREAM * self._times * self.choices
+
+    @cached_property
+    def _most_values(self) -> int:
+        each = A_VECTOR if self._request.embeds else A_CHOICE
+        return self._limits.answer_values * self._times + self.choices * each
 
     def read(self, part: bytes) -> None:
         """Part of a whole answer's JSON. It is counted before it is parsed, as each value takes 50 bytes or more."""
@@ -58,7 +71,7 @@ class AnswerLimits:
         if self._size > MAX_BODY:
             raise self._failed(f"sent an answer of over {MAX_BODY} bytes")
         self._uncounted.append(part)
-        if self._size <= self._most_values:
+        if self._size <= self._limits.answer_values or self._size <= self._most_values:
             return  # each takes a byte
         self._values += sum(map(_values, self._uncounted))
         self._uncounted.clear()
@@ -68,14 +81,14 @@ class AnswerLimits:
     def read_event(self, data: bytes) -> None:
         """The JSON of one event of a stream."""
         self._size += len(data)
-        if self._size > self._most_streamed:
+        if self._size > MAX_STREAM and self._size > self._most_streamed:
             raise self._failed(f"streamed an answer of over {self._most_streamed} bytes")
         if len(data) > FEW and _values(data) > self._most_values:
             raise self._too_much(f"an event of more than {self._most_values} values", "limits.answer_values")
 
     def has_room(self, size: int) -> bool:
         """Whether events of ``size`` bytes may come that need no closer look."""
-        return size <= FEW and self._size + size <= self._most_streamed
+        return size <= FEW and self._size + size <= MAX_STREAM
 
     def count(self, size: int) -> None:
         """Events of ``size`` bytes were passed on."""
@@ -96,25 +109,32 @@ class AnswerLimits:
 
         Gives whether it brings anything.
         """
-        delta = chunk.delta
+        delta = self.check(chunk, position)
         if delta is None:
             return True
-        if position >= self.choices or chunk.index not in self._indices:
-            self._begin(chunk.index, position)
         content = delta.get("content")
         if content and type(content) is str and len(delta) == 1:  # nearly all of them
             return True
-        if calls := delta.get("tool_calls"):
-            self._calls.update((chunk.index, call.get("index", i)) for i, call in enumerate(calls))
-            self._count_parts(max(len(self._calls), len(calls)))
-        if isinstance(content, list):
-            self._count_parts(len(content))
         return (
             has_content(delta)
             or chunk.finish_reason is not None
             or chunk.logprobs is not None
             or bool(chunk.choice and any(chunk.choice.values()))
         )
+
+    def check(self, chunk: Chunk, position: int) -> Mapping[str, Json] | None:
+        """The delta of this chunk, which is as ``take`` has it."""
+        delta = chunk.delta
+        if delta is None:
+            return None
+        if position >= self.choices or chunk.index not in self._indices:
+            self._begin(chunk.index, position)
+        if calls := delta.get("tool_calls"):
+            self._calls.update((chunk.index, call.get("index", i)) for i, call in enumerate(calls))
+            self._count_parts(max(len(self._calls), len(calls)))
+        if isinstance(content := delta.get("content"), list):
+            self._count_parts(len(content))
+        return delta
 
     def begin_blocks(self, count: int = 1) -> None:
         """Blocks of an Anthropic message."""

@@ -29,6 +29,7 @@ TEMPERATURE = "x-tollgate-temperature"
 """The header with the temperature that was used in place of a higher one."""
 OVER_CONTEXT = "x-tollgate-over-context"
 """The header that asks the bundled engine to ``refuse`` rather than clip."""
+_LOOPHOLES = frozenset({OTHER_MODELS, *OTHER_CAPS})
 _REPORTS = frozenset({MAX_TOKENS, IGNORED, TEMPERATURE})
 
 HARMLESS = frozenset(
@@ -95,7 +96,7 @@ def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:
         return request
     if _cap(request) is not None:
         return clipped(call, request, cap)
-    report_cap(call, cap)
+    _report_cap(call, cap, None)
     return request.having({**request.params, name: cap})
 
 
@@ -106,6 +107,8 @@ def _without_loopholes(call: Call) -> ChatRequest:
         report_ignored(call, [NATIVE_MODELS])
         body = {name: value for name, value in native.body.items() if name != NATIVE_MODELS}
         request = replace(request, native=replace(native, body=body))
+    if request.params.keys().isdisjoint(_LOOPHOLES):
+        return request
     names = {OTHER_MODELS, *(OTHER_CAPS if call.allowance is not None else ())} & request.params.keys()
     if not names:
         return request
@@ -187,8 +190,12 @@ def report_changes(call: Call, headers: Mapping[str, str]) -> None:
 
 
 def report_cap(call: Call, tokens: int) -> None:
+    _report_cap(call, tokens, _cap(call.request))
+
+
+def _report_cap(call: Call, tokens: int, asked: int | None) -> None:
     call.reply_headers[MAX_TOKENS] = str(tokens)
-    call.receipt.note("backend", max_tokens=tokens, max_tokens_asked=_cap(call.request))
+    call.receipt.note("backend", max_tokens=tokens, max_tokens_asked=asked)
 
 
 def report_ignored(call: Call, names: list[str]) -> None:

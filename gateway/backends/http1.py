@@ -130,7 +130,8 @@ class Http1Client:
         on_send: Callable[[], None] | None = None,
         upload: tuple[int, AsyncIterator[bytes]] | None = None,
     ) -> Awaitable[Response]:
-        """The answer, its body still to be read; to be awaited at once. ``connect`` limits (seconds) the time a new connection takes.
+        """The answer, its body still to be read; to be awaited at once. ``connect`` limits (seconds) the time a new
+        connection takes.
 
         ``on_send`` is called when there is a connection and the request is about to be written. An ``upload``, of so
         many bytes, is written in parts in place of ``body``, as fast as the server takes it.
@@ -151,13 +152,13 @@ class Http1Client:
         elif body or method == "POST":
             size = f"content-length: {len(body)}\r\n\r\n"
         head = f"{method} {path} HTTP/1.1\r\nhost: {pool.host_header}\r\n{lines}{size}"
-        data, id = head.encode("latin-1") + body, headers.get("x-request-id")
+        data, own_id = head.encode("latin-1") + body, headers.get("x-request-id")
         connection = pool.take()
         if connection is None:
-            return self._ask_new(origin, pool, connect, on_send, data, id, upload)
+            return self._ask_new(origin, pool, connect, on_send, data, own_id, upload)
         if on_send is not None:
             on_send()
-        return connection.ask(data, id, upload)
+        return connection.ask(data, own_id, upload)
 
     async def _ask_new(
         self,
@@ -166,13 +167,13 @@ class Http1Client:
         limit: float | None,
         on_send: Callable[[], None] | None,
         data: bytes,
-        id: str | None,
+        own_id: str | None,
         upload: tuple[int, AsyncIterator[bytes]] | None,
     ) -> Response:
         connection = await self._connect(origin, pool, limit)
         if on_send is not None:
             on_send()
-        return await connection.ask(data, id, upload)
+        return await connection.ask(data, own_id, upload)
 
     async def aclose(self) -> None:
         if self._sweeper is not None:

@@ -168,16 +168,15 @@ class OpenAIBodyDecoder(BodyDecoder):
             raw = self._parsed()
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
-            chunks: list[Chunk] = []
-            for chunk in self._dialect.chunk_reader().read_answer(raw):
-                self._limits.take(chunk, len(chunks))
-                chunks.append(chunk)
+            chunks = [*self._dialect.chunk_reader().read_answer(raw)]
+            for position, chunk in enumerate(chunks):
+                self._limits.check(chunk, position)
         except _NONSENSE as error:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' answered with something that is not a completion; "
                 "the operator should check its base_url."
             ) from error
-        if not any(chunk.delta is not None for chunk in chunks):
+        if not chunks or (chunks[0].delta is None and all(chunk.delta is None for chunk in chunks)):
             raise _empty(self._backend)
         return chunks
 

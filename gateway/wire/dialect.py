@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from gateway.errors import GatewayError
@@ -35,11 +35,11 @@ class BodyWriter(Protocol):
 class ChunkReader(Protocol):
     """Reads one answer of a provider. Raises ``KeyError``, ``TypeError``, ``AttributeError`` on malformed values."""
 
-    def read_answer(self, raw: Mapping[str, Json]) -> Iterator[Chunk]:
+    def read_answer(self, raw: Mapping[str, Json]) -> Iterable[Chunk]:
         """A whole answer, as a short stream."""
         ...
 
-    def read_event(self, raw: Mapping[str, Json]) -> Iterator[Chunk]:
+    def read_event(self, raw: Mapping[str, Json]) -> Iterable[Chunk]:
         """One event of a stream."""
         ...
 

@@ -5,6 +5,7 @@ A body's bytes are bounded by ``TOLLGATE_MAX_BODY_BYTES``.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field
@@ -36,6 +37,11 @@ class RequestLimits(Frozen):
     """Tool calls, or parts (blocks) of content, in one answer, all its choices together."""
     empty_events: Count = 100_000
     """Of one stream, that bring nothing of the answer: comments, pings, empty deltas."""
+
+    @cached_property
+    def shortest(self) -> int:
+        """The least that any list of a body may hold."""
+        return min(self.messages, self.parts, self.tools, self.stop, self.prompts)
 
 
 USUAL = RequestLimits()

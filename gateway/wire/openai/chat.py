@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
@@ -122,11 +122,12 @@ def request_from(
         n=known.n or 1,
         params={name: value for name, value in raw.items() if name not in _OWN},
     )
-    if request.answers > limits.answers:
-        several = "'best_of'" if (known.best_of or 0) > request.n else "'n'"
+    several = request.n > 1 or known.best_of is not None or prompt is not None
+    if several and request.answers > limits.answers:
+        by = "'best_of'" if (known.best_of or 0) > request.n else "'n'"
         raise BadRequest(
             f"The request asks for {request.answers} answers at once, and this gateway takes {limits.answers}. Send "
-            f"it in parts: with fewer prompts, or a smaller {several}.",
+            f"it in parts: with fewer prompts, or a smaller {by}.",
             param="n" if messages is not None else "prompt",
             code="too_many_answers",
         )
@@ -162,31 +163,35 @@ def write_request(request: ChatRequest, model: str) -> dict[str, Json]:
     return sent
 
 
-def read_answer(raw: Mapping[str, Json]) -> Iterator[Chunk]:
+def read_answer(raw: Mapping[str, Json]) -> list[Chunk]:
     """A whole answer, as a short stream: one chunk a choice, the usage on the last."""
     return read_chunks(raw, lambda choice: choice.get("message") or {})
 
 
-def read_event(raw: Mapping[str, Json]) -> Iterator[Chunk]:
+def read_event(raw: Mapping[str, Json]) -> list[Chunk]:
     """One event of a stream."""
     return read_chunks(raw, lambda choice: choice.get("delta") or {})
 
 
 def body_choice(index: int, choice: ChoiceParts) -> dict[str, Json]:
     """A choice of a whole answer, from all its deltas."""
-    # Other servers write null, or nothing, where the published schema has fields that are always there or never null.
-    fields = {name: value for name, value in choice.delta.items() if value is not None}
+    fields: Mapping[str, Json] = choice.delta
+    if None in fields.values():
+        # Other servers write null, or nothing, where the published schema has fields that are always there or never
+        # null.
+        fields = {name: value for name, value in fields.items() if value is not None}
     message = {"role": "assistant", "content": None, "refusal": None, "annotations": [], **fields}
     for call in message.get("tool_calls") or ():
         call.pop("index", None)
-    return {
+    written = {
         "index": index,
         "message": message,
-        "logprobs": _logprobs(choice.logprobs),
+        "logprobs": _logprobs(choice.logprobs) if choice.logprobs else choice.logprobs,
         "finish_reason": choice.finish_reason,
-        **({} if choice.stop is None else {"stop_reason": choice.stop}),
-        **choice.more,
     }
+    if choice.stop is not None:
+        written["stop_reason"] = choice.stop
+    return {**written, **choice.more} if choice.more else written
 
 
 def event_choice(chunk: Chunk) -> dict[str, Json]:
@@ -205,7 +210,7 @@ def event_choice(chunk: Chunk) -> dict[str, Json]:
     }
 
 
-def _logprobs(logprobs: dict[str, Json] | None) -> dict[str, Json] | None:
+def _logprobs(logprobs: Mapping[str, Json] | None) -> Mapping[str, Json] | None:
     """Where there are any, the published schema has both kinds; most servers write the one that they know."""
     return {"content": None, "refusal": None, **logprobs} if logprobs else logprobs
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import orjson
 
-from gateway.deltas import join_delta, join_lists, joined
 from gateway.types import Call, Chunk, Json, Usage
 from gateway.wire.openai.envelope import AnswerFormat, ChoiceParts, envelope_fields
 from gateway.wire.openai.usage import write_usage
@@ -34,26 +33,19 @@ class OpenAIBodyWriter:
             return
         choice = self._choices.get(chunk.index)
         if choice is None:
-            choice = self._choices[chunk.index] = ChoiceParts()
-        join_delta(choice.delta, choice.thinking.feed(chunk.delta))
-        if chunk.logprobs:
-            choice.logprobs = choice.logprobs or {}
-            join_lists(choice.logprobs, chunk.logprobs)
-        if chunk.choice:
-            choice.more.update(chunk.choice)
-        choice.finish_reason = chunk.finish_reason or choice.finish_reason
-        choice.stop = chunk.stop if chunk.finish_reason else choice.stop
+            self._choices[chunk.index] = ChoiceParts(chunk)
+        else:
+            choice.add(chunk)
 
     def body(self) -> bytes:
-        for choice in self._choices.values():
-            choice.delta = joined(choice.delta)
-        return orjson.dumps(
-            {
-                **envelope_fields(self._envelope, self._format.object, self._format.id_prefix, self._call),
-                "choices": [
-                    self._format.body_choice(index, self._choices[index]) for index in sorted(self._choices)
-                ],
-                **({} if self._usage is None else {"usage": write_usage(self._usage)}),
-                **({} if self._revocation is None else {"tollgate": self._revocation}),
-            }
-        )
+        form = self._format
+        body = envelope_fields(self._envelope, form.object, form.id_prefix, self._call)
+        body["choices"] = written = []
+        for index, choice in sorted(self._choices.items()):
+            choice.finish()
+            written.append(form.body_choice(index, choice))
+        if self._usage is not None:
+            body["usage"] = write_usage(self._usage)
+        if self._revocation is not None:
+            body["tollgate"] = self._revocation
+        return orjson.dumps(body)

@@ -5,7 +5,7 @@ Inside the gateway its text travels as a chat delta's ``content``, so that stage
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -43,7 +43,7 @@ def read_request(data: bytes, limits: RequestLimits = USUAL) -> ChatRequest:
     return request_from(raw, json_body.check(CompletionBody, raw), limits, prompt=raw.get("prompt"))
 
 
-def read_answer(raw: Mapping[str, Json]) -> Iterator[Chunk]:
+def read_answer(raw: Mapping[str, Json]) -> list[Chunk]:
     """A whole answer, as a short stream: one chunk a choice, the usage on the last."""
     return read_chunks(raw, lambda choice: {"content": choice.get("text") or ""})
 
@@ -56,7 +56,7 @@ def body_choice(index: int, choice: ChoiceParts) -> dict[str, Json]:
         "logprobs": choice.logprobs,
         "finish_reason": choice.finish_reason,
         **({} if choice.stop is None else {"stop_reason": choice.stop}),
-        **choice.more,
+        **(choice.more or {}),
     }
 
 

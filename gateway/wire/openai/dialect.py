@@ -16,7 +16,7 @@ from gateway.wire.openai.chunks_to_events import OpenAIEventWriter
 from gateway.wire.openai.envelope import AnswerFormat
 from gateway.wire.openai.vectors_to_body import VectorsWriter
 
-Read = Callable[[Mapping[str, Json]], Iterator[Chunk]]
+Read = Callable[[Mapping[str, Json]], list[Chunk]]
 
 
 @dataclass(frozen=True, eq=False)

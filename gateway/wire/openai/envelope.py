@@ -4,23 +4,61 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from gateway.deltas import SEALED_FIELDS, join_delta, join_lists, joined
 from gateway.types import Call, Chunk, Json
 from gateway.wire.openai.thinking_blocks import ThinkingBlocks
 
 
-@dataclass(slots=True)
 class ChoiceParts:
-    """All deltas of one choice, joined."""
+    """All chunks of one choice, joined. Of a single one its own delta is kept, as nobody changes it."""
 
-    delta: dict[str, Json] = field(default_factory=dict)
-    logprobs: dict[str, Json] | None = None
-    finish_reason: str | None = None
-    stop: str | int | None = None
-    thinking: ThinkingBlocks = field(default_factory=ThinkingBlocks)
-    more: dict[str, Json] = field(default_factory=dict)
-    """Further fields of the choice; the last of each name."""
+    __slots__ = ("_joined", "_thinking", "delta", "finish_reason", "logprobs", "more", "stop")
+
+    def __init__(self, first: Chunk) -> None:
+        delta: Mapping[str, Json] = first.delta or {}
+        self._joined: dict[str, Json]
+        self._thinking: ThinkingBlocks | None = None
+        """None while ``delta`` is the first chunk's."""
+        self.delta = delta
+        self.logprobs: Mapping[str, Json] | None = first.logprobs or None
+        self.finish_reason = first.finish_reason or None
+        self.stop = first.stop if self.finish_reason is not None else None
+        self.more = first.choice
+        """Further fields of the choice; the last of each name."""
+        if not _JOINED.isdisjoint(delta):
+            self._join(delta)
+
+    def add(self, chunk: Chunk) -> None:
+        if self._thinking is None:
+            self._join(self.delta)
+        if chunk.delta:
+            self._join(chunk.delta)
+        if chunk.logprobs:
+            logprobs: dict[str, Json] = {}
+            join_lists(logprobs, self.logprobs or {})
+            join_lists(logprobs, chunk.logprobs)
+            self.logprobs = logprobs
+        if chunk.choice:
+            self.more = {**(self.more or {}), **chunk.choice}
+        if chunk.finish_reason:
+            self.finish_reason, self.stop = chunk.finish_reason, chunk.stop
+
+    def _join(self, delta: Mapping[str, Json]) -> None:
+        if self._thinking is None:
+            self._thinking, self._joined = ThinkingBlocks(), {}
+            self.delta = self._joined
+        join_delta(self._joined, self._thinking.feed(delta))
+
+    def finish(self) -> None:
+        """No more will come."""
+        if self._thinking is not None:
+            self.delta = joined(self.delta)
+
+
+_JOINED = frozenset({"tool_calls", "reasoning_content"}) | SEALED_FIELDS
+"""Fields of a delta that are not written as they come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +79,14 @@ _FOREIGN_ID = "msg_"
 def envelope_fields(envelope: Mapping[str, Json], kind: str, prefix: str, call: Call) -> dict[str, Json]:
     """An answer's fields beside choices and usage; ``kind`` is its ``object``."""
     given = envelope.get("id")
-    ours = not isinstance(given, str) or not given or given.startswith(_FOREIGN_ID)
-    return {
-        "id": prefix + call.request_id if ours else given,
+    if not isinstance(given, str) or not given or given.startswith(_FOREIGN_ID):
+        given = prefix + call.request_id
+    fields = {
+        "id": given,
         "created": int(time.time()),
-        **{name: value for name, value in envelope.items() if name != "id"},
+        **envelope,
         "object": kind,
         "model": call.candidate.model if call.candidate else call.model,
     }
+    fields["id"] = given
+    return fields

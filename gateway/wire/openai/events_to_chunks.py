@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import orjson
 
@@ -16,42 +16,41 @@ _OURS = frozenset({"choices", "usage", "object", "obfuscation", "native"})
 
 def read_chunks(
     raw: Mapping[str, Json], delta: Callable[[Mapping[str, Json]], Mapping[str, Json]]
-) -> Iterator[Chunk]:
+) -> list[Chunk]:
     """The chunks in one upstream body or event. Raises ``KeyError``, ``TypeError``, ``AttributeError`` on nonsense."""
-    envelope = {name: value for name, value in raw.items() if name not in _OURS}
-    usage = read_usage(raw.get("usage"))
-    choices = raw["choices"] or ()
-    last = len(choices) - 1
+    envelope = {**raw}
+    choices = envelope.pop("choices") or ()
+    usage = read_usage(envelope.pop("usage", None))
+    envelope.pop("object", None)
+    envelope.pop("obfuscation", None)
+    envelope.pop("native", None)
+    chunks: list[Chunk] = []
     for i, choice in enumerate(choices):
         fields = delta(choice)
         if not _OWN.isdisjoint(fields):
             fields = {
                 name: value for name, value in fields.items() if name not in _OWN or _is_sealed(name, value)
             }
-        reason, logprobs = choice.get("finish_reason"), choice.get("logprobs")
+        index, reason, logprobs = choice.get("index", i), choice.get("finish_reason"), choice.get("logprobs")
+        stop = _stop(choice) if reason is not None and "stop_reason" in choice else None
         more = None if choice.keys() <= _CHOICE else _beside(choice)
-        chunk = Chunk(
-            choice.get("index", i),
-            fields,
-            reason,
-            _stop(choice) if reason is not None else None,
-            logprobs,
-            usage if i == last else None,
-            envelope,
-            choice=more,
-        )
-        # A piece of text and nothing else, as nearly all events of a stream are, needs no closer look.
+        chunk = Chunk(index, fields, reason, stop, logprobs, None, envelope, choice=more)
+        # A text, as nearly all answers and their pieces are, needs no closer look.
         if (
-            reason is not None
+            type(fields.get("content")) is not str
+            or type(index) is not int
+            or not (reason is None or type(reason) is str)
             or logprobs is not None
-            or len(fields) != 1
-            or type(fields.get("content")) is not str
-            or type(chunk.index) is not int
+            or "tool_calls" in fields
         ):
             _check(chunk)
-        yield chunk
-    if not choices and usage is not None:
-        yield Chunk(usage=usage, envelope=envelope)
+        chunks.append(chunk)
+    if usage is not None:
+        if chunks:
+            chunks[-1].usage = usage
+        else:
+            chunks.append(Chunk(usage=usage, envelope=envelope))
+    return chunks
 
 
 _CHOICE = frozenset({"index", "delta", "message", "text", "finish_reason", "logprobs", "stop_reason"})
