@@ -258,6 +258,8 @@ class _Connection(asyncio.Protocol):
             match step:
                 case bytes():
                     await self._writable.wait()
+                    if self._transport.is_closing():
+                        return False
                     self._transport.write(step)
                     # Lets the other side see this packet by itself.
                     await asyncio.sleep(0)

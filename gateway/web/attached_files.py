@@ -73,22 +73,28 @@ async def _found(files: StoredFiles | None, tenant: str, file_id: str, where: st
 
 
 async def _read(files: StoredFiles, file: StoredFile, where: str, reading: Reading) -> str:
-    """The file as a data URL. A little at a time: the event loop is everybody's."""
-    texts: list[str] = []
+    """The file as a data URL. A little at a time: the event loop is everybody's.
+
+    The text grows in place, as CPython does where nobody else holds it: to join 40 MB of pieces would be one step of
+    90 ms and more, nearly all of it first touches of new memory.
+    """
+    url = ""
     rest = b""
     try:
         async for piece in files.read(file.tenant, file.id):
-            if not texts:
-                texts.append(f"data:{_type(file, rest + piece)};base64,")
+            if not url:
+                url = f"data:{_type(file, piece)};base64,"
             rest += piece
             whole = len(rest) - len(rest) % 3
-            texts.append(b2a_base64(memoryview(rest)[:whole], newline=False).decode())
+            url += b2a_base64(memoryview(rest)[:whole], newline=False).decode()
             rest = rest[whole:]
             await reading.turn()
     except FileMissing:
         raise _no_file(where, file.id) from None
-    texts.append(b64encode(rest).decode())
-    return "".join(texts if len(texts) > 1 else ["data:", _type(file, b""), ";base64,"])
+    if not url:
+        url = f"data:{_type(file, b'')};base64,"
+    url += b64encode(rest).decode()
+    return url
 
 
 def _type(file: StoredFile, begins: bytes) -> str:

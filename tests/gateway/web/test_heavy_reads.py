@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -300,3 +301,29 @@ async def test_a_record_of_an_older_version_is_read() -> None:
     await old.delete("acme", LATER)
     assert await old.find("acme", LATER) is None
     assert await old.content("acme", again) is None
+
+
+async def test_a_file_is_never_joined_from_its_pieces() -> None:
+    """Which would be a single step of the loop as long as the file is large, and hold it twice."""
+    size = 12 * MIB
+
+    class Files:
+        async def find(self, tenant: str, id: str) -> Any:
+            return StoredFile(id, tenant, "report.pdf", "user_data", size, 0, None, "k")
+
+        async def read(self, tenant: str, id: str) -> AsyncIterator[bytes]:
+            for _ in range(size // SMALL):
+                yield bytes(SMALL)
+
+    part = {"type": "file", "file": {"file_id": "file-" + "0" * 32}}
+    request = ChatRequest("m", messages=({"role": "user", "content": [part]},))
+    files: Any = Files()
+    reading = HeavyReads().of("acme")
+    tracemalloc.start()
+    try:
+        await attached_files.attach(request, files, "acme", reading, most_bytes=2 * size)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        reading.release()
+    assert peak < 1.5 * size * 4 / 3
