@@ -21,7 +21,7 @@ export const SCHEMA = {
 };
 export const LONG = {
   type: "object",
-  properties: { text: { type: "string", minLength: 2000 } },
+  properties: { text: { type: "string", minLength: 6000 } },
   required: ["text"],
   additionalProperties: false,
 };

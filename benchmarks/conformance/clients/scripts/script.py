@@ -36,7 +36,7 @@ SCHEMA = {
 }
 LONG = {
     "type": "object",
-    "properties": {"text": {"type": "string", "minLength": 2000}},
+    "properties": {"text": {"type": "string", "minLength": 6000}},
     "required": ["text"],
     "additionalProperties": False,
 }
