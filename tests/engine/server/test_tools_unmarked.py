@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.client import EngineClient
+from engine.server.adapters import Adapters
+from engine.server.prepare import ContextBudget, Preparer
+from engine.server.renderer import Renderer
+from engine.server.template_files import read_templates
+from engine.server.tokenizer import Tokenizer
 from engine.server.tools import HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER, Format
 from engine.server.tools_parser import ToolParser
 from engine.server.tools_unmarked import offered
+from tests.engine.server.test_metrics import READY
+from tests.engine.server.test_tools import HERMES_TEMPLATE
 from tests.engine.server.test_tools_parser import both, cuts, run, written
+from tests.engine.tiny import write_model
 from tests.examples import examples
 
 FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER]
@@ -206,3 +218,36 @@ def test_ids_are_of_the_formats_form() -> None:
     assert parser.push(CALL).calls == []
     (delta,) = parser.finish(cut=False).calls
     assert (delta.name, json.loads(delta.arguments), len(delta.id or "")) == ("sum", {"a": 1}, 9)
+
+
+@pytest.mark.anyio
+async def test_where_it_is_looked_for(tmp_path: Path) -> None:
+    """Where calls are free: not where a form is asked for, which may look like one, nor without tools."""
+    tokenizer = Tokenizer(write_model(tmp_path / "tiny", template=HERMES_TEMPLATE))
+    templates = read_templates(tmp_path / "tiny", tokenizer.settings)
+    assert templates is not None
+    template = await Renderer.start(templates, tokenizer.roles)
+    try:
+        adapters = Adapters(cast(EngineClient, None), "tiny")
+        preparer = Preparer(adapters, replace(READY, vocab_size=320), tokenizer, template)
+        tool = {"type": "function", "function": {"name": "sum"}}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+        for more, finds in (
+            ({"tools": [tool]}, True),
+            ({"tools": [tool], "tool_choice": "none"}, False),
+            ({"tools": [tool], "response_format": form}, False),
+            ({"tools": [tool], "guided_regex": ".*"}, False),
+            ({}, False),
+        ):
+            asked = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 9, **more}
+            prepared = await preparer.chat(json.dumps(asked).encode(), ContextBudget(2000))
+            (sequence,) = prepared.sequences
+            found = False
+            if sequence.parser is not None:
+                text = sequence.parser.push(CALL).text
+                rest = sequence.parser.finish(cut=False)
+                found = rest.calls != []
+                assert text + rest.text == ("" if found else CALL)
+            assert found == finds, more
+    finally:
+        await template.close()
