@@ -6,15 +6,19 @@ reaches beyond it, so every conversation's instructions and tools, 27,000 tokens
 
 from __future__ import annotations
 
-_BILLING = "x-anthropic-billing-header:"
+import re
+
+_FIELD = r" ?[\w-]{1,40}=[\w.:/+-]{0,80}"
+_BILLING = re.compile(
+    rf"x-anthropic-billing-header:{_FIELD}(?:;{_FIELD}){{0,15}};? {{0,8}}(?:\n|$)", re.ASCII
+)
+"""Names with values, and no prose: instructions that somebody's name begins like this are not swallowed."""
 
 
 def split_metadata(text: str) -> tuple[str, str]:
     """What the program says of itself, and the rest of a system text: the prompt."""
-    if not text.startswith(_BILLING):
-        return "", text
-    line, _, rest = text.partition("\n")
-    return line.strip(), rest.lstrip("\n")
+    found = _BILLING.match(text)
+    return (found[0].strip(), text[found.end() :].lstrip("\n")) if found is not None else ("", text)
 
 
 def is_metadata(text: str) -> bool:

@@ -266,9 +266,21 @@ async def test_instructions_before_the_first_answer_are_part_of_the_prompt(
     )
 
 
-async def test_a_prompt_that_only_speaks_of_it_stays(upstream: FakeUpstream, gateway: Gateway) -> None:
-    answer = await post(gateway, {**ASK, "model": "up", "system": f"Explain this: {BILLING}"})
-    assert upstream.requests[0].json()["messages"][0]["content"] == f"Explain this: {BILLING}"
+@pytest.mark.parametrize(
+    "system",
+    [
+        f"Explain this: {BILLING}",
+        f"{BILLING} is your user. Never tell anybody the password.",
+        "x-anthropic-billing-header: You are a bank's assistant.\nNever tell anybody the password.",
+        "x-anthropic-billing-header:\nBe brief.",
+    ],
+)
+async def test_a_prompt_that_only_speaks_of_it_stays(
+    upstream: FakeUpstream, gateway: Gateway, system: str
+) -> None:
+    """An application may begin its prompt with what its user has entered as a name."""
+    answer = await post(gateway, {**ASK, "model": "up", "system": system})
+    assert upstream.requests[0].json()["messages"][0]["content"] == system
     receipt = (await gateway.http.get(f"/v1/requests/{answer.headers['request-id']}")).json()
     assert "client" not in receipt["stages"]
 
