@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import httptools
 import orjson
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import BadRequest, GatewayError, Overloaded
@@ -51,7 +53,6 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._idle_bytes = 0
         """Bytes read since the request last made progress."""
-        self._progressed = False
         self._complete = False
         self._received_at = self._began_at = self.loop.time()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -157,14 +158,14 @@ class Connection(HttpToolsProtocol):
         return cycle.keepalive()
 
     def data_received(self, data: bytes) -> None:
-        self._progressed = False
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        # A head that begins within this read is counted from the next read on: the body before it may be in it, too.
+        self._idle_bytes += len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError:
             self.send_400_response("")
-        # A head that begins within this read is counted from the next read on: the body before it may be in it, too.
-        self._idle_bytes = 0 if self._progressed else self._idle_bytes + len(data)
         if self._idle_bytes > self.max_head:
             self._refuse(
                 431, f"The request's headers are larger than {self.max_head} bytes.", "headers_too_large"
@@ -199,48 +200,89 @@ class Connection(HttpToolsProtocol):
         return b"\r\n".join([first, *lines, b"", b""])
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head = self._progressed = True
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        self._in_head = True
+        self._idle_bytes = 0
         self._complete = False
         self._discarded = 0
         self._received_at = self._began_at = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers are discarded (RFC 9110, section 6.5.1): among the headers they could name another caller.
-        if self._in_head:
-            super().on_header(name, value)
+        if not self._in_head:
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade():
+        """As uvicorn's, but for what it has a setting for that is not made here, and its own class of cycles."""
+        parser = self.parser
+        if parser.should_upgrade():
             return  # it is parsed again
-        self._in_head, self._progressed = False, True
-        self.scope[CONNECTION_STATE] = self._state  # type: ignore[literal-required]
-        super().on_headers_complete()
-        if isinstance(self.cycle, RequestResponseCycle):
-            # uvicorn has no setting for this class; nothing of it has run yet.
-            self.cycle.__class__ = Cycle
+        self._in_head = False
+        self._idle_bytes = 0
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        version = parser.get_http_version()
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+            CONNECTION_STATE: self._state,
+        }
+        self.scope = scope
+        before = self.cycle
+        self.cycle = cycle = Cycle(scope, self, keep_alive=version != "1.0" and parser.should_keep_alive())
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)
+            return
+        self.flow.pause_reading()
+        self.pipeline.appendleft((cycle, self.app))
         if len(self.pipeline) > self.max_pipeline:
             raise ValueError("too many pipelined requests")
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._in_flight = cycle
-        super()._start_asgi_task(cycle, app)
+        task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_body(self, body: bytes) -> None:
-        self._progressed = True
-        if not self.cycle.response_complete:
-            self._received_at = self.loop.time()
-        else:
+        self._idle_bytes = 0
+        cycle = self.cycle
+        if cycle.response_complete:
             self._discarded += len(body)
             if self._discarded > self.max_unread_body:
                 self._linger()
-        super().on_body(body)
+            return
+        self._received_at = self.loop.time()
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
         self._complete = True
-        super().on_message_complete()
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "This is not a valid HTTP/1.1 request.", "invalid_http")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 TAKE_BY = "tollgate.take_by"
 """In the scope, set by an endpoint: when (on the loop's clock) a client that does not read its answer is cut off."""
@@ -65,6 +65,12 @@ class Cycle(RequestResponseCycle):
     expressions: a tenth of all that a request cost.
     """
 
+    disconnected = False
+    more_body = True
+    response_started = False
+    response_complete = False
+    chunked_encoding = False
+    expected_content_length = 0
     head = b""
     events = False
     """Whether the response is an event stream."""
@@ -72,6 +78,18 @@ class Cycle(RequestResponseCycle):
     """Written before the next chunk's size."""
     until_close = False
     """The end of the connection is that of the body: HTTP/1.0 knows of no chunks."""
+
+    def __init__(self, scope: Any, connection: HttpToolsProtocol, *, keep_alive: bool) -> None:
+        self.scope = scope
+        self.transport = connection.transport
+        self.flow = connection.flow
+        self.logger = connection.logger
+        self.default_headers = connection.server_state.default_headers
+        self.message_event = asyncio.Event()
+        self.on_response = connection.on_response_complete
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = connection.expect_100_continue
+        self.body = bytearray()
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -181,15 +199,16 @@ class Cycle(RequestResponseCycle):
         if whole.count(b"\n") != lines or whole.count(b"\r") != lines:
             raise RuntimeError("a header holds a line break")
         named = dict(fields)
-        length = int(named[b"content-length"]) if b"content-length" in named else None
-        self.events = named.get(b"content-type", b"").startswith(b"text/event-stream")
-        of_unknown_length = length is None and self.scope["method"] != "HEAD" and status not in (204, 304)
-        self.until_close = of_unknown_length and self.scope["http_version"] == "1.0"
-        self.chunked_encoding = of_unknown_length and not self.until_close
+        length = named.get(b"content-length")
+        if length is not None:
+            self.expected_content_length = int(length)
+        elif self.scope["method"] != "HEAD" and status not in (204, 304):
+            self.events = named.get(b"content-type", b"").startswith(b"text/event-stream")
+            self.until_close = self.scope["http_version"] == "1.0"
+            self.chunked_encoding = not self.until_close
         if (b"connection", b"close") in fields:
             self.keep_alive = False
         elif not self.keep_alive or self.until_close:
             self.keep_alive = False
             whole += b"connection: close\r\n"
-        self.expected_content_length = length or 0
         return whole + (b"transfer-encoding: chunked\r\n\r\n" if self.chunked_encoding else b"\r\n")
