@@ -90,23 +90,28 @@ class AdaptiveLimit:
         """A request dispatched at ``sent`` began to be answered after ``seconds``; ``quick`` where that is too soon for
         any queue. Whether the limit has changed."""
         now = self._last_answer = self._clock()
+        seconds = max(seconds, 1e-6)
         best = self._best.get(kind)
         if best is None:
-            best = self._best[kind] = _Best(max(seconds, 1e-6), now)
+            best = self._best[kind] = _Best(seconds, now)
             if len(self._best) > MAX_KINDS:
                 self._best.popitem(last=False)
         self._best.move_to_end(kind)
-        ratio = best.add(max(seconds, 1e-6), now)
-        self._busiest = max(self._busiest, in_flight)
+        ratio = best.add(seconds, now)
+        if in_flight > self._busiest:
+            self._busiest = in_flight
         if sent < self._changed:
             return False
-        best.known = best.known or quick
+        if quick:
+            best.known = True
         if best.known:
             self._ratios.setdefault(tenant, []).append(ratio)
             self._count += 1
         else:
             self._unknown += 1
         self._kinds.add(kind)
+        if self._count < SAMPLES and self._unknown < SAMPLES:
+            return False
         enough = max(SAMPLES, min(self._busiest, self.limit) // 2)
         if self._count >= enough:
             return self._judge(self._least_delayed())

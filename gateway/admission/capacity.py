@@ -18,6 +18,8 @@ class Capacity:
     def __init__(self, make_shared: Callable[[], SharedSlots] | None = None) -> None:
         """``make_shared`` makes the slots that this worker shares with others."""
         self._slots: int | None = None
+        self.limited = False
+        """Whether there is any limit."""
         self._make_shared = make_shared
         self.shared: SharedSlots | None = None
         self.max_tokens: int | None = None
@@ -34,10 +36,6 @@ class Capacity:
         return self._slots if self.shared is None else self.shared.available
 
     @property
-    def limited(self) -> bool:
-        return self._slots is not None or self.max_tokens is not None
-
-    @property
     def utilization(self) -> float:
         """0 to 1: the fuller of slots and tokens, without what can be asked back."""
         slots, in_flight = self.slots, self.in_flight - self.reclaimable_slots
@@ -48,10 +46,11 @@ class Capacity:
 
     def share(self, tokens: int, answers: int = 1) -> float:
         """The share of the backend that a request takes; 0 where there is no limit."""
-        slots = self.slots
+        slots = self._slots if self.shared is None else self.shared.available
         of_slots = answers / max(1, slots) if slots is not None else 0.0
-        of_tokens = tokens / self.max_tokens if self.max_tokens is not None else 0.0
-        return min(1.0, max(of_slots, of_tokens))
+        if self.max_tokens is not None:
+            of_slots = max(of_slots, tokens / self.max_tokens)
+        return min(1.0, of_slots)
 
     def fits(self, tokens: int, answers: int = 1, *, reclaiming: bool = False) -> bool:
         """Whether there is capacity; ``reclaiming``: once what can be asked back is. What is larger than the whole

@@ -82,27 +82,26 @@ class Admission:
 
     def completed(self, call: Call, first_token: float | None, completion: int) -> None:
         """The answer of ``completion`` tokens is complete, its first token at ``first_token`` on the pool's clock."""
-        granted, speed = self.lease.granted_at, self.pool.speed
+        lease, pool = self.lease, self.pool
+        granted, speed = lease.granted_at, pool.speed
         if granted is None:
             return
-        seconds = self.pool.clock() - granted
-        expected = self.lease.service
+        seconds = pool.clock() - granted
+        expected = lease.service
         if expected is None and call.estimate is not None:
             expected = speed.expected_service(call.estimate)
         if expected is not None:
             speed.observe_service(expected, seconds)
+        streamed = call.request.stream
         # An answer that is not streamed comes in one piece: its first token was not seen.
-        seen = first_token is not None and call.request.stream
+        seen = first_token - granted if streamed and first_token is not None else None
+        share = pool.share(lease.tokens, lease.answers)
         speed.observe(
-            tokens=self.lease.tokens,
-            share=self.pool.share(self.lease.tokens, self.lease.answers),
-            seconds=seconds,
-            first_token=first_token - granted if seen and first_token is not None else None,
-            completion=completion,
+            tokens=lease.tokens, share=share, seconds=seconds, first_token=seen, completion=completion
         )
-        if not call.request.stream:
+        if not streamed:
             per_token = (seconds + _SLACK) / (completion + _FIRST_TOKEN)
-            self.pool.on_first_token(self.lease, _kind(call), per_token, quick=seconds <= _SLACK)
+            pool.on_first_token(lease, _kind(call), per_token, quick=seconds <= _SLACK)
 
     def _timeout(self, call: Call) -> Overloaded:
         waited, tier, lease = self.waited, call.principal.tier, self.lease
@@ -127,23 +126,32 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     if call.candidate is None:
         raise Internal("The request reached the queue without a target.")
     name, tenant = call.principal.tier, call.principal.tenant
-    tier = call.policy.tier(name)
+    tier, rule, tier_terms = rules.of(call.policy, name)
     pool = pools.of(call.candidate.target.backend)
     estimate = call.estimate
     tokens = 1 if estimate is None else max(1, estimate.prompt + estimate.expected)
     answers = call.request.slots
-    check_size(call, answers)
+    if answers != 1:
+        check_size(call, answers)
     if call.line is not None:
         return _admit_line(call.line, tenant, pool, tokens, answers)
-    now, due = pool.clock(), due_at(call, tier)
-    left = None if due is None else due - now
+    now, due = pool.clock(), call.deadline if tier.sla is None else due_at(call, tier)
     known = None
     if estimate is not None and (due is not None or pool.limited):
         known = pool.speed.expected_service(estimate)
     service = known or 0.0
+    if due is None and tier_terms.max_utilization >= 1.0 and not call.shadow:
+        quiet = pool.quiet_saturation(answers)
+        if quiet is not None:
+            if rule.action == "shed" and call.candidate.why == "primary":
+                shed(rule, pool, quiet)
+            lease = pool.acquire_at_once(name, tier_terms, tenant, tokens, answers)
+            lease.service = known
+            return Admission(pool, lease, now, 0, quiet, now + tier.max_wait, 0.0)
+    left = None if due is None else due - now
     terms, saturation, flow = UNLIMITED, 0.0, None
     if pool.limited or pool.speed.engine is not None:
-        rule, terms = rules.of(call.policy, name)
+        terms = tier_terms
         flow = Flow(name, tenant, terms.weight)
         saturation = pool.saturation_for(flow)
         if call.shadow:

@@ -59,8 +59,32 @@ class Pool(Capacity):
         if (slots, tokens) == (self._slots, self.max_tokens):
             return
         self._slots, self.max_tokens = slots, tokens
+        self.limited = slots is not None or tokens is not None
         self.speed.reset_throughput()
         self.grant_next()
+
+    def quiet_saturation(self, answers: int) -> float | None:
+        """How full the backend is where that is no matter: it has a learnt limit alone, half of which would not be in
+        use even with so many more, and nobody waits. Else None."""
+        slots = self._slots
+        if (
+            self._adaptive is None
+            or slots is None
+            or 2 * (self.in_flight + answers) > slots
+            or self.queue.size
+            or self.max_tokens is not None
+            or self.speed.engine is not None
+        ):
+            return None
+        return (self.in_flight - self.reclaimable_slots) / slots
+
+    def acquire_at_once(
+        self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int
+    ) -> SlotLease:
+        """A lease, where ``quiet_saturation`` has found room for it."""
+        lease = SlotLease(self, tokens, terms, answers, tier, tenant)
+        self._grant(lease)
+        return lease
 
     def acquire(self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int = 1) -> SlotLease:
         """A lease, granted at once where there is capacity and nobody waits; otherwise queued."""

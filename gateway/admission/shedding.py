@@ -40,21 +40,21 @@ def terms(policy: Policy, tier: Tier, rule: OnSaturation) -> QueueTerms:
 
 
 class TierRules:
-    """Each tier's rule and queue terms, cached for the policy used last."""
+    """Each tier with its rule and queue terms, cached for the policy used last."""
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
-        self._known: dict[str, tuple[OnSaturation, QueueTerms]] = {}
+        self._known: dict[str, tuple[Tier, OnSaturation, QueueTerms]] = {}
 
-    def of(self, policy: Policy, tier_name: str) -> tuple[OnSaturation, QueueTerms]:
+    def of(self, policy: Policy, tier_name: str) -> tuple[Tier, OnSaturation, QueueTerms]:
         if self._policy is not policy:
             self._policy, self._known = policy, {}
+        if tier_name not in policy.tiers:  # a token may name any: they are all the same one
+            tier_name = ""
         found = self._known.get(tier_name)
         if found is None:
-            rule = saturation_action(policy, tier_name)
-            found = rule, terms(policy, policy.tier(tier_name), rule)
-            if tier_name in policy.tiers:  # a token may name any other
-                self._known[tier_name] = found
+            tier, rule = policy.tier(tier_name), saturation_action(policy, tier_name)
+            found = self._known[tier_name] = tier, rule, terms(policy, tier, rule)
         return found
 
 

@@ -113,7 +113,7 @@ class SlotLease:
 
     def release_one(self) -> None:
         """One of several answers is complete: its slot goes to the next in the queue."""
-        if self.is_granted and not self._released and self._finished < self.answers - 1:
+        if self._finished < self.answers - 1 and self.is_granted and not self._released:
             self._finished += 1
             self._pool.take_back_one(self)
 

@@ -43,6 +43,27 @@ class Average:
         self.value += (value - self.value) * self._weight
 
 
+class Ratio:
+    """Of two such averages, whose values come together."""
+
+    __slots__ = ("_count", "_share", "_weight", "over", "under")
+
+    def __init__(self, share: float = 0.1) -> None:
+        self._share = share
+        self._count = 0
+        self._weight = 1.0
+        self.over = 0.0
+        self.under = 0.0
+
+    def add(self, over: float, under: float) -> None:
+        weight = self._weight
+        if weight > self._share:
+            self._count += 1
+            self._weight = weight = max(self._share, 1 / self._count)
+        self.over += (over - self.over) * weight
+        self.under += (under - self.under) * weight
+
+
 class SpeedEstimator:
     """Measured on completed requests, and forgotten when none has been for a while."""
 
@@ -60,20 +81,20 @@ class SpeedEstimator:
 
     def _reset_latency(self) -> None:
         self._first_token = Average()
-        self._tokens = Average()
-        self._token_time = Average()
+        self._decode = Ratio()
+        """Tokens of answers, and the seconds from the first to the last."""
         self._relative_error = Average(0.02)
         """Of expected service times."""
 
     def reset_throughput(self) -> None:
         """The backend's limits have changed."""
-        self._cost = Average()
-        self._occupied = Average()
-        self._waits: dict[str, tuple[Average, Average]] = {}
+        self._throughput = Ratio()
+        """Tokens of requests, and their seconds times their shares of the backend."""
+        self._waits: dict[str, Ratio] = {}
         """By tier: waits as they were, and as they were expected."""
 
-    def _expire(self, now: float | None = None) -> None:
-        if self._observed is not None and (now or self._clock()) - self._observed > FORGET_AFTER:
+    def _expire(self) -> None:
+        if self._observed is not None and self._clock() - self._observed > FORGET_AFTER:
             self._reset()
 
     def observe(
@@ -83,22 +104,20 @@ class SpeedEstimator:
         came after ``first_token`` seconds; None if its ``completion`` tokens came in one piece.
         """
         now = self._clock()
-        self._expire(now)
+        if self._observed is not None and now - self._observed > FORGET_AFTER:
+            self._reset()
         if self._probed is not None:
             # It was a probe, as what was measured under load may no longer hold.
             self._probed = None
             self._reset_latency()
         self._observed = now
-        self._cost.add(tokens)
-        self._occupied.add(seconds * share)
+        self._throughput.add(tokens, seconds * share)
         if first_token is not None:
             self._first_token.add(first_token)
-        if first_token is not None and completion > 1:
-            self._tokens.add(completion - 1)
-            self._token_time.add(seconds - first_token)
-        elif first_token is None and completion > 0:
-            self._tokens.add(completion)
-            self._token_time.add(max(0.0, seconds - self._first_token.value))
+            if completion > 1:
+                self._decode.add(completion - 1, seconds - first_token)
+        elif completion > 0:
+            self._decode.add(completion, max(0.0, seconds - self._first_token.value))
 
     def may_probe(self) -> bool:
         """Whether a request that seems to have too little time may probe how fast the idle backend is now.
@@ -130,9 +149,7 @@ class SpeedEstimator:
     def observe_wait(self, tier: str, expected: float, waited: float) -> None:
         """``expected_wait`` and the wait, in seconds. Requests that arrive later and overtake make it longer."""
         if expected > 0 and (tier in self._waits or len(self._waits) < MAX_TIERS):
-            actual, predicted = self._waits.setdefault(tier, (Average(0.02), Average(0.02)))
-            actual.add(waited)
-            predicted.add(expected)
+            self._waits.setdefault(tier, Ratio(0.02)).add(waited, expected)
 
     def wait_factor(self, tier: str) -> float:
         """By what factor waits of this tier have been longer than expected."""
@@ -140,8 +157,7 @@ class SpeedEstimator:
         if (known := self._waits.get(tier)) is None:
             return 1.0
         # The ratio of the means: a mean of ratios would weigh the shortest waits most, which are the least certain.
-        actual, predicted = known
-        return min(MAX_WAIT_FACTOR, actual.value / predicted.value)
+        return min(MAX_WAIT_FACTOR, known.over / known.under)
 
     def update_engine(self, figures: EngineLoad | None) -> None:
         """The engine's own figures; None where it does not answer."""
@@ -163,7 +179,8 @@ class SpeedEstimator:
         estimate cancels out.
         """
         self._expire()
-        return self._cost.value / self._occupied.value if self._occupied.value > 0 else None
+        known = self._throughput
+        return known.over / known.under if known.under > 0 else None
 
     @property
     def first_token(self) -> float | None:
@@ -180,7 +197,8 @@ class SpeedEstimator:
     def _decode_speed(self, engine: EngineLoad | None) -> float | None:
         if engine is not None and engine.decode > 0 and engine.running > 0:
             return engine.decode / engine.running
-        return self._tokens.value / self._token_time.value if self._token_time.value > 0 else None
+        known = self._decode
+        return known.over / known.under if known.under > 0 else None
 
     def expected_wait(self, tokens: float) -> float | None:
         """Seconds until ``tokens`` have been served; None where nothing is known yet."""
@@ -191,12 +209,16 @@ class SpeedEstimator:
 
     def expected_service(self, estimate: TokenEstimate) -> float | None:
         """Seconds from dispatch to the last token; None where nothing is known yet."""
-        self._expire()
-        engine = self.engine
-        speed = self._decode_speed(engine)
-        if speed is None and not self._first_token:
-            return None
-        first_token = self._first_token.value
-        if engine is not None and engine.prefill > 0:
-            first_token = max(first_token, estimate.prompt / engine.prefill)
-        return first_token + (estimate.expected / speed if speed else 0.0)
+        if self._observed is not None and self._clock() - self._observed > FORGET_AFTER:
+            self._reset()
+        first_token, decode = self._first_token.value, self._decode
+        if self._engine is not None and (engine := self.engine) is not None:
+            speed = self._decode_speed(engine)
+            if speed is None and not self._first_token:
+                return None
+            if engine.prefill > 0:
+                first_token = max(first_token, estimate.prompt / engine.prefill)
+            return first_token + (estimate.expected / speed if speed else 0.0)
+        if decode.over > 0 and decode.under > 0:
+            return first_token + estimate.expected * decode.under / decode.over
+        return first_token if self._first_token or decode.under > 0 else None
