@@ -1,12 +1,13 @@
 """Coding agents on a model with weights: each is sent on its errand with the bundled engine.
 
 Whether the file is written depends on what the model samples, as no agent asks for a temperature of 0, so each may try
-a few times. The first prompt of each is long, and later ones find it in the prefix cache.
+a few times. The first prompt of each is long; as all are in one folder, later ones find it in the prefix cache.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,8 +35,9 @@ def weights() -> Path | None:
 
 def errands(client: Client, stack: Stack) -> Iterator[Tried]:
     """One try after the other, up to the first that works. Raises ``tools.Missing`` without the agent."""
-    for _ in range(ATTEMPTS):
-        [tried] = try_out(client, stack, [BUNDLED]).tried
-        yield tried
-        if tried.works:
-            return
+    with tempfile.TemporaryDirectory(prefix="agent-", ignore_cleanup_errors=True) as folder:
+        for _ in range(ATTEMPTS):
+            [tried] = try_out(client, stack, [BUNDLED], folder=folder).tried
+            yield tried
+            if tried.works:
+                return

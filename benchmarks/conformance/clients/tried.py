@@ -49,8 +49,11 @@ class Report:
         ]
 
 
-def try_out(client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Sequence[str] = ()) -> Report:
-    """Run ``client`` with the models of ``kinds``. Raises ``tools.Missing`` where it is not installed."""
+def try_out(
+    client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Sequence[str] = (), folder: str = ""
+) -> Report:
+    """Run ``client`` with the models of ``kinds``; an agent in ``folder``. Raises ``tools.Missing`` where it is not
+    installed."""
     models = {
         provider.model: (provider.kind, provider.embedder or provider.model)
         for provider in SCRIPTED
@@ -75,6 +78,7 @@ def try_out(client: Client, stack: Stack, kinds: Sequence[str] = KINDS, only: Se
             "TOLLGATE_URL": stack.gateway,
             "TOLLGATE_KEY": stack.key,
             "TOLLGATE_MODELS": json.dumps(asked),
+            "TOLLGATE_AGENT_FOLDER": folder,
             **({PATIENCE: str(patience)} if stack.has_weights else {}),
         },
     )

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ import script
 
 PATIENCE_S = float(os.environ.get("TOLLGATE_AGENT_PATIENCE", "120"))
 """A real model on a CPU needs longer than this for an agent's first prompt."""
+FOLDER = os.environ.get("TOLLGATE_AGENT_FOLDER", "")
+"""Of several attempts, as agents' prompts have it before what a prefix cache could hold; else it is a new one."""
 CONTENT = "written by an agent"
 _HOME = Path(os.environ["TOLLGATE_HOME"])
 
@@ -81,8 +85,14 @@ class Errand:
         return out
 
 
-def _folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+@contextmanager
+def _empty(folder: Path) -> Iterator[Path]:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run(package: str, errand: Callable[[Errand], str]) -> None:
@@ -91,8 +101,9 @@ def run(package: str, errand: Callable[[Errand], str]) -> None:
     @script.feature("agent")
     def write_a_file(asked: script.Asked) -> str:
         # The file's path is short, as small models have to copy it.
-        with _folder("tollgate-home-") as home, _folder("agent-") as folder:
-            sent = Errand(asked.model, Path(home), Path(folder))
+        path = Path(FOLDER or tempfile.mkdtemp(prefix="agent-"))
+        with _empty(path.with_name(f"{path.name}-home")) as home, _empty(path) as folder:
+            sent = Errand(asked.model, home, folder)
             said = errand(sent).strip()
             script.true(
                 sent.file.exists(), f"{sent.file.name} was not written; the agent's last words: {said!r}"
