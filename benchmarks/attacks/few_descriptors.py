@@ -17,6 +17,9 @@ HOLDS = "a tenant is answered all the while"
 DESCRIPTORS = 256
 STRANGERS = 300
 ROUNDS = 40
+ELSEWHERE = "127.0.0.2"
+"""The tenant's address. At the strangers' own a connection has as long as they take to open 24 more, which on a busy
+machine may be less than its first request takes: clients try again."""
 
 SLOW_BODY = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n{"
 BEGINNINGS = (b"", b"GET / HTTP/1.1\r\nx: ", SLOW_BODY)
@@ -30,13 +33,19 @@ async def attack(rig: Rig) -> str:
     await asyncio.sleep(2)
     answered = 0
     body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    headers = {"authorization": f"Bearer {ALICE}", "connection": "close"}  # each over a connection of its own
     try:
-        for _ in range(ROUNDS):
-            await asyncio.sleep(0.1)
-            with suppress(httpx.TransportError):
-                # Each over a connection of its own.
-                answer = await gateway.post(ALICE, body, headers={"connection": "close"}, timeout=5)
-                answered += answer.status_code == 200
+        async with httpx.AsyncClient(
+            base_url=gateway.http.base_url,
+            transport=httpx.AsyncHTTPTransport(local_address=ELSEWHERE),
+            headers=headers,
+            timeout=60,
+        ) as alice:
+            for _ in range(ROUNDS):
+                await asyncio.sleep(0.1)
+                with suppress(httpx.TransportError):
+                    answer = await alice.post("/v1/chat/completions", json=body)
+                    answered += answer.status_code == 200
     finally:
         for stranger in strangers:
             stranger.cancel()
