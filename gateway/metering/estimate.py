@@ -9,16 +9,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import orjson
 
 from gateway.media import kind_of
 from gateway.metering.media_tokens import MediaReader
 from gateway.types import Call, ChatRequest, Json, TokenEstimate, Usage
-
-Name = TypeVar("Name")
-Figure = TypeVar("Figure")
 
 CHARACTERS_PER_TOKEN = 4.0
 """Of English, with most tokenizers; the learned factor says how far a model is from that."""
@@ -51,71 +47,71 @@ class LearnedEstimate(TokenEstimate):
     """Whether that, and ``expected``, is experience."""
     thoughts: int = 0
     """Tokens that the answers' thoughts seldom go beyond, as far as the model's server reports them."""
+    declared: int | None = None
+    """The declared cap on one answer."""
+    textual: bool = True
+    """Nothing but text is in the prompt: of images and files the tokens are unknown, and teach nothing about text."""
 
     def holding(self, prompt: int, expected: int, reserved: int) -> LearnedEstimate:
         """The same with these figures; ``dataclasses.replace`` takes three times as long."""
         return LearnedEstimate(
             *(prompt, expected, reserved, self.model, self.text, self.answers, self.cap, self.least),
-            *(self.usual, self.known),
+            *(self.usual, self.known, 0, self.declared, self.textual),
         )
 
 
-@dataclass(slots=True)
 class _Figure:
     """A mean that forgets, and its mean deviation, begun as TCP's round-trip time is (RFC 6298)."""
 
-    mean: float
-    deviation: float
-    seen: int = 0
+    __slots__ = ("deviation", "mean", "seen")
 
-    def add(self, value: float, *, rise: float = 0.125, fall: float = 0.125) -> None:
+    def __init__(self, mean: float = 0.0) -> None:
+        self.mean = mean
+        self.deviation = 0.0
+        self.seen = 0
+
+    def add(self, value: float, rise: float = 0.125, fall: float = 0.125, *, begin: float = 0.5) -> None:
+        """``begin``: the deviation that is taken to be the first value's, of itself."""
         if not self.seen:
-            self.mean, self.deviation = value, value / 2
+            self.mean, self.deviation = value, value * begin
+        elif (error := value - self.mean) > 0:
+            self.deviation += 0.125 * (error - self.deviation)
+            self.mean += rise * error
         else:
-            error = value - self.mean
-            self.deviation += 0.125 * (abs(error) - self.deviation)
-            self.mean += (rise if error > 0 else fall) * error
+            self.deviation -= 0.125 * (error + self.deviation)
+            self.mean += fall * error
         self.seen += 1
 
-    @property
-    def upper(self) -> float:
-        return self.mean + 2 * self.deviation
 
+class _Experience:
+    """What was learned of a model, for one key or for all: a factor on the text of its prompts, a fixed part that its
+    chat template adds, and the lengths of answers and of their thoughts."""
 
-class _Prompts:
-    """Tokens of a model's prompts: a factor on the text, and a fixed part that its chat template adds."""
+    __slots__ = ("answers", "factor", "fixed", "thoughts")
 
     def __init__(self) -> None:
-        self._factor = _Figure(FIRST_FACTOR, 0.0)
-        self._fixed = _Figure(0.0, 0.0)
-        self._upper = FIRST_FACTOR, 0.0
-        """Of both."""
+        self.factor = _Figure(FIRST_FACTOR)
+        self.fixed = _Figure()
+        self.answers = _Figure()
+        self.thoughts = _Figure()
 
     def tokens(self, text: float) -> int:
-        factor, fixed = self._upper
-        return 1 + int(text * factor + fixed)
+        factor, fixed = self.factor, self.fixed
+        upper = text * (factor.mean + 2 * factor.deviation)
+        return 1 + int(upper + (fixed.mean + 2 * fixed.deviation))
 
-    def learn(self, text: float, tokens: int) -> None:
-        self._learn(text, tokens)
-        self._upper = self._factor.upper, self._fixed.upper
-
-    def _learn(self, text: float, tokens: int) -> None:
+    def learn_prompt(self, text: float, tokens: int) -> None:
         # A long prompt trains the factor, a short one the fixed part. Rising fast and falling slowly keeps
         # the estimate above the middle.
+        factor, fixed = self.factor, self.fixed
         if text >= SHORT:
-            self._learn_factor(max(0.05, (tokens - self._fixed.mean) / text))
-            return
-        fixed = tokens - text * self._factor.mean
-        if fixed <= 0 and text:
-            # No more than the estimate for the text alone: where none is long, short prompts train the factor.
-            self._learn_factor(max(0.05, tokens / text))
-        self._fixed.add(max(0.0, fixed), rise=0.3, fall=0.05)
-
-    def _learn_factor(self, factor: float) -> None:
-        if not self._factor.seen:
-            self._factor = _Figure(factor, 0.1 * factor, 1)
+            factor.add(max(0.05, (tokens - fixed.mean) / text), 0.3, 0.05, begin=0.1)
+        elif (over := tokens - text * factor.mean) > 0:
+            fixed.add(over, 0.3, 0.05)
         else:
-            self._factor.add(factor, rise=0.3, fall=0.05)
+            # No more than the estimate for the text alone: where none is long, short prompts train the factor.
+            factor.add(max(0.05, tokens / text), 0.3, 0.05, begin=0.1)
+            fixed.add(0.0, 0.3, 0.05)
 
 
 ENOUGH = 200
@@ -126,39 +122,41 @@ class Estimator:
     """One for the process: what it has learned outlives a policy."""
 
     def __init__(self) -> None:
-        self._prompts: OrderedDict[tuple[str, str], _Prompts] = OrderedDict()
-        self._answers: OrderedDict[tuple[str, str], _Figure] = OrderedDict()
-        self._thoughts: OrderedDict[tuple[str, str], _Figure] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Experience] = OrderedDict()
+        """By key and model, and by the model alone."""
         self._turn = 0
 
     def estimate(self, call: Call) -> LearnedEstimate:
-        request = call.request
+        request, model = call.request, call.model
         prompts = request.prompt_count
-        text, exact = measure(request, _models_name(call))
-        name = (call.principal.key_id, call.model)
-        learned = self._prompts.get(name) or self._prompts.get(("", call.model)) or _UNKNOWN
-        prompt = exact + (learned.tokens(text) if text else 0)
-        least = min(prompt, exact + (_UNKNOWN.tokens(text) if text else 0))
+        text, exact, textual = measure(request, call)
+        general = self._known.get(("", model), _UNKNOWN)
+        own = self._known.get((call.principal.key_id, model), general)
+        prompt = least = exact
+        if text:
+            # Both parts of what is known of prompts are learned at once.
+            prompt += (own if own.fixed.seen or own.factor.seen else general).tokens(text)
+            least = min(prompt, exact + 1 + int(text * FIRST_FACTOR))
         if not request.generates:
-            return LearnedEstimate(prompt, 0, 0, call.model, text, prompts, None, least)
+            return LearnedEstimate(prompt, 0, 0, model, text, prompts, None, least, textual=textual)
         answers = request.answers
-        cap = declared_cap(request.params)
-        if cap is not None:
-            cap = int(min(cap, _context_left(call, least // prompts))) * answers
-        figure = self._answers.get(name) or self._answers.get(("", call.model))
-        if figure is None:
-            usual, expected, reserved = FIRST_ANSWER, FIRST_EXPECTED * answers, FIRST_ANSWER * answers
-        else:
-            upper = figure.upper
+        cap = declared = declared_cap(request.params)
+        if declared is not None:
+            cap = int(min(declared, _context_left(call, least // prompts))) * answers
+        figure = own.answers if own.answers.seen else general.answers
+        if figure.seen:
+            upper = figure.mean + 2 * figure.deviation
             usual, expected, reserved = round(upper), round(figure.mean * answers), round(upper * answers)
+        else:
+            usual, expected, reserved = FIRST_ANSWER, FIRST_EXPECTED * answers, FIRST_ANSWER * answers
         if cap is not None:
             expected, reserved = min(expected, cap), cap
-        thoughts = self._thoughts.get(name) or self._thoughts.get(("", call.model))
+        thoughts = own.thoughts if own.thoughts.seen else general.thoughts
         return LearnedEstimate(
-            *(prompt, max(1, expected), max(1, reserved), call.model, text, answers, cap, least),
-            usual=max(1, usual),
-            known=figure is not None,
-            thoughts=0 if thoughts is None else round(thoughts.upper * answers),
+            *(prompt, expected or 1, reserved or 1, model, text, answers, cap, least),
+            *(usual or 1, figure.seen > 0),
+            round((thoughts.mean + 2 * thoughts.deviation) * answers) if thoughts.seen else 0,
+            *(declared, textual),
         )
 
     def learn(self, call: Call, usage: Usage) -> None:
@@ -166,28 +164,41 @@ class Estimator:
         estimate = call.estimate
         if not isinstance(estimate, LearnedEstimate) or call.request.api is not None:
             return
-        known = self._answers.get((call.principal.key_id, estimate.model))
-        if known is not None and known.seen > ENOUGH:
+        key, model = call.principal.key_id, estimate.model
+        own = self._known.get((key, model))
+        if own is not None and own.answers.seen > ENOUGH:
             self._turn += 1
             if self._turn % 4:
                 return
-        names = ((call.principal.key_id, estimate.model), ("", estimate.model))
-        if estimate.text and usage.prompt and _is_text(call.request):
-            for name in names:
-                _entry(self._prompts, name, _Prompts()).learn(estimate.text, usage.prompt)
-        for name in names:
-            if usage.completion and (usage.reasoning or name in self._thoughts):
-                _entry(self._thoughts, name, _Figure(0.0, 0.0)).add(usage.reasoning / estimate.answers)
+        of_prompt = bool(estimate.text and usage.prompt and estimate.textual)
         # The length of an answer cut off by its cap is unknown.
-        if usage.completion and (estimate.cap is None or usage.completion < estimate.cap):
-            each = usage.completion / estimate.answers
-            for name in names:
-                _entry(self._answers, name, _Figure(0.0, 0.0)).add(each)
+        completion, cap, answers = usage.completion, estimate.cap, estimate.answers
+        of_length = completion and (cap is None or completion < cap)
+        if not (of_prompt or of_length or (completion and usage.reasoning)):
+            return
+        for one in (self._of(key, model), self._of("", model)):
+            if of_prompt:
+                one.learn_prompt(estimate.text, usage.prompt)
+            if completion and (usage.reasoning or one.thoughts.seen):
+                one.thoughts.add(usage.reasoning / answers)
+            if of_length:
+                one.answers.add(completion / answers)
+
+    def _of(self, key: str, model: str) -> _Experience:
+        known, name = self._known, (key, model)
+        found = known.get(name)
+        if found is None:
+            found = known[name] = _Experience()
+            if len(known) > MOST_REMEMBERED:
+                known.popitem(last=False)
+        else:
+            known.move_to_end(name)
+        return found
 
 
 def rough_estimate(request: ChatRequest) -> TokenEstimate:
     """Where nothing was learned: what ``request`` needs, by its text and its cap."""
-    text, exact = measure(request)
+    text, exact, _ = measure(request)
     prompt = exact + (_UNKNOWN.tokens(text) if text else 0)
     if not request.generates:
         return TokenEstimate(prompt, 0, 0)
@@ -234,14 +245,18 @@ def _context_left(call: Call, prompt: int) -> float:
     return max(1, largest - prompt) if largest else math.inf
 
 
-def _models_name(call: Call) -> str:
+def _models_name(call: Call | None) -> str:
     """What the provider calls the first model that may be asked."""
+    if call is None:
+        return ""
     found = call.policy.models.get(call.policy.resolve(call.model) or call.model)
     return found.targets[0].model if found is not None and found.targets else call.model
 
 
 def declared_cap(params: Mapping[str, Json]) -> int | None:
     """The largest of the caps on one answer that the caller declared."""
+    if not params:
+        return None
     largest = 0
     for name in ("max_tokens", "max_completion_tokens"):
         cap = params.get(name)
@@ -250,45 +265,46 @@ def declared_cap(params: Mapping[str, Json]) -> int | None:
     return largest or None
 
 
-def measure(request: ChatRequest, model: str = "") -> tuple[float, int]:
-    """The tokens of the prompts' text at ``CHARACTERS_PER_TOKEN``, and those that are known otherwise: given as token
-    ids, or of media, by the rule of ``model``, as its provider calls it.
+def measure(request: ChatRequest, call: Call | None = None) -> tuple[float, int, bool]:
+    """The tokens of the prompts' text at ``CHARACTERS_PER_TOKEN``; those that are known otherwise: given as token ids,
+    or of media, by the rule of the model that ``call`` may be sent to first; and whether all messages are text.
     """
     if request.messages is not None:
-        text, media = 3.0, _Media(model)
+        text, media, params = 3.0, None, request.params
         for message in request.messages:
-            text += _message(message, media)
-        for name in ("tools", "functions", "response_format"):
-            if given := request.params.get(name):
-                text += _json(given)
-        return text, math.ceil(media.tokens)
+            content = message.get("content")
+            if type(content) is str and len(message) == 2 and "role" in message:  # nearly all of them
+                text += MESSAGE_OVERHEAD + _text(content)
+            else:
+                media = media or _Media(call)
+                text += _message(message, media)
+        if params:
+            for name in ("tools", "functions", "response_format"):
+                if given := params.get(name):
+                    text += _json(given)
+        return (text, 0, True) if media is None else (text, math.ceil(media.tokens), media.textual)
     given = request.prompt
     prompts = given if isinstance(given, list) else [given] if isinstance(given, str) else []
     if prompts and isinstance(prompts[0], int):
-        return 0.0, len(prompts)
+        return 0.0, len(prompts), True
     texts = [one for one in prompts if isinstance(one, str)]
     if request.api == "rerank":
         # A model reads the query beside each document.
         documents = request.params.get("documents") or ()
-        return _json(documents) + len(documents) * sum(map(_text, texts)), 0
-    return sum(_text(one) + 1 for one in texts), sum(len(one) for one in prompts if not isinstance(one, str))
-
-
-def _is_text(request: ChatRequest) -> bool:
-    """The tokens of images and files are unknown, so nothing is learned about text."""
-    contents = (message.get("content") for message in request.messages or ())
-    parts = (part for content in contents if isinstance(content, list) for part in content)
-    return all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts)
+        return _json(documents) + len(documents) * sum(map(_text, texts)), 0, True
+    counted = sum(len(one) for one in prompts if not isinstance(one, str))
+    return sum(_text(one) + 1 for one in texts), counted, True
 
 
 class _Media:
     """Those of one request: what they come to has nothing to do with a tokenizer."""
 
-    __slots__ = ("_model", "_reader", "tokens")
+    __slots__ = ("_model", "_reader", "textual", "tokens")
 
-    def __init__(self, model: str) -> None:
-        self._model, self._reader = model, MediaReader()
+    def __init__(self, call: Call | None) -> None:
+        self._model, self._reader = _models_name(call), MediaReader()
         self.tokens = 0.0
+        self.textual = True
 
     def add(self, part: Mapping[str, Json]) -> None:
         self.tokens += self._reader.usual(part, self._model)
@@ -297,8 +313,6 @@ class _Media:
 def _message(message: Mapping[str, Json], media: _Media) -> float:
     tokens = float(MESSAGE_OVERHEAD)
     content = message.get("content")
-    if type(content) is str and len(message) == 2 and "role" in message:  # nearly all of them
-        return tokens + _text(content)
     if isinstance(content, str):
         tokens += _text(content)
     elif isinstance(content, list):
@@ -312,10 +326,12 @@ def _message(message: Mapping[str, Json], media: _Media) -> float:
 
 def _part(part: Json, media: _Media) -> float:
     if not isinstance(part, dict):
+        media.textual = False
         return 0.0
     text = part.get("text")
     if isinstance(text, str):
         return _text(text)
+    media.textual = False
     if kind_of(part) is None:
         return _json(part)
     media.add(part)
@@ -334,12 +350,4 @@ def _json(value: Json) -> float:
     return len(orjson.dumps(value)) / CHARACTERS_PER_TOKEN
 
 
-def _entry(entries: OrderedDict[Name, Figure], name: Name, new: Figure) -> Figure:
-    entry = entries.setdefault(name, new)
-    entries.move_to_end(name)
-    if len(entries) > MOST_REMEMBERED:
-        entries.popitem(last=False)
-    return entry
-
-
-_UNKNOWN = _Prompts()
+_UNKNOWN = _Experience()

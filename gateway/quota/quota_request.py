@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.media import media_in
 from gateway.metering.api_bounds import bound_of
-from gateway.metering.estimate import LearnedEstimate, declared_cap
+from gateway.metering.estimate import LearnedEstimate
 from gateway.metering.price import Rates, writes_cache
 from gateway.quota.counters import Elastic
 from gateway.quota.limits import Amounts, Limits
@@ -121,7 +121,7 @@ def quota_request(
     prompt = bound if limits.strict else estimate.prompt
     overshoot = 1 if limits.strict else OVERSHOOT
     answers = estimate.answers if request.generates else 0
-    cap, floor, longest = declared_cap(request.params), _least(request), bounds.max_answer
+    cap, floor, longest = estimate.declared, _least(request), bounds.max_answer
     if not answers:
         wanted = longest = floor = 0
     elif cap is None:

@@ -189,7 +189,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         made = replace(a_call(principal=Principal(f"k{i}", "t")), model=f"m{i}")
         made.estimate = estimator.estimate(made)
         estimator.learn(made, Usage(5, 5))
-    assert len(estimator._answers) == len(estimator._prompts) == 10
+    assert len(estimator._known) == 10
 
 
 def test_a_foreign_demand_teaches_nothing() -> None:

@@ -149,7 +149,7 @@ async def test_success_teaches_the_estimator(stage: Fixture) -> None:
 
 async def test_nothing_is_learned_from_estimates(stage: Fixture) -> None:
     await read(stage.run(stage.call(), word(), UpstreamUsage(TARGET, Usage(7, 77), estimated=True)))
-    assert not stage.quotas.estimator._answers
+    assert not stage.quotas.estimator._known
 
 
 @pytest.mark.parametrize(
