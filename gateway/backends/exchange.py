@@ -188,7 +188,7 @@ class Exchange:
     def _identify(self, answer: UpstreamResponse, chunks: Sequence[Chunk]) -> None:
         """Raises ``UpstreamFailed`` if this is the answer to another request."""
         given = chunks[0].envelope.get("id") if chunks else None
-        if not isinstance(given, str) or not given:
+        if not given or not isinstance(given, str):
             return
         try:
             answer.identify(given)

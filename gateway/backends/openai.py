@@ -26,11 +26,14 @@ from gateway.errors import ENGINE_SOON, BadRequest, Rejected
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks, Json
 from gateway.wire.dialect import Dialect
-from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS, OpenAIDialect
+from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.wire.openai.presets.preset import Preset
 
 MOST_REFITTED = 4
 """Times that a request is sent again without what its server refused."""
+
+
+OnHeaders = Callable[[Mapping[str, str]], None]
 
 
 class _Sent(NamedTuple):
@@ -41,7 +44,7 @@ class _Sent(NamedTuple):
     dialect: Dialect
     answers: Dialect
     headers: dict[str, str]
-    on_headers: Callable[[Mapping[str, str]], None] | None
+    on_headers: OnHeaders | None
     may_misfit: bool
 
 
@@ -91,6 +94,11 @@ class OpenAIBackend:
         )
         self._cap = cap or (preset.cap if preset is not None else cap_name(base_url))
         self._preset = preset
+        self._answers: dict[Dialect, Dialect] = {
+            dialect: dialect if preset is None else preset.dialect(dialect) for dialect in (CHAT, COMPLETIONS)
+        }
+        """Each dialect as this server answers in it."""
+        self._answers[EMBEDDINGS] = EMBEDDINGS
         self._is_openais = is_openais(base_url)
         self._hints = hints
         self._strict = strict
@@ -118,29 +126,27 @@ class OpenAIBackend:
         fitting.clear_reports(call)
         headers = {**self._post_headers, **call.headers}
         if self._hints:
+            # The engine fits requests to its context itself, and knows better how.
             headers.update(call.hints)
             if not call.clips:
                 headers[fitting.OVER_CONTEXT] = "refuse"
-        # The engine fits requests to its context itself, and knows better how.
-        name = fitting.CAPS[0] if dialect is COMPLETIONS else self._cap
-        asked = fitting.capped(call) if self._hints else fitting.fitted(call, name)
-        if asked.continues and not self._continues:
-            asked = replace(asked, continues=False)
-        if not self._hints:
+            asked, may_misfit = fitting.capped(call), False
+            on_headers: OnHeaders | None = partial(fitting.report_changes, call)
+        else:
+            asked = fitting.fitted(call, fitting.CAPS[0] if dialect is COMPLETIONS else self._cap)
             if self._strict:
                 known_fields.refuse_unknown(self.name, asked.params, known_fields.OPENAI)
             extras.check(call, asked, target)
-
-        answers = dialect
-        if self._preset is not None and isinstance(dialect, OpenAIDialect):
-            answers = self._preset.dialect(dialect)
-        on_headers = partial(fitting.report_changes, call) if self._hints else None
-        may_misfit = not self._hints and not asked.params.keys().isdisjoint(_REFITTED | call.optional_params)
-        sent = _Sent(call, target, dialect, answers, headers, on_headers, may_misfit)
-        answer = partial(self._ask, sent)
+            may_misfit = not asked.params.keys().isdisjoint(
+                _REFITTED | call.optional_params if call.optional_params else _REFITTED
+            )
+            on_headers = None
+        if asked.continues and not self._continues:
+            asked = replace(asked, continues=False)
+        sent = _Sent(call, target, dialect, self._answers[dialect], headers, on_headers, may_misfit)
         if self._collecting.applies(call, asked, target.model):
-            return self._collecting.ask(asked, target.model, answer)
-        chunks = answer(asked)
+            return self._collecting.ask(asked, target.model, partial(self._ask, sent))
+        chunks = self._ask(sent, asked)
         if call.splice is not None:
             call.splice.made(chunks)
         return chunks
@@ -149,13 +155,16 @@ class OpenAIBackend:
         return self._apis.answer(call, target)
 
     def _ask(self, sent: _Sent, request: ChatRequest, refits: int = 0) -> Chunks:
-        call, model = sent.call, sent.target.model
+        call, model, at_once = sent.call, sent.target.model, not request.stream
+        body = sent.dialect.write_request(request, model)
+        if self._preset is not None or self._is_openais:
+            body = self._body(call, body)
         return self._exchange.ask(
             self._endpoint(sent.dialect.path, model),
             sent.headers,
-            UpstreamTimeouts(call.timeouts, at_once=not request.stream, deadline=call.deadline),
-            orjson.dumps(self._body(call, sent.dialect.write_request(request, model))),
-            at_once=not request.stream,
+            UpstreamTimeouts(call.timeouts, at_once=at_once, deadline=call.deadline),
+            orjson.dumps(body),
+            at_once=at_once,
             decoder_of=partial(self._decoder, sent),
             owner=call.principal.tenant,
             on_headers=sent.on_headers,
@@ -182,8 +191,7 @@ class OpenAIBackend:
     def _body(self, call: Call, body: dict[str, Json]) -> dict[str, Json]:
         """As the provider takes it. Raises ``BadRequest`` for what it does not."""
         if self._preset is None:
-            if self._is_openais:
-                _refuse_fetched(body.get("messages") or ())
+            _refuse_fetched(body.get("messages") or ())
             return body
         sent, ignored = self._preset.body(body, call.optional_params)
         if ignored:
