@@ -12,6 +12,7 @@ from benchmarks.conformance.providers import anthropic, azure, bedrock, gemini, 
 
 Json = dict[str, Any]
 DEMO = "tollgate-demo"
+DEMO_WEIGHTS = "demo"
 SENTENCES = "all-minilm-l6-v2"
 """The embedder of the gateway's own sidecar."""
 
@@ -99,7 +100,7 @@ SCRIPTED = (
 )
 
 
-def policy(providers: Mapping[str, str], engine: str, weights: str = "demo") -> Json:
+def policy(providers: Mapping[str, str], engine: str, weights: str = DEMO_WEIGHTS) -> Json:
     """A model or two for each kind of backend, by the addresses of ``providers`` and ``engine``, without ``/v1``.
 
     ``weights``: what the bundled engine serves.
@@ -112,6 +113,9 @@ def policy(providers: Mapping[str, str], engine: str, weights: str = "demo") -> 
         DEMO: {"targets": [{"backend": "bundled", "model": "demo"}]},
         SENTENCES: {"targets": [{"backend": "sentences", "model": SENTENCES}]},
     }
+    if weights != DEMO_WEIGHTS:
+        # A small model may talk for an hour after its call.
+        models[DEMO]["max_output"] = 1024
     for provider in SCRIPTED:
         backends[provider.kind] = provider.backend(providers[provider.kind])
         models |= provider.models()

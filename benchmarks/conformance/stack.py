@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.conformance.backends import SCRIPTED, policy
+from benchmarks.conformance.backends import DEMO_WEIGHTS, SCRIPTED, policy
 
 _METRICS_TOKEN = "metrics-token"
 _START_S = 600
@@ -63,7 +63,7 @@ def running(weights: Path | None = None) -> Iterator[Stack]:
         policies.mkdir()
         (policies / "gateway.yaml").write_text(
             yaml.safe_dump(
-                policy(providers, urls["engine"], str(weights.resolve()) if weights else "demo"),
+                policy(providers, urls["engine"], str(weights.resolve()) if weights else DEMO_WEIGHTS),
                 sort_keys=False,
             )
         )
