@@ -61,7 +61,8 @@ class QuotaRecorder:
         reservation = self._reservation
         if reservation is not None:
             quotas.settle(reservation, tokens=bill.tokens, nanodollars=bill.nanodollars)
-        if error is None and not bill.estimated and (answer := bill.answer) is not None:
+        answer = bill.answer
+        if error is None and answer is not None and not bill.estimated:
             quotas.estimator.learn(call, answer.upstream.usage)
         facts: dict[str, Json] = {
             "reserved_tokens": self._reserved,
@@ -71,7 +72,7 @@ class QuotaRecorder:
         }
         if reservation is not None and reservation.limits.dollars is not None:
             facts["reserved_usd"] = reservation.held.nanodollars / NANO
-        if (answer := bill.answer) is not None:
+        if answer is not None and answer.upstream.usage.units is not None:
             facts |= units_of(answer.upstream.usage)
         if bill.charges:
             facts["spent"] = [spent(charge) for charge in bill.charges]
