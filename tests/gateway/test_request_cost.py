@@ -44,7 +44,7 @@ CHEAPER = 1.4
 
 COSTS = {
     "where the policy asks for nothing": Cost(12_810, 487),
-    "four limits": Cost(15_600, 553),
+    "four limits": Cost(15_190, 524),
     "all that needs no model": Cost(36_450, 1_337),
     "an exact hit": Cost(4_370, 166),
     "refused for its rate": Cost(7_510, 274),
