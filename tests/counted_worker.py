@@ -8,7 +8,8 @@ standard output, in JSON:
     read     what was run since, and counts no more: {"bytecodes": …, "calls": …, "by_file": {path: bytecodes}}
 
 Bytecodes and calls are those of Python code on the event loop's thread, of the gateway's and of libraries' alike: what
-``sys.settrace`` reports. uvicorn's ten turns a second are left out, and what runs in threads is.
+``sys.settrace`` reports. What runs in threads is left out, and what the clock brings: uvicorn's ten turns a second, the
+loop's lag fifty times.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from gateway.process.server import WorkerServer
 
 TURNS = 5
 """In the first a packet is read; what it wakes is done in those that follow."""
-_OWN = ("main_loop", "on_tick", "_accept_waiting")
+_BY_THE_CLOCK = (
+    *("main_loop", "on_tick", "_accept_waiting"),
+    *("watch", "observe_lag", "sleep", "_set_result_unless_cancelled"),
+)
 
 
 class Counted:
@@ -55,7 +59,7 @@ class Counted:
 
     def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
         code = frame.f_code
-        if code.co_name in _OWN or code.co_filename == __file__:
+        if code.co_name in _BY_THE_CLOCK or code.co_filename == __file__:
             return None
         self.calls[code] = self.calls.get(code, 0) + 1
         frame.f_trace_opcodes, frame.f_trace_lines = True, False

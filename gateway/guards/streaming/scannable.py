@@ -12,7 +12,8 @@ from gateway.types import Chunk, Json
 
 _NAMES = frozenset({"id", "system_fingerprint", "service_tier", "provider"})
 _WORD = re.compile(
-    r"[A-Za-z_]{0,64}|[a-z]{2,16}_[A-Za-z0-9]{8,64}|\d{4}-\d\d-\d\dT[\d:.]{5,20}(?:Z|[+-]\d\d:\d\d)", re.ASCII
+    r"(?:[A-Za-z_][A-Za-z_0-9]{0,63})?|[a-z]{2,16}_[A-Za-z0-9]{8,64}|\d{4}-\d\d-\d\dT[\d:.]{5,20}(?:Z|[+-]\d\d:\d\d)",
+    re.ASCII,
 )
 """A verdict, an id or a time."""
 

@@ -306,7 +306,7 @@ async def test_guards_mask_every_text_wherever_it_stands(upstream: FakeUpstream,
             {
                 "role": "assistant",
                 "content": [
-                    {"type": "thinking", "thinking": words, "signature": SECRET},
+                    {"type": "thinking", "thinking": words, "signature": "c2lnbmVk+/=="},
                     {
                         "type": "server_tool_use",
                         "id": "srvtoolu_1",
@@ -339,7 +339,7 @@ async def test_guards_mask_every_text_wherever_it_stands(upstream: FakeUpstream,
     assert answer.status_code == 200, answer.text
     sent = upstream.requests[0].json()
     thinking = sent["messages"][1]["content"][0]
-    assert thinking.pop("signature") == SECRET  # opaque: not a word of anybody's
+    assert thinking.pop("signature") == "c2lnbmVk+/=="  # opaque: not a word of anybody's
     ask["messages"][1]["content"][0].pop("signature")
     assert SECRET not in str(sent)
     assert str(sent) == hidden(str(ask))
