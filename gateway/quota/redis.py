@@ -65,8 +65,12 @@ class RedisCounters:
         self._settlements: deque[Command] = deque()
         self._settled: deque[Command] = deque(maxlen=MOST_UNSETTLED)
         """Since the last renewal: the server may lose them before anybody has read what they came to."""
+        self._turn = asyncio.Lock()
+        """Held while settlements are sent or changes are read: one that is answered after the changes, of which they
+        know already, would be added to them once more."""
         self._sending: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._closing = False
         self._loaded = False
         """Whether the scripts were loaded since the server was last down."""
         self._changes_until = "-inf"
@@ -143,6 +147,7 @@ class RedisCounters:
             log.warning(
                 "Redis was down to the end: %d requests were not settled there", len(self._settlements)
             )
+        self._closing = True
         tasks = [task for task in (self._sending, self._renewing) if task is not None]
         for task in tasks:
             task.cancel()
@@ -195,7 +200,9 @@ class RedisCounters:
             ]
             reservations = [one for one in reservations if not one.decision.done()]
             try:
-                answers = await self._run([*settlements, *(one.command for one in reservations)])
+                async with self._turn:
+                    answers = await self._run([*settlements, *(one.command for one in reservations)])
+                    self._take_settlements(settlements, answers)
             except BaseException as error:
                 self._settlements.extendleft(reversed(settlements))
                 down = StoreDown(str(error))
@@ -208,7 +215,6 @@ class RedisCounters:
                     log.exception("quotas: a bug")
                     self._link.fail(down)
                 return
-            self._take_settlements(settlements, answers)
             for one, answer in zip(reservations, answers[len(settlements) :], strict=True):
                 self._take_decision(one, answer)
 
@@ -270,7 +276,7 @@ class RedisCounters:
 
     async def _keep_alive(self) -> None:
         """While the server is down, the link's probe renews."""
-        while not self._link.closed:
+        while not self._closing:  # the client library swallows a cancellation while it connects
             if not self._link.down:
                 try:
                     await self._renew()
@@ -281,29 +287,33 @@ class RedisCounters:
     async def _renew(self) -> None:
         """Refresh this instance's entry, and read what others reserve. A server that was down or lost its data first
         gets what it missed. Raises ``StoreDown``."""
-        settled, self._settled = self._settled, deque(maxlen=MOST_UNSETTLED)
-        try:
-            changes = await self._ask_changes()
-        except StoreDown:
-            self._settled.extendleft(reversed(settled))
-            raise
-        self.known.add(self._commands.settled(settled), time.time())
+        async with self._turn:
+            settled, self._settled = self._settled, deque(maxlen=MOST_UNSETTLED)
+            try:
+                changes = await self._ask_changes()
+            except StoreDown:
+                self._settled.extendleft(reversed(settled))
+                raise
+            self.known.add(self._commands.settled(settled), time.time())
+            self._note(changes or ())
         self._lost = self._lost or changes is None
         if self._lost and not self._link.down:
             raise StoreDown(_LOST)
         has_all = False
         if self._lost:
             has_all = await self._restore()
-            changes = await self._ask_changes()
+            self._note(await self._ask_changes() or ())
         if self._to_raise and not self._lost:
             await self.replay(self._commands.raised(self.known.used(), time.time(), lost=False))
         self._to_raise = False
-        now = time.time()
-        for key, used, count in zip(*[iter(changes or ())] * 3, strict=True):
-            self.known.put(key.removeprefix(self._commands.prefix), int(used), int(count), now)
         if self._link.down and self.on_return is not None:
             await self.on_return(self._lost, has_all)
         self._lost = False
+
+    def _note(self, changes: Sequence[str]) -> None:
+        now = time.time()
+        for key, used, count in zip(*[iter(changes)] * 3, strict=True):
+            self.known.put(key.removeprefix(self._commands.prefix), int(used), int(count), now)
 
     async def _ask_changes(self) -> list[str] | None:
         """What others have changed; None if the server has lost its data, and is to be asked again with nothing."""

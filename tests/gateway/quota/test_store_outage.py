@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.redis import TIMEOUT, RedisCounters
 from gateway.quota.store_outage import FailoverCounters
 from gateway.stores.patience import patience
+from gateway.stores.script import Command
 from tests.conftest import RedisServer
 
 pytestmark = pytest.mark.anyio
@@ -144,6 +147,53 @@ async def test_a_server_that_lost_everything_is_told_again(
     gateways[0].settle("long", BUDGET, cost(50))
     await back(gateways)
     await knows(gateways, 350)
+
+
+async def test_a_settlement_is_counted_once_whose_answer_comes_late(own_redis: RedisServer) -> None:
+    """After that of a renewal, which knew of it already: then the server loses everything."""
+    gateway = FailoverCounters(RedisCounters(own_redis.url))
+    store = gateway._store
+    assert (await gateway.reserve("a", BUDGET, cost(100))).admitted
+    run, ran = store._run, asyncio.Event()
+
+    async def late(commands: Sequence[Command], **how: bool) -> list[Any]:
+        answers = await run(commands, **how)
+        if any(map(store._commands.settles, commands)):
+            ran.set()
+            await asyncio.sleep(0.1)
+        return answers
+
+    store._run = late  # type: ignore[method-assign]
+    gateway.settle("a", BUDGET, cost(100))
+    await ran.wait()
+    await store._renew()
+    await until([gateway], lambda one: not one._store._settlements)
+    own_redis.kill()
+    own_redis.start()
+    await until([gateway], lambda one: one._store.down)
+    await back([gateway])
+    assert (await gateway.reserve("b", BUDGET, cost(1))).used[0] == 101
+    gateway.settle("b", BUDGET, cost(1))
+    await gateway.aclose()
+
+
+async def test_it_closes_though_a_cancellation_is_swallowed(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the client library does while it connects."""
+    store = RedisCounters(own_redis.url)
+    asking = asyncio.Event()
+
+    async def swallows() -> None:
+        asking.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(store, "_renew", swallows)
+    store.watch()
+    await asking.wait()
+    async with asyncio.timeout(30):
+        await store.aclose()
 
 
 async def test_extensions_while_it_is_away(own_redis: RedisServer, gateways: list[FailoverCounters]) -> None:
