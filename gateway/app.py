@@ -31,6 +31,7 @@ from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import state_files
+from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
 from gateway.runtime import shared
 from gateway.runtime.background_requests import BackgroundRequests
@@ -75,7 +76,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
     history = PolicyHistory(settings.state_dir, settings.policies) if settings.last_good is not None else None
     generations = Generations(state, history)
-    background = BackgroundRequests(peers)
+    background = BackgroundRequests(peers, generations.current)
     runners: list[BatchRunner] = []
     watchers: list[PolicyWatcher] = []
     site = Site(
@@ -93,6 +94,11 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         metrics.policy_errors.inc()
         state.callbacks.policy_rejected(error)
 
+    async def apply(loaded: Loaded) -> None:
+        await generations.apply_policy(loaded)
+        for runner in runners:
+            runner.policy_changed()
+
     def wake_batches() -> None:
         for runner in runners:
             runner.wake()
@@ -101,7 +107,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     async def lifespan(_: object) -> AsyncIterator[None]:
         watcher = PolicyWatcher(
             settings.policies,
-            generations.apply_policy,
+            apply,
             on_error=rejected,
             on_revoked=generations.withdraw,
             on_in_force=partial(publish, settings.in_force, settings.worker) if settings.in_force else None,

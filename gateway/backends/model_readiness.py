@@ -30,6 +30,11 @@ class ModelReadiness:
         every = {**reasons, **self.disabled}
         return {model: self._why_not(backends, every) for model, backends in self._backends.items()}
 
+    def out_of_use(self, model: str) -> bool:
+        """Whether all that might answer for this public model are disabled: false for one that is not known."""
+        backends = self._backends.get(model, ())
+        return bool(backends) and all(one in self.disabled for one in backends)
+
     def missing(self, reasons: Mapping[str, str | None]) -> tuple[str, ...]:
         """The engines that are waited for, where no model that answers questions can be served without one of them;
         and what is drained, where nothing else answers questions."""

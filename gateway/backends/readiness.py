@@ -99,6 +99,10 @@ class Readiness:
             self._answer = asyncio.create_task(self._ask())
         return await asyncio.shield(self._answer)
 
+    def out_of_use(self, model: str) -> bool:
+        """Whether every backend of this public model is disabled; nobody is asked."""
+        return self._models is not None and self._models.out_of_use(model)
+
     async def aclose(self) -> None:
         """Stop asking."""
         running = [self._answer, *(probe.task for probe in self._probes.values())]

@@ -64,6 +64,10 @@ class BatchRun:
         done = self._writer.sums.completed + self._writer.sums.failed
         return max(0, self.batch.total - done - self.running)
 
+    def policy_changed(self) -> None:
+        for model in self._models:
+            model.policy_changed()
+
     def stop(self, why: Stop) -> None:
         """Lines in flight are cancelled."""
         if self._stopped in ("lost", "released") or self._stopped == why:

@@ -60,6 +60,11 @@ class LineQueue:
         line = self.running.pop(number)
         heapq.heappush(self._put_off, (at, number, line))
 
+    def put_off_no_more(self) -> None:
+        """Those that were put off may run."""
+        self._put_off = [(0.0, number, line) for _, number, line in self._put_off]
+        heapq.heapify(self._put_off)
+
     def done(self, number: int) -> None:
         """It has a result."""
         del self.running[number]

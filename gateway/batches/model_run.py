@@ -49,6 +49,12 @@ class LineRun:
         self.reclaimed = False
         self.task: asyncio.Task[None] | None = None
         self._run = run
+        self._policies = run.policies
+
+    @property
+    def outdated(self) -> bool:
+        """The policy has changed since it began."""
+        return self._policies != self._run.policies
 
     def is_final(self, error: BaseException | None) -> bool:
         return is_final(error, self._run.failures[self.line.number])
@@ -87,6 +93,8 @@ class ModelRun:
         self.window = Window()
         self.failures: Counter[int] = Counter()
         """How often the model's server failed on a line."""
+        self.policies = 0
+        """How many others came into force."""
         self._troubles = 0
         """In a row, without a result in between."""
         self._paused_until = 0.0
@@ -113,6 +121,13 @@ class ModelRun:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def policy_changed(self) -> None:
+        """Whatever lines wait for may be over: they are tried again."""
+        self.policies += 1
+        self._troubles, self._paused_until = 0, 0.0
+        self.queue.put_off_no_more()
+        self._changed.set()
 
     async def _fill(self) -> None:
         """Read lines ahead of their turn."""
@@ -217,6 +232,9 @@ class ModelRun:
         self.window.congested(run.started)
         if isinstance(error, Overloaded):
             self.queue.give_back(run.line.number, now + FIRST_DELAY)
+            return
+        if run.outdated:
+            self.queue.give_back(run.line.number, now)
             return
         if now >= self._paused_until:
             self._troubles += 1

@@ -48,6 +48,12 @@ class BatchRunner:
         """There may be something to do: look at once."""
         self._woken.set()
 
+    def policy_changed(self) -> None:
+        """What lines wait for may be over: a drained backend is in use again, a limit is a higher one."""
+        for run, _ in self._runs.values():
+            run.policy_changed()
+        self.wake()
+
     async def run(self) -> None:
         """Until cancelled; ``aclose`` it then."""
         while True:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from gateway.control.peers import Peers
-from gateway.errors import Overloaded
+from gateway.errors import Overloaded, UnknownModel
+from gateway.types import Call
+
+if TYPE_CHECKING:
+    from gateway.runtime.runtime import Runtime
 
 MOST = 1000
 """In flight, of one worker. Those that wait for a place at a backend count."""
+LONGEST_WAIT = 900.0
+"""Seconds for which one waits for a model that is out of service: as long as a restart takes, or a rollout."""
+LOOK_EVERY = 0.5
 CANCEL = "cancel"
 """What the workers call it when they ask one another."""
 
@@ -18,8 +28,16 @@ CANCEL = "cancel"
 class BackgroundRequests:
     """Those in flight, by tenant and id. One per worker, which outlives policies; ``aclose`` it before them."""
 
-    def __init__(self, peers: Peers | None = None, *, most: int = MOST) -> None:
+    def __init__(
+        self,
+        peers: Peers | None = None,
+        current: Callable[[], Runtime] | None = None,
+        *,
+        most: int = MOST,
+    ) -> None:
+        """``current`` gives the policy in force."""
         self._peers = peers
+        self._current = current
         self._most = most
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self.closing = False
@@ -36,6 +54,28 @@ class BackgroundRequests:
         key = (tenant, name)
         task = self._tasks[key] = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def in_service(self, call: Call, runtime: Runtime) -> tuple[Runtime, Call]:
+        """By which policy ``call`` is answered, and as what: where by ``runtime`` none of its model's backends is in
+        use, as while one is drained, the first policy is awaited by which one is, for ``LONGEST_WAIT`` at most.
+
+        Raises ``UnknownModel`` and ``Unauthenticated`` where the caller may not have it any more.
+        """
+        first, name, began = runtime, call.request.model, time.perf_counter()
+        until = min(began + LONGEST_WAIT, call.deadline or math.inf)
+        while self._current is not None and runtime.out_of_use(name):
+            if time.perf_counter() >= until:
+                break
+            await asyncio.sleep(LOOK_EVERY)
+            runtime = self._current()
+        if runtime is first:
+            return runtime, call
+        model, principal = runtime.policy.resolve(name), runtime.authenticator.still(call.principal)
+        if model is None or not (principal.may_use(model) or principal.may_use(name)):
+            raise UnknownModel.named(name)
+        now = time.perf_counter()
+        call.receipt.note("background", out_of_service_ms=round(1000 * (now - began)))
+        return runtime, replace(call, principal=principal, policy=runtime.policy, model=model, started=now)
 
     async def cancel(self, tenant: str, name: str) -> bool:
         """Whether it was in flight, here or in another worker of this machine. It has ended then."""

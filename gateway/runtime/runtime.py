@@ -92,6 +92,11 @@ class Runtime:
         found = {name: not store.down for name, store in stores.items() if isinstance(store, RedisStore)}
         return found if self.quotas.store_up is None else {"quotas": self.quotas.store_up, **found}
 
+    def out_of_use(self, model: str) -> bool:
+        """Whether none of the backends of the model by this name is in use: false where there is no such model."""
+        known = self.policy.resolve(model)
+        return known is not None and self.readiness.out_of_use(known)
+
     def in_use(self) -> Self:
         """``with`` it for the length of a request: nothing that it may need is closed meanwhile."""
         return self

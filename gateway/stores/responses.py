@@ -175,8 +175,26 @@ class ResponseStore:
         await self._flags.put({_key(tenant, response, "cancel"): b"1"}, self._ttl)
 
     async def is_to_cancel(self, tenant: str, response: str) -> bool:
-        """Raises ``StoreDown``."""
-        return await self._flags.get(_key(tenant, response, "cancel")) is not None
+        """One that was deleted is, too. Raises ``StoreDown``."""
+        flags = [_key(tenant, response, kind) for kind in ("cancel", "deleted")]
+        return any(flag is not None for flag in await self._flags.get_all(flags))
+
+    async def delete_unfinished(self, tenant: str, response: str) -> None:
+        """Likewise; and it is not to be ``put_back``. ``delete`` it then. Raises ``StoreDown``."""
+        await self._flags.put({_key(tenant, response, "deleted"): b"1"}, self._ttl)
+
+    async def put_back(self, tenant: str, record: StoredResponse) -> bool:
+        """As ``put``, of one that was put before: nothing is kept of what was deleted since. Raises ``StoreDown``."""
+        name = record.response["id"]
+        if await self._is_deleted(tenant, name) or not await self.put(tenant, record):
+            return False
+        if await self._is_deleted(tenant, name):  # in the meantime
+            await self.delete(tenant, name)
+            return False
+        return True
+
+    async def _is_deleted(self, tenant: str, response: str) -> bool:
+        return await self._flags.get(_key(tenant, response, "deleted")) is not None
 
 
 def _key(tenant: str, response: str, kind: str = HEAD) -> str:

@@ -127,6 +127,10 @@ class _Answer:
         self._items = with_ids(asked.items, self.events.fields.id)
         self._before = before
 
+    def resume(self, call: Call) -> None:
+        """Before it has begun: it is answered by a later policy."""
+        self.call = self.events.fields.call = call
+
     async def settle(self, error: GatewayError | None) -> None:
         """Keep the response before its caller has its end, and may go on from it."""
         response = self.events.response() if error is None else self.events.failed(error)
@@ -141,9 +145,16 @@ class _Answer:
         """Raises ``StoreDown``."""
         if self.store is None:
             return False
+        return await self.store.put(self.call.principal.tenant, self._record(response))
+
+    async def keep_on(self, response: dict[str, Json]) -> None:
+        """In place of what was kept before, unless it was deleted. Raises ``StoreDown``."""
+        if self.store is not None:
+            await self.store.put_back(self.call.principal.tenant, self._record(response))
+
+    def _record(self, response: dict[str, Json]) -> StoredResponse:
         items = [dict(item) for item in self._items]
-        record = StoredResponse(response, items, self._before.before, self._before.size)
-        return await self.store.put(self.call.principal.tenant, record)
+        return StoredResponse(response, items, self._before.before, self._before.size)
 
     async def keep_or_fail(self, response: dict[str, Json]) -> None:
         """Where it can only be had from the store. Raises a ``GatewayError``."""
@@ -197,7 +208,7 @@ class BackgroundAnswer:
                 and await answer.store.is_to_cancel(tenant, fields.id)
             ):
                 response = fields.cancelled(answer.events.so_far())
-            await answer.keep(response)
+            await answer.keep_on(response)
         except StoreDown as error:
             log.warning("the response %s of tenant %s is lost: %s", fields.id, tenant, error)
 
@@ -205,14 +216,17 @@ class BackgroundAnswer:
         answer = self._answer
         begun = False
         try:
-            async with aclosing(self._context.runtime.handler(answer.call)) as chunks:
-                async for chunk in chunks:
-                    if chunk.comment is not None:
-                        continue
-                    if not begun:
-                        begun = True
-                        await answer.keep(answer.events.fields.begun())
-                    answer.events.event(chunk)
+            runtime, call = await self._background.in_service(answer.call, self._context.runtime)
+            answer.resume(call)
+            with runtime.in_use():
+                async with aclosing(runtime.handler(call)) as chunks:
+                    async for chunk in chunks:
+                        if chunk.comment is not None:
+                            continue
+                        if not begun:
+                            begun = True
+                            await answer.keep_on(answer.events.fields.begun())
+                        answer.events.event(chunk)
             return answer.events.response()
         except GatewayError as error:
             return answer.events.failed(error)

@@ -57,7 +57,7 @@ class StoredResponses:
         tenant, name = _tenant(request), kept.id
         try:
             if kept.status in UNFINISHED:
-                await store.ask_to_cancel(tenant, name)
+                await store.delete_unfinished(tenant, name)
                 await self._background.cancel(tenant, name)
             await store.delete(tenant, name)
         except StoreDown as error:
@@ -83,7 +83,7 @@ class StoredResponses:
                     kept = await store.find(tenant, name) or kept
                 if kept.status in UNFINISHED and (record := await store.record(tenant, kept)) is not None:
                     # Another worker makes it, and will notice; or none does, as the one that did was killed.
-                    await store.put(
+                    await store.put_back(
                         tenant, replace(record, response={**record.response, "status": "cancelled"})
                     )
                     kept = await store.find(tenant, name) or kept

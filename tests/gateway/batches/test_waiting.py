@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.batches import outcome
 from gateway.batches.batch import ENDED
 from tests.fakes import FakeUpstream, completion, reply
 from tests.gateway.batches.submitting import client, content, create, end, line, until
@@ -64,6 +65,27 @@ async def test_its_lines_wait_until_it_is_used_again(
         assert done.request_counts is not None
         assert done.request_counts.model_dump() == {"total": 20, "completed": 20, "failed": 0}
         assert done.error_file_id is None
+
+
+@pytest.mark.parametrize("out", OUT)
+async def test_they_go_on_at_once_when_it_is_used_again(
+    out: dict[str, Any], gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the pause has grown to: the policy's change ends it."""
+    monkeypatch.setattr(outcome, "FIRST_DELAY", 3600.0)
+    monkeypatch.setattr(outcome, "LONGEST_DELAY", 3600.0)
+    gateway.write(policy(upstream, **out))
+    await gateway.generation(2)
+    upstream.scripts = [reply(completion())]
+    async with client(gateway) as openai:
+        batch = await create(openai, *LINES[:3])
+        async with asyncio.timeout(300):
+            while not (await gateway.metrics()).get('tollgate_batch_line_runs_total{outcome="repeated"}'):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        gateway.write(policy(upstream))
+        async with asyncio.timeout(120):
+            done = await end(openai, batch)
+        assert (done.request_counts.completed, done.error_file_id) == (3, None)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("out", OUT)

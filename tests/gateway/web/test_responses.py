@@ -12,6 +12,8 @@ import orjson
 import pydantic
 import pytest
 
+from gateway.runtime import background_requests
+from gateway.wire.responses.ids import request_id
 from tests.fakes import (
     DONE,
     Action,
@@ -25,7 +27,7 @@ from tests.fakes import (
     usage_event,
 )
 from tests.redis_server import RedisServer
-from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, serving
+from tests.serving import KEY, NARROW_KEY, OTHER_KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -422,6 +424,29 @@ async def test_gateways_share_what_is_in_redis(
         assert (await here.responses.retrieve(hanging.id)).status == "cancelled"
 
 
+async def test_one_that_was_deleted_elsewhere_does_not_come_back(
+    tmp_path: Path, upstream: FakeUpstream, redis_server: RedisServer
+) -> None:
+    """The gateway that makes it is not reached, and notices a while later."""
+    policy = a_policy(upstream.base_url, store=redis_server.url.replace("/0", "/9"))
+    async with (
+        serving(tmp_path / "one" / "policies", policy) as one,
+        serving(tmp_path / "two" / "policies", policy) as two,
+        a_client(one) as here,
+        a_client(two) as there,
+    ):
+        upstream.scripts = [stream(sse(delta("Hel")), Action.HANG)]
+        hanging = await here.responses.create(model="up", input="Hi", background=True)
+        await finished(here, hanging.id, ("queued",))
+        await there.responses.delete(hanging.id)
+        await until(lambda: not upstream.open)
+        for _ in range(50):
+            for client in (here, there):
+                with pytest.raises(openai.NotFoundError):
+                    await client.responses.retrieve(hanging.id)
+            await asyncio.sleep(0.02)
+
+
 async def test_a_store_that_is_away_costs_no_answer(
     tmp_path: Path, upstream: FakeUpstream, own_redis: RedisServer
 ) -> None:
@@ -486,6 +511,72 @@ async def test_one_that_fails_says_so(client: openai.AsyncOpenAI) -> None:
     assert response.error is not None
     assert response.error.code == "server_error"
     assert "down" in response.error.message
+
+
+@pytest.fixture
+async def drained(
+    upstream: FakeUpstream, tmp_path: Path, quick_reload: None
+) -> AsyncIterator[tuple[Gateway, openai.AsyncOpenAI]]:
+    """The model ``up`` is out of service."""
+    policy = a_policy(upstream.base_url, drained=["up"])
+    async with serving(tmp_path / "policies", policy) as gateway, a_client(gateway) as client:
+        yield gateway, client
+
+
+async def test_one_waits_while_its_model_is_out_of_service(
+    upstream: FakeUpstream, drained: tuple[Gateway, openai.AsyncOpenAI]
+) -> None:
+    gateway, client = drained
+    upstream.scripts = [stream(*answer_events("Hello"))]
+    made = await client.responses.create(model="up", input="Hi", background=True)
+    await asyncio.sleep(1.5)
+    assert (await client.responses.retrieve(made.id)).status == "queued"
+    gateway.write(a_policy(upstream.base_url))
+    response = await finished(client, made.id)
+    assert (response.status, response.output_text, response.created_at) == (
+        "completed",
+        "Hello",
+        made.created_at,
+    )
+    receipt = (await gateway.http.get(f"/v1/requests/{request_id(made.id)}")).json()
+    assert receipt["stages"]["background"]["out_of_service_ms"] >= 1000, receipt
+
+
+async def test_one_that_waits_is_cancelled(drained: tuple[Gateway, openai.AsyncOpenAI]) -> None:
+    _, client = drained
+    made = await client.responses.create(model="up", input="Hi", background=True)
+    assert (await client.responses.cancel(made.id)).status == "cancelled"
+
+
+async def test_one_does_not_wait_for_ever(
+    drained: tuple[Gateway, openai.AsyncOpenAI], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_requests, "LONGEST_WAIT", 0.1)
+    _, client = drained
+    made = await client.responses.create(model="up", input="Hi", background=True)
+    response = await finished(client, made.id)
+    assert response.status == "failed"
+    assert response.error is not None and "out of service" in response.error.message
+
+
+@pytest.mark.parametrize(("models", "said"), [((), "was revoked"), (("fake",), "does not exist")])
+async def test_one_that_waited_needs_a_key_that_holds(
+    models: tuple[str, ...],
+    said: str,
+    upstream: FakeUpstream,
+    drained: tuple[Gateway, openai.AsyncOpenAI],
+) -> None:
+    gateway, client = drained
+    made = await client.responses.create(model="up", input="Hi", background=True)
+    policy = a_policy(upstream.base_url)
+    own = policy["keys"].pop(0)
+    policy["keys"] += [{**own, "models": [*models]}] if models else []
+    gateway.write(policy)
+    async with asyncio.timeout(300), a_client(gateway, NARROW_KEY) as colleague:
+        response = await finished(colleague, made.id)
+    assert response.status == "failed"
+    assert response.error is not None and said in response.error.message
+    assert upstream.requests == []
 
 
 async def test_only_those_in_the_background_are_cancelled(client: openai.AsyncOpenAI) -> None:
