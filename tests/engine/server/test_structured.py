@@ -133,16 +133,22 @@ def test_twenty_forms_at_once_are_each_as_alone(server: EngineServer) -> None:
     def one(i: int) -> str:
         return received(server, **forms[i], seed=i, max_tokens=200)
 
+    def preempted() -> float:
+        found = re.search(
+            r"^tollgate_engine_preempt\w+ (\S+)$", server.http.get("/metrics").text, re.MULTILINE
+        )
+        assert found is not None
+        return float(found[1])
+
     alone = [one(i) for i in range(20)]
-    with ThreadPoolExecutor(20) as threads:
-        together = list(threads.map(one, range(20)))
-    assert together == alone
-    for i, text in enumerate(together, 1):
+    for i, text in enumerate(alone, 1):
         assert re.fullmatch(f"{i}[a-z]{{{i + 60}}}\\.", text)
-    metrics = server.http.get("/metrics").text
-    preempted = re.search(r"^tollgate_engine_preempt\w+ (\S+)$", metrics, re.MULTILINE)
-    assert preempted is not None
-    assert float(preempted[1]) > 0, "the blocks were to be too few"
+    for _ in range(10):  # where twenty threads come too slowly, there are blocks for all
+        with ThreadPoolExecutor(20) as threads:
+            assert list(threads.map(one, range(20))) == alone
+        if preempted() > 0:
+            break
+    assert preempted() > 0, "the blocks were to be too few"
 
 
 def test_every_choice_keeps_to_the_schema_in_its_own_way(server: EngineServer) -> None:
