@@ -174,18 +174,6 @@ async def test_a_shadow_that_is_out_of_use_changes_nothing(tmp_path: Path, upstr
                 await asyncio.sleep(0.02)
 
 
-async def test_a_response_in_the_background_fails_as_one_to_be_tried_again(
-    tmp_path: Path, upstream: FakeUpstream
-) -> None:
-    async with out_of_use(tmp_path, upstream) as gateway:
-        body = {"model": "m", "input": "Hi", "background": True}
-        made = (await gateway.http.post("/v1/responses", json=body)).json()
-        while made["status"] in ("queued", "in_progress"):
-            made = (await gateway.http.get(f"/v1/responses/{made['id']}")).json()
-        assert (made["status"], made["error"]["code"]) == ("failed", "server_error")
-        assert "Try again in" in made["error"]["message"]
-
-
 async def test_its_answers_come_again_once_it_is_used_again(
     tmp_path: Path, upstream: FakeUpstream, quick_reload: None
 ) -> None:
