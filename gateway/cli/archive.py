@@ -11,6 +11,7 @@ import io
 import json
 import os
 import sqlite3
+import stat
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -100,17 +101,31 @@ def _found(folders: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
     yield from sorted(found, key=lambda each: (not _is_database(each[1]), each[0]))
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for where, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith((ASIDE, BESIDE))]
-        for name in names:
-            file = Path(where, name)
-            passing = name.endswith(PARTIAL) or any(
-                name.endswith(end) and _is_database(file.with_name(name.removesuffix(end)))
-                for end in _OF_SQLITE
-            )
-            if not passing and file.is_file():
-                yield file
+def _files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Also behind links, as an operator may keep files on another disk. Raises ``OSError`` where a folder cannot be
+    read: nothing is left out silently, except what is gone by now."""
+    if (real := folder.resolve()) in above:
+        return  # a link leads back
+    try:
+        held = list(folder.iterdir())
+    except FileNotFoundError:
+        return
+    for each in held:
+        try:
+            mode = each.stat().st_mode
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(mode) and not _is_passing(each):
+            yield each
+        elif stat.S_ISDIR(mode) and not each.name.startswith((ASIDE, BESIDE)):
+            yield from _files(each, above | {real})
+
+
+def _is_passing(file: Path) -> bool:
+    return file.name.endswith(PARTIAL) or any(
+        file.name.endswith(end) and _is_database(file.with_name(file.name.removesuffix(end)))
+        for end in _OF_SQLITE
+    )
 
 
 def _is_database(file: Path) -> bool:
@@ -179,7 +194,7 @@ def unpack(path: Path, into: Path) -> Manifest:
                     told = json.load(stream)
                 else:
                     found[entry.name] = _take(stream, into / entry.name)
-    except (tarfile.TarError, EOFError, ValueError, OSError) as error:
+    except (tarfile.TarError, EOFError, ValueError, RecursionError, OSError) as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise
         raise ArchiveError(f"{path} is damaged, or no backup of Tollgate's: {error}") from error

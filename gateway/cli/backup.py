@@ -71,7 +71,7 @@ def run_backup(arguments: argparse.Namespace) -> int:
             "backup", f"there is no folder {missing[0]}: name it by TOLLGATE_STATE_DIR or --policies"
         )
     file = arguments.file or Path(f"tollgate-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz")
-    if any(file.absolute().parent.is_relative_to(folder.absolute()) for folder in folders.values()):
+    if any(file.resolve().parent.is_relative_to(folder.resolve()) for folder in folders.values()):
         return _fail("backup", f"{file} would be in what it is a backup of: name a file elsewhere")
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     try:

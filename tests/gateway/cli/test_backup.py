@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,9 @@ import httpx
 import pytest
 
 from gateway.__main__ import main
+from gateway.cli import archive
 from tests.minimal_environment import ROOT
+from tests.somebody import as_somebody
 
 KEY = "tg-acme-1"
 POLICY = f"""\
@@ -261,7 +264,57 @@ def test_what_is_there_is_not_overwritten_without_a_flag(
         )
 
 
-@pytest.mark.parametrize("fault", ["cut", "changed", "strange", "outside"])
+def names_in(archive: Path) -> set[str]:
+    with tarfile.open(archive) as tar:
+        return set(tar.getnames())
+
+
+def test_what_lies_behind_a_link_is_kept(policies: Path, state: Path, tmp_path: Path, run: Run) -> None:
+    """A restore on another machine has no other disk."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "of a caller").write_text("content")
+    (state / "files").symlink_to(tmp_path / "disk")
+    (state / "beside").symlink_to("history")
+    (state / "history" / "back").symlink_to(state)
+    (state / "to nothing").symlink_to("nowhere")
+    assert run(state, policies, "backup", str(tmp_path / "b.tar.gz"))[0] == 0
+    names = names_in(tmp_path / "b.tar.gz")
+    assert {"state/files/of a caller", "state/history/1.json", "state/beside/1.json"} <= names
+    assert not [name for name in names if "back/" in name or "nothing" in name]
+    fresh = tmp_path / "fresh"
+    assert run(fresh, policies, "restore", str(tmp_path / "b.tar.gz"))[0] == 0
+    assert (fresh / "files" / "of a caller").read_text() == "content"
+    assert not [path for path in fresh.rglob("*") if path.is_symlink()]
+
+
+def test_a_folder_that_cannot_be_read_is_not_left_out() -> None:
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
+        root = Path(name)
+        root.chmod(0o777)
+        for folder in ("state", "policies", "state/files"):
+            (root / folder).mkdir()
+        (root / "state" / "files").chmod(0)
+
+        def attempt() -> None:
+            folders = {"state": root / "state", "policies": root / "policies"}
+            with pytest.raises(PermissionError, match="files"):
+                archive.write(root / "b.tar.gz", folders, version="1", made="now", left_out=())
+            assert not list(root.glob("*.gz*"))
+
+        as_somebody(attempt)
+        (root / "state" / "files").chmod(0o700)
+
+
+def test_a_folder_behind_a_link_takes_no_backup_of_itself(
+    policies: Path, state: Path, tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "link").symlink_to(state)
+    for served, named in ((tmp_path / "link", state), (state, tmp_path / "link")):
+        code, _, err = run(served, policies, "backup", str(named / "b.tar.gz"))
+        assert code == 1 and "elsewhere" in err
+
+
+@pytest.mark.parametrize("fault", ["cut", "changed", "strange", "outside", "nested"])
 def test_of_a_damaged_backup_nothing_is_taken(
     policies: Path, state: Path, tmp_path: Path, run: Run, fault: str
 ) -> None:
@@ -271,6 +324,11 @@ def test_of_a_damaged_backup_nothing_is_taken(
         archive.write_bytes(archive.read_bytes()[:-200])
     elif fault == "strange":
         archive.write_bytes(b"nothing of the kind")
+    elif fault == "nested":
+        with tarfile.open(archive, "w:gz") as tar:
+            entry = tarfile.TarInfo("manifest.json")
+            entry.size = 200_000
+            tar.addfile(entry, io.BytesIO(b"[" * entry.size))
     else:
         with tarfile.open(archive) as tar:
             held = [(entry, (tar.extractfile(entry) or pytest.fail()).read()) for entry in tar]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
-import os
 import shutil
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +15,13 @@ from gateway.policy.files import read_files
 from gateway.policy.key_store import ISSUED, KeyStore, KeyStoreError
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError
+from tests.somebody import as_somebody
 
 POLICY = """\
 version: 1
 backends: {b: {kind: fake, script: [{reply: hello}]}}
 models: {m: {targets: [{backend: b, model: x}]}}
 """
-SOMEBODY = 10001
 
 
 @pytest.fixture
@@ -50,27 +47,6 @@ def folder() -> Iterator[Path]:
 
 def entry(id: str) -> dict[str, object]:
     return {"id": id, "sha256": hash_key(id), "models": ["*"]}
-
-
-def as_somebody(work: Callable[[], object]) -> None:
-    """Do it as a user who may not write to the folder: root may write anywhere."""
-    if os.geteuid() != 0:
-        work()
-        return
-    # What Python imports at need, that user may not be able to read, where Python lies in somebody's home.
-    codecs.lookup("utf-8-sig")
-    child = os.fork()
-    if not child:
-        try:
-            os.setgroups([])
-            os.setgid(SOMEBODY)
-            os.setuid(SOMEBODY)
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def book(folder: Path) -> KeyStore:
