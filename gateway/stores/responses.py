@@ -30,6 +30,8 @@ class StoredResponse:
     """The ids of the responses that it continues, oldest first."""
     size: int = 0
     """Bytes of the records of those."""
+    residency: Sequence[str] | None = None
+    """The regions in which it stays, whoever continues it; None: anywhere."""
 
 
 class Piece(NamedTuple):
@@ -63,6 +65,9 @@ class KeptResponse:
         """Bytes of its content."""
         self.size: int = known["size"] + self.own
         """Bytes of the records of those before, and of its own."""
+        residency: list[str] | None = known.get("residency")
+        self.residency = None if residency is None else frozenset(residency)
+        """The regions in which it stays."""
         self.bare: int = known["bare"]
         """Bytes of the response without its output."""
         self.marks = len(self._said) + len(self._items)
@@ -158,7 +163,9 @@ class ResponseStore:
         if content is None:
             return None
         items = [orjson.loads(content[one.start : one.end]) for one in kept.items]
-        return StoredResponse(orjson.loads(kept.response(content)), items, kept.before, kept.size - kept.own)
+        residency = None if kept.residency is None else sorted(kept.residency)
+        response = orjson.loads(kept.response(content))
+        return StoredResponse(response, items, kept.before, kept.size - kept.own, residency)
 
     async def touch(self, tenant: str, responses: Sequence[str]) -> None:
         """A conversation lives as long as it goes on. Raises ``StoreDown``."""
@@ -218,6 +225,8 @@ def _pieces(record: StoredResponse) -> tuple[bytes, bytes]:
         "bare": len(bare),
         "own": len(content),
     }
+    if record.residency is not None:
+        facts["residency"] = record.residency
     lines = (facts, record.before, _marks(response["output"], said), _marks(record.items, items))
     return b"\n".join(map(orjson.dumps, lines)), content
 

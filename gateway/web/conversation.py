@@ -33,6 +33,8 @@ class Conversation:
     """The ids of the responses that it consists of, oldest first."""
     size: int = 0
     """Bytes that it takes in the store."""
+    residency: frozenset[str] | None = None
+    """The regions in which all of it stays, and what is referred to; None: anywhere."""
 
 
 async def recall(
@@ -49,7 +51,7 @@ async def recall(
     Raises ``BadRequest`` for what is not there, or has more items or bytes; ``UpstreamUnavailable``, ``Overloaded``.
     """
     try:
-        asked, referred = await _resolved(store, tenant, asked, reading, most_bytes)
+        asked, referred, residency = await _resolved(store, tenant, asked, reading, most_bytes)
         found = await _continued(
             *(store, tenant, asked, reading),
             most_items=most_items - len(asked.items),
@@ -57,6 +59,9 @@ async def recall(
         )
     except StoreDown as error:
         raise store_down(error) from error
+    if residency is not None:
+        residency = residency if found.residency is None else residency & found.residency
+        found = replace(found, residency=residency)
     return asked, found
 
 
@@ -118,7 +123,16 @@ async def _continued(
         if content is None:
             raise unknown_response(one.id, "previous_response_id")
         items += await _parsed(content, _pieces_of(one), reading)
-    return Conversation(items, before, last.size)
+    return Conversation(items, before, last.size, _residency(records))
+
+
+def _residency(records: Iterable[KeptResponse]) -> frozenset[str] | None:
+    """The regions in which all of them stay."""
+    within: frozenset[str] | None = None
+    for one in records:
+        if one.residency is not None:
+            within = one.residency if within is None else within & one.residency
+    return within
 
 
 def _check_count(before: int, most: int, own: int) -> None:
@@ -161,11 +175,11 @@ async def _parsed(content: bytes, pieces: Sequence[Piece], reading: Reading) -> 
 
 async def _resolved(
     store: ResponseStore | None, tenant: str, asked: ResponseRequest, reading: Reading, most_bytes: int
-) -> tuple[ResponseRequest, int]:
-    """With the items themselves in place of references to them; and how many bytes they have."""
+) -> tuple[ResponseRequest, int, frozenset[str] | None]:
+    """With the items themselves in place of references to them; how many bytes they have, and where they stay."""
     references = [str(item["id"]) for item in asked.items if item["type"] == "item_reference"]
     if not references:
-        return asked, 0
+        return asked, 0, None
     wanted = {str(item["id"]): i for i, item in enumerate(asked.items) if item["type"] == "item_reference"}
     owners = dict.fromkeys(filter(None, map(ids.response_of, wanted)))
     found = await store.find_all(tenant, list(owners)) if store is not None else []
@@ -192,7 +206,8 @@ async def _resolved(
             raise _no_item(some[0].id, wanted[some[0].id])
         items = await _parsed(content, some, reading)
         known.update((piece.id, item) for piece, item in zip(some, items, strict=True))
-    return replace(asked, items=[_referred(item, known) for item in asked.items]), size
+    residency = _residency(one for one, _ in of_record.values())
+    return replace(asked, items=[_referred(item, known) for item in asked.items]), size, residency
 
 
 def _no_item(name: str, index: int) -> BadRequest:

@@ -46,13 +46,14 @@ class CountTokens:
 
 
 async def count(
-    context: RequestContext, request: ChatRequest, scope: Scope
+    context: RequestContext, request: ChatRequest, scope: Scope, residency: frozenset[str] | None = None
 ) -> tuple[dict[str, Json], Headers]:
     """``input_tokens`` and what else a provider says of a prompt, and headers that say who counted.
 
-    It is a request for the limits of its caller, without any tokens.
+    It is a request for the limits of its caller, without any tokens. ``residency`` is that of what it continues.
     """
     call = make_call(context, replace(request, api="count_tokens"), scope)
+    call.residency = residency
     try:
         async with aclosing(context.runtime.counter(call)) as chunks:
             counts = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]

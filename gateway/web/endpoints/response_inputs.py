@@ -58,7 +58,7 @@ class CountInputTokens(_OfConversation):
             asked, before = await self._read(read_count_request, context, scope, receive, reading)
             async with WhileConnected(scope, receive):
                 chat = asked.chat(self._seal, context.caller().tenant, before.items)
-                tokens, headers = await count(context, chat, scope)
+                tokens, headers = await count(context, chat, scope, before.residency)
         except ClientDisconnected:
             return
         finally:
@@ -77,6 +77,7 @@ class Compact(_OfConversation):
             asked, before = await self._read(compaction.read_request, context, scope, receive, reading)
             question = compaction.as_question(asked, before.items, self._seal, context.caller().tenant)
             call = make_call(context, question, scope)
+            call.residency = before.residency
             summary = compaction.CompactionWriter(call, [*before.items, *asked.items], self._seal)
             try:
                 async with WhileConnected(scope, receive), aclosing(context.runtime.handler(call)) as chunks:

@@ -10,6 +10,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import TOO_LATE, BadRequest, GatewayError, Internal, ShuttingDown
+from gateway.residency import residency_of
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.stores.responses import ResponseStore, StoredResponse
 from gateway.stores.store import StoreDown
@@ -74,6 +75,7 @@ class CreateResponse:
             chat = asked.chat(self._seal, owner, before.items)
             request = await attach(chat, files, owner, reading, most_bytes=self._max_body)
             call = make_call(context, request, scope)
+            call.residency = before.residency
             if asked.left_out:
                 call.reply_headers[LEFT_OUT] = ", ".join(asked.left_out)
                 call.receipt.note("tools", left_out=asked.left_out)
@@ -154,7 +156,9 @@ class _Answer:
 
     def _record(self, response: dict[str, Json]) -> StoredResponse:
         items = [dict(item) for item in self._items]
-        return StoredResponse(response, items, self._before.before, self._before.size)
+        within = residency_of(self.call)
+        residency = None if within is None else sorted(within)
+        return StoredResponse(response, items, self._before.before, self._before.size, residency)
 
     async def keep_or_fail(self, response: dict[str, Json]) -> None:
         """Where it can only be had from the store. Raises a ``GatewayError``."""

@@ -215,3 +215,34 @@ def test_keys_of_a_table_are_checked_as_others_are(tmp_path: Path) -> None:
         load_policy(tmp_path, {})
     (tmp_path / "regions.yaml").write_text("regions: {store: eu}\n")
     assert load_policy(tmp_path, {}).policy.has_residency
+
+
+@pytest.mark.parametrize("how", ["previous_response_id", "item_reference", "count", "compact", "background"])
+async def test_what_is_kept_stays_whoever_continues_it(how: str, tmp_path: Path) -> None:
+    """By another model, which may be asked anything else."""
+    policy = {"backends": BACKENDS, "models": {"up": {"residency": ["eu"]}}}
+    async with a_site(tmp_path, policy) as site:
+
+        async def respond(path: str = "", **body: Any) -> Any:
+            headers = {"authorization": f"Bearer {OTHER_KEY}"}
+            return await site.gateway.http.post(f"/v1/responses{path}", json=body, headers=headers)
+
+        first = (await respond(model="up", input="Ann is ill.")).json()
+        follow_up: dict[str, Any] = {"model": "other", "input": "Go on", "previous_response_id": first["id"]}
+        if how == "item_reference":
+            (said,) = first["output"]
+            follow_up = {"model": "other", "input": [{"type": "item_reference", "id": said["id"]}]}
+        if how == "background":
+            follow_up["background"] = True
+        response = await respond({"count": "/input_tokens", "compact": "/compact"}.get(how, ""), **follow_up)
+        if how == "background":
+            await site.until(lambda: True)
+            await settled(site)
+        elif how != "count":
+            assert response.status_code == 403 and response.json()["error"]["code"] == "residency"
+        assert not site.other.requests, "what is to stay in eu went to us"
+        # What continues it in its region is bound likewise; what continues nothing is not.
+        second = (await respond(model="up", input="Go on", previous_response_id=first["id"])).json()
+        third = await respond(model="other", input="And?", previous_response_id=second["id"])
+        assert third.status_code == 403 and not site.other.requests
+        assert (await respond(model="other", input="Hi")).status_code == 200 and site.other.requests
