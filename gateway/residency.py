@@ -53,8 +53,8 @@ def is_outside(call: Call, region: str | None) -> bool:
 def nowhere_within(model: str, within: frozenset[str]) -> Forbidden:
     if not within:
         return Forbidden(
-            f"What this key, its tenant, the model '{model}' and what it continues say of the regions to which content may "
-            "go has none in common. Choose another model, or ask the operator, in whose policy it is 'residency'.",
+            f"What this key, its tenant, the model '{model}' and what it continues say of the regions to which content "
+            "may go has none in common. Choose another model, or ask the operator, in whose policy it is 'residency'.",
             param="model",
             code=CODE,
         )
