@@ -24,6 +24,8 @@ from gateway.wire.responses.input_items import page_of
 
 NAME = "responses"
 """Of these requests in refusals, where others have a model."""
+_AGAIN = 5
+"""Times that one is read which is put anew meanwhile."""
 
 
 class StoredResponses:
@@ -48,7 +50,8 @@ class StoredResponses:
         async with AsyncExitStack() as held:
             taken = _Taken(request, self._reads, held)
             await taken.add(kept.answered)
-            content = kept.response(await _content(store, _tenant(request), kept))
+            kept, stored = await _whole(store, _tenant(request), kept)
+            content = kept.response(stored)
             return _Held(content, taken.headers, held.pop_all())
 
     async def delete(self, request: Request) -> Response:
@@ -89,7 +92,8 @@ class StoredResponses:
                     kept = await store.find(tenant, name) or kept
             except StoreDown as error:
                 raise store_down(error) from error
-            content = kept.response(await _content(store, tenant, kept))
+            kept, stored = await _whole(store, tenant, kept)
+            content = kept.response(stored)
             return _Held(content, taken.headers, held.pop_all())
 
     async def input_items(self, request: Request) -> Response:
@@ -163,6 +167,21 @@ async def _content(store: ResponseStore, tenant: str, kept: KeptResponse) -> byt
     if content is None:
         raise _not_found(kept.id)
     return content
+
+
+async def _whole(store: ResponseStore, tenant: str, kept: KeptResponse) -> tuple[KeptResponse, bytes]:
+    """``kept`` and its content. One in the background may be put anew between the two: then both are read again."""
+    for _ in range(_AGAIN):
+        try:
+            if (content := await store.content(tenant, kept)) is not None:
+                return kept, content
+            found = await store.find(tenant, kept.id)
+        except StoreDown as error:
+            raise store_down(error) from error
+        if found is None:
+            break
+        kept = found
+    raise _not_found(kept.id)
 
 
 def _tenant(request: Request) -> str:

@@ -13,6 +13,7 @@ import pydantic
 import pytest
 
 from gateway.runtime import background_requests
+from gateway.stores.responses import KeptResponse, ResponseStore
 from gateway.wire.responses.ids import request_id
 from tests.fakes import (
     DONE,
@@ -663,3 +664,27 @@ async def test_what_fails_before_it_begins_is_an_http_error(client: openai.Async
         with pytest.raises(openai.APIStatusError) as caught:
             await client.responses.create(model="down", input="Hi", stream=streamed)
         assert caught.value.status_code == 503
+
+
+async def test_one_that_is_put_anew_while_it_is_read_is_found(
+    tmp_path: Path, upstream: FakeUpstream, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head and its content are read one after the other."""
+    policy = a_policy(upstream.base_url, store=redis_server.url.replace("/0", "/9"))
+    async with serving(tmp_path / "policies", policy) as gateway, a_client(gateway) as client:
+        begin = asyncio.Event()
+        upstream.scripts = [stream(begin, *answer_events("lo"))]
+        made = await client.responses.create(model="up", input="Hi", background=True)
+        read, changed = ResponseStore.content, False
+
+        async def later(store: ResponseStore, tenant: str, kept: KeptResponse) -> bytes | None:
+            nonlocal changed
+            if not changed:
+                changed = True
+                begin.set()
+                while (now := await store.find(tenant, kept.id)) is None or now.status != "completed":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            return await read(store, tenant, kept)
+
+        monkeypatch.setattr(ResponseStore, "content", later)
+        assert (await client.responses.retrieve(made.id)).status == "completed"
