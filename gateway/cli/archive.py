@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sqlite3
 import stat
 import tarfile
@@ -30,6 +31,10 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 ASIDE, BESIDE = ".before-restore-", ".restoring-"
 """Begin the names of folders that a restore leaves or has under way."""
+MOST_MANIFEST = 2**28
+"""Bytes: of a million files."""
+SPARE = 2**26
+"""Bytes of the disk that a restore leaves free."""
 PATIENCE = 30.0
 """Seconds to wait for a database that is locked."""
 _SQLITE = b"SQLite format 3\0"
@@ -190,6 +195,11 @@ def unpack(path: Path, into: Path) -> Manifest:
                 stream = tar.extractfile(entry) if entry.isreg() else None
                 if stream is None or not _is_inside(entry.name):
                     raise ArchiveError(f"{path} is no backup of Tollgate's: it has {entry.name!r}")
+                bound = MOST_MANIFEST if entry.name == MANIFEST else shutil.disk_usage(into).free - SPARE
+                if entry.size > bound:
+                    raise ArchiveError(
+                        f"{entry.name} of {path} has {entry.size:,} bytes, and there is room for {max(bound, 0):,}"
+                    )
                 if entry.name == MANIFEST:
                     told = json.load(stream)
                 else:

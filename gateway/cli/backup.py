@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from gateway.cli import archive, init
 from gateway.cli.archive import ASIDE, BESIDE, ArchiveError, Manifest
+from gateway.cli.moves import Moves
 from gateway.cli.user import state_dir
 from gateway.control.client import SOCKET
 from gateway.control.unix_socket import usable
@@ -122,6 +123,7 @@ def run_restore(arguments: argparse.Namespace) -> int:
         return _fail("restore", why)
     unpacked = state / f"{BESIDE}{os.getpid()}"
     aside = f"{ASIDE}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    moves, left = Moves(), list[Path]()
     try:
         private_folder(state)
         unpacked.mkdir(mode=0o700)
@@ -131,15 +133,20 @@ def run_restore(arguments: argparse.Namespace) -> int:
                 return _fail("restore", why)
             old = [name for name in sorted(os.listdir(state)) if not _is_nobodys(name)]
             for name in old:
-                private_folder(state / aside)
-                (state / name).rename(state / aside / name)
+                moves.move(state / name, state / aside / name)
             for name in sorted(os.listdir(unpacked / "state")) if (unpacked / "state").is_dir() else ():
-                (unpacked / "state" / name).rename(state / name)
-            notes = _put_policies(unpacked / "policies", policies, aside if arguments.replace else None)
+                moves.move(unpacked / "state" / name, state / name)
+            notes = _put_policies(
+                moves, unpacked / "policies", policies, aside if arguments.replace else None
+            )
+        except BaseException:
+            left = moves.back()
+            raise
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
     except (ArchiveError, OSError) as error:
-        return _fail("restore", _why(error))
+        stays = f"; {', '.join(map(str, left))} could not be moved back: do it by hand" if left else ""
+        return _fail("restore", _why(error) + stays)
     print(f"Restored {state} from {arguments.file}: {_told(manifest)}.")
     for note in (*notes, *([f"What was there is in {state / aside}."] if old else ())):
         print(note)
@@ -166,7 +173,7 @@ def _is_nobodys(name: str) -> bool:
     return name in _NOTHING or name.startswith((ASIDE, BESIDE))
 
 
-def _put_policies(kept: Path, policies: Path, aside: str | None) -> Iterator[str]:
+def _put_policies(moves: Moves, kept: Path, policies: Path, aside: str | None) -> Iterator[str]:
     """Without ``aside`` a folder that has files already stays as it is. Yields what there is to tell."""
     names = [file.relative_to(kept) for file in sorted(kept.rglob("*")) if file.is_file()]
     there = policies.is_dir() and any(policies.iterdir())
@@ -179,11 +186,9 @@ def _put_policies(kept: Path, policies: Path, aside: str | None) -> Iterator[str
         )
     elif odd:
         for name in odd:
-            (policies / name).parent.mkdir(parents=True, exist_ok=True)
-            if aside is not None and (policies / name).exists():
-                (policies / aside / name).parent.mkdir(parents=True, exist_ok=True)
-                (policies / name).rename(policies / aside / name)
-            shutil.move(kept / name, policies / name)
+            if aside is not None and os.path.lexists(policies / name):
+                moves.move(policies / name, policies / aside / name)
+            moves.move(kept / name, policies / name)
         notes.append(f"Restored {policies}: {len(odd)} files.")
     return iter(notes)
 

@@ -347,3 +347,53 @@ def test_of_a_damaged_backup_nothing_is_taken(
 def test_a_backup_is_not_made_in_what_it_keeps(policies: Path, state: Path, run: Run) -> None:
     code, _, err = run(state, policies, "backup", str(state / "b.tar.gz"))
     assert code == 1 and "elsewhere" in err
+
+
+def test_a_restore_that_fails_halfway_moves_all_back(
+    policies: Path, state: Path, tmp_path: Path, run: Run
+) -> None:
+    """A folder of the policies is a file there by now."""
+    (policies / "more").mkdir()
+    (policies / "more" / "b.yaml").write_text("{}")
+    assert run(state, policies, "backup", str(tmp_path / "b.tar.gz"))[0] == 0
+    (state / "session-secret").write_text("another")
+    (state / "link").symlink_to("history")
+    (policies / "more" / "b.yaml").unlink()
+    (policies / "more").rmdir()
+    (policies / "more").write_text("no folder")
+    (policies / "gateway.yaml").write_text("version: 1\n")
+    before = [sorted(folder.rglob("*")) for folder in (state, policies)]
+    code, _, err = run(state, policies, "restore", str(tmp_path / "b.tar.gz"), "--replace")
+    assert code == 1 and "more" in err and "by hand" not in err
+    assert [sorted(folder.rglob("*")) for folder in (state, policies)] == before
+    assert (state / "session-secret").read_text() == "another" and os.readlink(state / "link") == "history"
+    assert (policies / "gateway.yaml").read_text() == "version: 1\n"
+
+
+def test_links_that_are_put_aside_lead_where_they_led(
+    policies: Path, state: Path, tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (state / "files").symlink_to("../disk")
+    assert run(state, policies, "backup", str(tmp_path / "b.tar.gz"))[0] == 0
+    (policies / "gateway.yaml").rename(tmp_path / "own.yaml")
+    (tmp_path / "own.yaml").write_text("version: 1\n")
+    (policies / "gateway.yaml").symlink_to("../own.yaml")
+    code, _, err = run(state, policies, "restore", str(tmp_path / "b.tar.gz"), "--replace")
+    assert code == 0, err
+    (aside,), (policies_aside,) = state.glob(".before-*"), policies.glob(".before-*")
+    assert (aside / "files").samefile(tmp_path / "disk")
+    assert (policies_aside / "gateway.yaml").samefile(tmp_path / "own.yaml")
+    assert (policies / "gateway.yaml").read_text() == POLICY and not (policies / "gateway.yaml").is_symlink()
+
+
+def test_what_does_not_fit_is_refused_before_it_is_written(
+    policies: Path, state: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(state, policies, "backup", str(tmp_path / "b.tar.gz"))[0] == 0
+    for bound, value in (("SPARE", 2**62), ("MOST_MANIFEST", 10)):
+        with monkeypatch.context() as patched:
+            patched.setattr(archive, bound, value)
+            code, _, err = run(tmp_path / "fresh", policies, "restore", str(tmp_path / "b.tar.gz"))
+        assert code == 1 and "there is room for" in err
+        assert list((tmp_path / "fresh").iterdir()) == []
