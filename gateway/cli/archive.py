@@ -15,7 +15,7 @@ import sqlite3
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -104,6 +104,13 @@ def _found(folders: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
         for file in _files(folder)
     ]
     yield from sorted(found, key=lambda each: (not _is_database(each[1]), each[0]))
+
+
+def links_to_nothing(folders: Iterable[Path]) -> Iterator[str]:
+    """A line for each: what they led to may be on a disk that is away."""
+    for each in (each for folder in folders for each in sorted(folder.rglob("*"))):
+        if each.is_symlink() and not each.exists():
+            yield f"what {each} leads to: {os.readlink(each)} is not there"
 
 
 def _files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:

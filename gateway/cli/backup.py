@@ -76,7 +76,7 @@ def run_backup(arguments: argparse.Namespace) -> int:
         return _fail("backup", f"{file} would be in what it is a backup of: name a file elsewhere")
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     try:
-        elsewhere = tuple(left_out(policies))
+        elsewhere = (*left_out(policies), *archive.links_to_nothing(folders.values()))
         manifest = archive.write(file, folders, version=version(), made=made, left_out=elsewhere)
     except (ArchiveError, PolicyError, OSError) as error:
         return _fail("backup", _why(error))

@@ -277,7 +277,8 @@ def test_what_lies_behind_a_link_is_kept(policies: Path, state: Path, tmp_path: 
     (state / "beside").symlink_to("history")
     (state / "history" / "back").symlink_to(state)
     (state / "to nothing").symlink_to("nowhere")
-    assert run(state, policies, "backup", str(tmp_path / "b.tar.gz"))[0] == 0
+    code, out, _ = run(state, policies, "backup", str(tmp_path / "b.tar.gz"))
+    assert code == 0 and "to nothing leads to: nowhere is not there" in out
     names = names_in(tmp_path / "b.tar.gz")
     assert {"state/files/of a caller", "state/history/1.json", "state/beside/1.json"} <= names
     assert not [name for name in names if "back/" in name or "nothing" in name]
