@@ -120,8 +120,9 @@ class Bench:
                 batch = left[0]
                 self._begin(group, batch)
                 row = self._row(child, group, batch)
-                if limit and row.per_token and not group.changes.get("quantization"):
-                    row = replace(row, of_limit=1 / row.per_token / limit)
+                if limit and row.itl and row.itl[0] and not group.changes.get("quantization"):
+                    # Not per_token, which a run too short to be told from its first token does not have.
+                    row = replace(row, of_limit=1 / row.itl[0] / limit)
                 left.pop(0)
                 self._take(row)
         except BaseException:
