@@ -218,7 +218,9 @@ async def test_where_pieces_lie_is_looked_up_a_little_at_a_time(monkeypatch: pyt
     others.cancel()
     marks = found[0].marks if found[0] is not None else 0
     assert marks > SMALL
-    assert most < 2 * marks, "one record in any iteration, whoever reads"
+    # One record in any iteration, whoever reads. Two iterations may lie between two steps of ``turns``: the end of one,
+    # and the beginning of the next.
+    assert most <= 2 * marks
 
 
 async def test_room_is_taken_before_a_file_is_read_and_it_is_read_a_little_at_a_time() -> None:
