@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 _Value = TypeVar("_Value")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""What spreadsheets take for the beginning of a formula (https://owasp.org/www-community/attacks/CSV_Injection)."""
+_FORMULA = re.compile(r"(^|[;\t\r\n])(?=[=+\-@\t\r\n＝＋－＠])")
+"""Before what spreadsheets take for the beginning of a formula
+(https://owasp.org/www-community/attacks/CSV_Injection): of a cell, or of what they make one where the country's
+separator is another than the comma."""
 
 
 def csv_cell(value: _Value) -> _Value | str:
-    """``value``, which no spreadsheet takes for a formula; numbers stay numbers."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    """``value``, of which no spreadsheet takes anything for a formula; numbers stay numbers."""
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
