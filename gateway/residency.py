@@ -23,6 +23,14 @@ def narrowed(within: frozenset[str] | None, named: Collection[str]) -> frozenset
     return frozenset(named) if within is None else within.intersection(named)
 
 
+def stays_in(*named: Collection[str]) -> list[str] | None:
+    """The regions that all who name any have in common, for people; None: anywhere. Empty: nowhere."""
+    within: frozenset[str] | None = None
+    for regions in named:
+        within = narrowed(within, regions)
+    return None if within is None else sorted(within)
+
+
 def residency_of(call: Call) -> frozenset[str] | None:
     """The regions to which the content of ``call`` may go; None: anywhere. Empty: nowhere."""
     policy = call.policy

@@ -103,6 +103,11 @@ class Readiness:
         """Whether every backend of this public model is disabled; nobody is asked."""
         return self._models is not None and self._models.out_of_use(model)
 
+    @property
+    def disabled(self) -> Mapping[str, str]:
+        """The backends that are not in use, and why; nobody is asked."""
+        return self._models.disabled if self._models is not None else {}
+
     async def aclose(self) -> None:
         """Stop asking."""
         running = [self._answer, *(probe.task for probe in self._probes.values())]
@@ -132,7 +137,7 @@ class Readiness:
             tuple(missing),
             self._models.models(reasons) if self._models is not None else {},
             self._store(),
-            self._models.disabled if self._models is not None else {},
+            self.disabled,
             self._extras,
         )
 

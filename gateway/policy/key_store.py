@@ -22,6 +22,8 @@ from gateway.policy.key_table import ISSUED_TABLE, KeyTableReader, append
 from gateway.policy.names import aliases_of, is_pattern
 from gateway.policy.operations import OPERATIONS
 from gateway.policy.problems import Location, PolicyError, suggestion
+from gateway.policy.rules.residency import nothing_in_region, place_outside
+from gateway.policy.rules.subject import Draft
 from gateway.policy.schema.access import DEFAULT_TIER, Key
 from gateway.policy.yaml_tree import Map, Scalar, Sequence
 from gateway.private import private_folder
@@ -102,6 +104,7 @@ class KeyStore:
                 raise KeyStoreError(f"{known}: there is a key with the id '{entry['id']}' already")
             _check_patterns(entry.get("models", []), folder)
             _check_tier(entry.get("tier"), folder)
+            _check_residency(entry, folder)
             try:
                 return self._add_to(self._directory / FILE, self._directory / TABLE, entry, folder)
             except OSError as error:
@@ -161,6 +164,7 @@ class KeyStore:
             changed = Key.model_validate(new)
             _check_patterns(new.get("models", []), folder)
             _check_tier(new.get("tier"), folder)
+            _check_residency(new, folder)
             return KeyChange(self._replace(entry, new), version_of(changed))
 
     def _replace(self, entry: KeyEntry, new: dict[str, Any]) -> Path:
@@ -318,6 +322,14 @@ def _check_tier(tier: str | None, folder: Folder) -> None:
     names = tuple(tiers.entries) if isinstance(tiers, Map) else ()
     if tier is not None and names and tier not in (*names, DEFAULT_TIER):
         raise KeyStoreError(f"--tier: no tier is named '{tier}'{suggestion(tier, names)}")
+
+
+def _check_residency(entry: Mapping[str, Any], folder: Folder) -> None:
+    """One key must not make the whole policy invalid."""
+    if entry.get("residency"):
+        alone = Draft({**yaml_tree.data(folder.root), "keys": [entry]})
+        for found in (one for rule in (nothing_in_region, place_outside) for one in rule(alone)):
+            raise KeyStoreError(f"residency: {found.message}")
 
 
 def _check_patterns(patterns: list[str], folder: Folder) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Request, Told
 from gateway.admin.site import Site
+from gateway.backends.readiness import ReadinessReport
 from gateway.errors import NotFound
+from gateway.policy.loader import DRAINED
 from gateway.web.operation import Operation
 
 
@@ -17,6 +19,8 @@ class BackendState(Told):
     drained: bool
     enabled: bool
     """It is used: not drained, and its key is set."""
+    disabled: str | None = None
+    """Why it is not used, where that is not for being drained."""
     local: bool
     region: str | None = None
     max_concurrency: int | None = None
@@ -33,6 +37,11 @@ class Drained(Told):
     drained: bool
     changed: bool
     in_force: bool
+
+
+def disabled(report: ReadinessReport, name: str) -> str | None:
+    reason = report.disabled.get(name)
+    return None if reason == DRAINED else reason
 
 
 def operations(site: Site) -> list[tuple[Operation, Handle]]:
@@ -52,6 +61,7 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
                     ],
                     drained=name in policy.drained,
                     enabled=name in runtime.backends,
+                    disabled=disabled(report, name),
                     local=config.local,
                     region=config.region,
                     max_concurrency=config.max_concurrency,

@@ -19,10 +19,12 @@ from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.identity.api_keys import hash_key, make_key
 from gateway.policy.key_store import KeyEntry, entries, revoked_hashes, version_of
 from gateway.policy.problems import PolicyError
-from gateway.policy.schema import DEFAULT_TIER, Budget, Key, QuotaSettings, Scope
+from gateway.policy.schema import DEFAULT_TIER, Budget, Key, Policy, QuotaSettings, Scope, Tenant, Tier
 from gateway.policy.schema.values import Day, Duration, Name, Network, Text
+from gateway.residency import stays_in
 from gateway.web.operation import Operation
 
+_UNKNOWN = Tenant()
 _LOOK_EVERY = 0.05
 
 
@@ -35,6 +37,7 @@ class NewKey(Strict):
     expires: Day | None = None
     allow_ips: tuple[Network, ...] = ()
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1)] = ("inference",)
+    residency: tuple[Name, ...] = ()
     quotas: QuotaSettings = QuotaSettings()
     budget: Budget = Budget()
 
@@ -53,6 +56,7 @@ class KeyChange(Strict):
     models: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
     expires: Day | None = None
     allow_ips: tuple[Network, ...] | None = None
+    residency: tuple[Name, ...] | None = None
     quotas: QuotaSettings | None = None
     budget: Budget | None = None
 
@@ -78,6 +82,10 @@ class ListedKey(Told):
     allow_ips: list[str]
     quotas: dict[str, Any]
     budget: dict[str, Any]
+    residency: list[str]
+    """Regions in which its own entry says that its content stays."""
+    stays_in: list[str] | None = None
+    """Those that the residencies of its tenant and of the policy leave of them; left out: anywhere; empty: nowhere."""
     sha256: str | None = None
     """The beginning of the key's hash; not for who signed in by an identity provider."""
     version: str
@@ -90,8 +98,22 @@ class ListedKey(Told):
     """File and line."""
 
 
+class Bounds(Told):
+    """What holds for all keys of a tenant, or of a tier, together."""
+
+    quotas: dict[str, Any]
+    budget: dict[str, Any]
+    residency: tuple[str, ...] = ()
+    local_only: bool = False
+
+
 class Keys(Told):
     keys: list[ListedKey]
+    tenants: dict[str, Bounds]
+    """Of those that the policy names."""
+    tiers: dict[str, Bounds]
+    residency: tuple[str, ...]
+    """The policy's, for everybody."""
 
 
 class MadeKey(Told):
@@ -118,11 +140,9 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
     def listed() -> list[ListedKey]:
         folder = site.keys.read_valid()
         revoked = revoked_hashes(folder)
-        tenants = site.current().policy.tenants
+        policy = site.current().policy
         return [
-            _listed(one, {name: tenant.tier for name, tenant in tenants.items()}, site)
-            for one in entries(folder)
-            if one.text("sha256").lower() not in revoked
+            _listed(one, policy, site) for one in entries(folder) if one.text("sha256").lower() not in revoked
         ]
 
     async def all_keys() -> list[ListedKey]:
@@ -135,7 +155,13 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
         keys = await all_keys()
         if request.context.caller().key_id.startswith("oidc:"):
             keys = [key.model_copy(update={"sha256": None}) for key in keys]
-        return Keys(keys=keys)
+        policy = request.context.runtime.policy
+        return Keys(
+            keys=keys,
+            tenants={name: _bounds(one) for name, one in policy.tenants.items()},
+            tiers={name: _bounds(one) for name, one in policy.tiers.items()},
+            residency=policy.residency,
+        )
 
     async def create(request: Request) -> MadeKey:
         wanted = request.body(NewKey)
@@ -256,21 +282,35 @@ async def _in_all_workers(site: Site, key_id: str, version: str) -> bool:
     return False
 
 
-def _listed(entry: KeyEntry, tiers: dict[str, str | None], site: Site) -> ListedKey:
+def _bounds(owner: Tenant | Tier) -> Bounds:
+    limits = {"quotas": _dump(owner.quotas), "budget": _dump(owner.budget)}
+    if isinstance(owner, Tier):
+        return Bounds(**limits)
+    return Bounds(**limits, residency=owner.residency, local_only=owner.local_only)
+
+
+def _dump(limits: QuotaSettings | Budget) -> dict[str, Any]:
+    return limits.model_dump(exclude_unset=True)
+
+
+def _listed(entry: KeyEntry, policy: Policy, site: Site) -> ListedKey:
     key = Key.model_validate(entry.content)
+    tenant = policy.tenants.get(key.tenant, _UNKNOWN)
     today: date = datetime.now(UTC).date()
     return ListedKey(
         id=key.id,
         tenant=key.tenant,
-        tier=key.tier or tiers.get(key.tenant) or DEFAULT_TIER,
+        tier=key.tier or tenant.tier or DEFAULT_TIER,
         own_tier=key.tier,
         models=list(key.models),
         scopes=list(key.scopes),
         expires=key.expires.isoformat() if key.expires else None,
         expired=key.expires is not None and key.expires <= today,
         allow_ips=list(key.allow_ips),
-        quotas=key.quotas.model_dump(exclude_unset=True),
-        budget=key.budget.model_dump(exclude_unset=True),
+        quotas=_dump(key.quotas),
+        budget=_dump(key.budget),
+        residency=list(key.residency),
+        stays_in=stays_in(policy.residency, tenant.residency, key.residency),
         sha256=key.sha256[:12],
         version=version_of(key),
         changeable=site.keys.can_change(entry),

@@ -47,6 +47,8 @@ class Snapshot(Told):
     backends: dict[str, dict[str, Any]]
     breakers: list[dict[str, Any]]
     """Those that are open, and for how many seconds."""
+    disabled: dict[str, str]
+    """The backends that are not in use, and why."""
 
 
 def operations(site: Site) -> list[tuple[Operation, Handle]]:
@@ -112,6 +114,7 @@ async def sample(site: Site) -> dict[str, Any]:
         "at": round(time.time(), 3),
         "generation": site.generation(),
         "rejected": site.rejected(),
+        "disabled": dict(site.current().readiness.disabled),
         **found,
     }
 

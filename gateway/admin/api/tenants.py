@@ -15,7 +15,8 @@ from gateway.admin.site import Site
 from gateway.databases.database import DatabaseError
 from gateway.metering.price import NANO
 from gateway.observe.usage_query import UsageFilter, read_usage
-from gateway.policy.schema import DEFAULT_TIER, Policy
+from gateway.policy.schema import DEFAULT_TIER, Policy, Tenant
+from gateway.residency import stays_in
 from gateway.types import Principal
 from gateway.web.operation import Operation
 
@@ -40,6 +41,10 @@ class TenantState(Told):
     tier: str
     keys: int
     local_only: bool
+    residency: tuple[str, ...]
+    """Regions in which the tenant's own entry says that its content stays."""
+    stays_in: list[str] | None = None
+    """Those that the policy's residency leaves of them; left out: anywhere."""
     limits: list[LimitState]
     today_usd: float
     month_usd: float
@@ -79,7 +84,9 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
                     name=name,
                     tier=_tier(policy, name),
                     keys=sum(key.tenant == name for key in policy.keys_in_force),
-                    local_only=name in policy.tenants and policy.tenants[name].local_only,
+                    local_only=(known := policy.tenants.get(name, _UNKNOWN)).local_only,
+                    residency=known.residency,
+                    stays_in=stays_in(policy.residency, known.residency),
                     limits=used.get(name, []),
                     today_usd=day.get(name, _NOTHING)["cost_nanodollars"] / NANO,
                     month_usd=month.get(name, _NOTHING)["cost_nanodollars"] / NANO,
@@ -95,6 +102,7 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
     return [(operation("GET", "/tenants", "listTenants", about, Tenants, errors=(503,)), show)]
 
 
+_UNKNOWN = Tenant()
 _NOTHING = {"cost_nanodollars": 0, "requests": 0}
 
 

@@ -46,6 +46,17 @@ export function badge(text, kind = "") {
   return h("span", { class: `badge ${kind}`, title: text.length > 40 ? text : null }, text);
 }
 
+/** How a backend is used, in words and a colour; null where nothing keeps it from being asked. */
+export function outOfUse({ drained, disabled }) {
+  if (!drained && !disabled) return null;
+  return h("span", {}, drained && badge("drained", "warn"), disabled && badge(`disabled: ${disabled}`, "off"));
+}
+
+/** The regions to which content may go. */
+export function regions(within) {
+  return !within ? "anywhere" : within.join(", ") || badge("nowhere", "bad");
+}
+
 export function status(code, error) {
   const kind = code < 400 ? "good" : code === 499 ? "" : code === 429 || code < 500 ? "warn" : "bad";
   return badge(error ? `${code} ${error}` : String(code), kind);

@@ -155,6 +155,83 @@ async def test_a_rotation_without_overlap_ends_the_key_at_once(gateway: Gateway)
     await until(lambda: _answers(gateway, made["key"], 401))
 
 
+def of_two_regions(**more: Any) -> dict[str, Any]:
+    """``scripted`` is in the EU, ``slow`` in the US, and the key of ``up`` is not set."""
+    whole = policy(**more)
+    whole["backends"]["scripted"]["region"], whole["backends"]["slow"]["region"] = "eu", "us"
+    whole["backends"]["up"]["api_key"] = "${KEY_THAT_NOBODY_SET}"
+    return whole
+
+
+async def test_where_content_stays_is_shown_with_who_says_so(tmp_path: Path) -> None:
+    whole = of_two_regions(residency=["eu", "us"], tiers={"free": {"quotas": {"requests_per_minute": 3}}})
+    whole["tenants"]["clinic"] = {"residency": ["eu"], "tier": "free", "budget": {"usd_per_day": 2}}
+    whole["models"]["slow"]["residency"] = ["eu"]
+    whole["keys"].append(key("tg-us", "us", tenant="clinic", residency=["us"]))
+    async with serving(tmp_path / "policies", whole) as gateway:
+        listed = await told(gateway, "GET", "/keys")
+        keys = {one["id"]: one for one in listed["keys"]}
+        assert (keys["us"]["residency"], keys["us"]["stays_in"]) == (["us"], []), "nowhere: not left out"
+        assert (keys["acme-1"]["residency"], keys["acme-1"]["stays_in"]) == ([], ["eu", "us"])
+        assert listed["residency"] == ["eu", "us"]
+        assert listed["tenants"]["clinic"]["residency"] == ["eu"]
+        assert listed["tenants"]["clinic"]["budget"] == {"usd_per_day": 2.0}
+        assert listed["tiers"]["free"]["quotas"] == {"requests_per_minute": 3}
+        tenants = {one["name"]: one for one in (await told(gateway, "GET", "/tenants"))["tenants"]}
+        assert (tenants["clinic"]["residency"], tenants["clinic"]["stays_in"]) == (["eu"], ["eu"])
+        models = {one["name"]: one for one in (await told(gateway, "GET", "/models"))["models"]}
+        assert (models["slow"]["residency"], models["slow"]["stays_in"]) == (["eu"], ["eu"])
+        assert models["slow"]["targets"][0]["outside"] and not models["fake"]["targets"][0]["outside"]
+    async with serving(tmp_path / "anywhere" / "policies", policy()) as gateway:
+        for path, name in (("/keys", "keys"), ("/tenants", "tenants"), ("/models", "models")):
+            assert not [one for one in (await told(gateway, "GET", path))[name] if "stays_in" in one]
+
+
+async def test_a_key_is_given_a_residency_and_no_region_that_makes_the_policy_invalid(tmp_path: Path) -> None:
+    async with serving(tmp_path / "policies", of_two_regions()) as gateway:
+        made = await told(gateway, "POST", "/keys", {"id": "ci", "residency": ["eu"]})
+        await until(lambda: _answers(gateway, made["key"], 200))
+        assert await status_of(gateway, made["key"], "slow") == 403
+        for method, path in (("POST", "/keys"), ("PATCH", "/keys/ci")):
+            refused = await ask(gateway, method, path, {"residency": ["mars"]})
+            assert refused.status_code == 409 and "region 'mars'" in refused.json()["error"]["message"]
+        await told(gateway, "PATCH", "/keys/ci", {"residency": ["us"]})
+        await until(lambda: _answers(gateway, made["key"], 403))
+        await told(gateway, "PATCH", "/keys/ci", {"residency": None})
+        await until(lambda: _answers(gateway, made["key"], 200))
+        assert "rejected" not in await told(gateway, "GET", "/policy")
+
+
+async def test_what_is_not_in_use_says_why(tmp_path: Path) -> None:
+    whole = of_two_regions()
+    whole["keys"][-1] |= {"models": ["fa*"]}  # the operator's own
+    whole["models"]["down"]["fallbacks"] = ["up"]
+    why = "KEY_THAT_NOBODY_SET is not set"
+    async with serving(tmp_path / "policies", whole) as gateway:
+        await told(gateway, "POST", "/backends/slow/drain")
+        await told(gateway, "POST", "/backends/down/drain")
+        await until(
+            lambda: _out_of_use(gateway, {"up": why, "slow": "it is drained", "down": "it is drained"})
+        )
+        states = {one["name"]: one for one in (await told(gateway, "GET", "/backends"))["backends"]}
+        assert (states["up"]["disabled"], states["up"]["drained"], states["up"]["enabled"]) == (
+            why,
+            False,
+            False,
+        )
+        assert "disabled" not in states["slow"] and states["slow"]["drained"]
+        models = {one["name"]: one for one in (await told(gateway, "GET", "/models"))["models"]}
+        assert models["up"]["targets"][0]["disabled"] == models["up"]["disabled"].removeprefix("up: ") == why
+        assert models["slow"]["disabled"] == "slow: it is drained"
+        assert models["down"]["disabled"] == f"down: it is drained; up: {why}"
+        assert "disabled" not in models["fake"]
+        assert [name for name, one in models.items() if one["allowed"]] == ["fake"]
+
+
+async def _out_of_use(gateway: Gateway, wanted: dict[str, str]) -> bool:
+    return bool((await told(gateway, "GET", "/snapshot"))["disabled"] == wanted)
+
+
 async def test_what_cannot_be_is_refused_and_says_why(gateway: Gateway) -> None:
     for body, param in (
         ({"id": "no name"}, "id"),

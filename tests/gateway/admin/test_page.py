@@ -182,6 +182,55 @@ async def test_a_key_is_made_changed_rotated_and_revoked(gateway: Gateway, page:
     assert made not in audit.text and rotated not in audit.text
 
 
+async def test_what_is_not_in_use_is_told_in_words_and_not_offered(tmp_path: Path) -> None:
+    whole = policy()
+    whole["backends"]["up"]["api_key"] = "${KEY_THAT_NOBODY_SET}"
+    whole["backends"]["scripted"]["region"] = "eu"
+    whole["backends"]["down"]["region"] = "us"
+    whole["models"]["abroad"] = {"targets": [{"backend": "down", "model": "x"}], "residency": ["eu"]}
+    whole["tenants"]["acme"]["residency"] = ["eu"]
+    async with serving(tmp_path / "policies", whole) as gateway, browsing(tmp_path) as page:
+        answer = await gateway.http.post(
+            "/admin/api/backends/slow/drain", headers={"authorization": f"Bearer {ADMIN}"}
+        )
+        assert answer.is_success
+        await page.look(1280, 800)
+        await page.open(f"{gateway.url}/admin")
+        await sign_in(page)
+        unset = "disabled: KEY_THAT_NOBODY_SET is not set"
+
+        async def badge(view: str, caption: str, row: str) -> str:
+            await page.run(f"location.hash = '#/{view}'")
+            rows = f"[...document.querySelectorAll('[aria-label=\"{caption}\"] tbody tr')]"
+            one = f"{rows}.find((one) => one.innerText.startsWith('{row}'))?.querySelector('.badge')"
+            await page.until(f"{one} && !{one}.classList.contains('good')")
+            return str(await page.run(f"{one}.innerText"))
+
+        for view in ("overview", "models"):
+            assert await badge(view, "Backends", "up") == unset
+            assert await badge(view, "Backends", "slow") == "drained"
+        targets = {
+            name: await badge("models", "Models and targets", name) for name in ("up", "slow", "abroad")
+        }
+        assert targets == {"up": unset, "slow": "drained", "abroad": "never asked: not in its regions"}
+        await page.run("location.hash = '#/tenants'")
+        await page.until("document.querySelector('main').innerText.includes('stays in eu')")
+        await page.run("location.hash = '#/keys'")
+        row = "document.querySelector('#Limits-acme-1').closest('tr').innerText"
+        await page.until(f"{row}.includes('by its tenant')")
+        assert "$50.00 a month, its tenant's" in await page.run(row)
+        await page.run("location.hash = '#/playground'")
+        await page.until("document.querySelectorAll('#model option').length > 0")
+        offered = "[...document.querySelectorAll('#model option:{}')].map((one) => one.text)"
+        assert await page.run(offered.format("enabled")) == ["fake", "down"]
+        assert await page.run(offered.format("disabled")) == [
+            "slow (slow: it is drained)",
+            "up (up: KEY_THAT_NOBODY_SET is not set)",
+            "abroad (no backend in its regions)",
+        ]
+        assert page.log == []
+
+
 async def _answered(gateway: Gateway, token: str, status: int) -> None:
     """Once it is in force: this gateway has no supervisor, which would wait for its workers."""
     headers = {"authorization": f"Bearer {token}", "cache-control": "no-store"}

@@ -3,7 +3,7 @@
 import { get, patch, post, query, remove } from "../api.js";
 import { announce, fill, h } from "../dom.js";
 import { count, dollars } from "../format.js";
-import { badge, field, loading, panel, panelWith, problem, table } from "../parts.js";
+import { badge, field, loading, panel, panelWith, problem, regions, table } from "../parts.js";
 
 const QUOTAS = [["requests_per_minute", "Requests a minute"], ["tokens_per_minute", "Tokens a minute"], ["tokens_per_day", "Tokens a day"], ["concurrent_requests", "Requests at once"]];
 const BUDGETS = [["usd_per_day", "Dollars a day"], ["usd_per_month", "Dollars a month"]];
@@ -18,6 +18,7 @@ export function keys(place, { state }) {
   const trouble = h("div", {});
   const find = h("input", { id: "find-key", type: "search", autocomplete: "off", spellcheck: "false", oninput: () => show() });
   let found = [];
+  let bounds = { tenants: {}, tiers: {}, residency: [] };
   let names = { tenants: [], models: [] };
   fill(place, h("h1", {}, "Keys"), secret, trouble, form, panelWith("API keys",
     [may && h("button.main", { id: "new-key", type: "button", onclick: () => ask(null) }, "New key"), h("label", { for: "find-key", class: "unseen" }, "Find a key"), find], list));
@@ -25,7 +26,7 @@ export function keys(place, { state }) {
 
   async function read() {
     try {
-      found = (await get("/keys")).keys;
+      ({ keys: found, ...bounds } = await get("/keys"));
       show();
     } catch (error) {
       fill(list, problem(error));
@@ -35,7 +36,7 @@ export function keys(place, { state }) {
   function show() {
     const wanted = find.value.trim().toLowerCase();
     const fits = (one) => !wanted || [one.id, one.tenant, one.tier, ...one.models].some((text) => text.toLowerCase().includes(wanted));
-    fill(list, keyTable(found.filter(fits).slice(0, 500), may && { ask, rotate, revoke }),
+    fill(list, keyTable(found.filter(fits).slice(0, 500), bounds, may && { ask, rotate, revoke }),
       may && found.some((one) => !one.changeable) && h("p.note", {}, "A key that stands in a file of the operator's own is changed and rotated there; this page writes keys.yaml, keys.jsonl and the state folder."),
       found.length > 500 && h("p.note", {}, `${count(found.length)} keys; the first 500 that fit are shown.`));
   }
@@ -112,12 +113,13 @@ export function keys(place, { state }) {
   }
 }
 
-function keyTable(rows, act) {
+function keyTable(rows, bounds, act) {
   return table("API keys", [
     { name: "Key", head: true, cell: (one) => h("span", {}, one.id, one.rotated_until && h("span.under", {}, `the one before until ${when(one.rotated_until)}`)) },
     { name: "Tenant", cell: (one) => h("span", {}, one.tenant, h("span.under", {}, `tier ${one.tier}`)) },
     { name: "Models", wide: true, cell: (one) => (one.models.join() === "*" ? "all" : one.models.join(", ")) },
-    { name: "Limits", cell: limits },
+    { name: "Limits", cell: (one) => limits(one, bounds) },
+    { name: "Stays in", cell: (one) => staysIn(one, bounds) },
     { name: "Opens", small: true, cell: (one) => one.scopes.join(", ") },
     { name: "Expires", cell: (one) => (one.expired ? badge(`expired ${one.expires}`, "bad") : one.expires || "never") },
     { name: "From", small: true, wide: true, cell: (one) => one.allow_ips.join(", ") || "anywhere" },
@@ -130,12 +132,20 @@ function button(verb, one, onclick, enabled) {
   return h("button.quiet", { type: "button", id: `${verb}-${one.id}`, onclick, disabled: !enabled, title: enabled ? null : `It is in ${one.where}, which the gateway does not write.` }, verb, h("span.unseen", {}, ` ${one.id}`));
 }
 
-function limits(one) {
-  const told = [
-    ...QUOTAS.filter(([name]) => one.quotas[name]).map(([name, label]) => `${count(one.quotas[name])} ${label.toLowerCase()}`),
-    ...BUDGETS.filter(([name]) => one.budget[name]).map(([name, label]) => `${dollars(one.budget[name])} ${label.toLowerCase().replace("dollars ", "")}`),
-  ];
-  return told.length ? told.map((text) => h("span.under", {}, text)) : h("span.note", {}, "its tenant's");
+/** Its own, and those that it shares with all keys of its tenant, and of its tier. */
+function limits(one, { tenants, tiers }) {
+  const lines = [["", one], [", its tenant's", tenants[one.tenant]], [", its tier's", tiers[one.tier]]].flatMap(([whose, bound]) => (bound ? [
+    ...QUOTAS.filter(([name]) => bound.quotas[name]).map(([name, label]) => `${count(bound.quotas[name])} ${label.toLowerCase()}${whose}`),
+    ...BUDGETS.filter(([name]) => bound.budget[name]).map(([name, label]) => `${dollars(bound.budget[name])} ${label.toLowerCase().replace("dollars ", "")}${whose}`),
+  ] : []));
+  return lines.length ? lines.map((text) => h("span.under", {}, text)) : h("span.note", {}, "none");
+}
+
+/** Where its content may go, and who says so. */
+function staysIn(one, { tenants, residency }) {
+  const by = [one.residency.length && "it", tenants[one.tenant]?.residency.length && "its tenant", residency.length && "the policy"].filter(Boolean);
+  return h("span", {}, regions(one.stays_in), tenants[one.tenant]?.local_only && [" ", badge("local only")],
+    by.length > 0 && h("span.under", {}, `by ${by.join(", ")}`));
 }
 
 function keyForm(one, names, cancel, send) {
@@ -155,7 +165,8 @@ function keyForm(one, names, cancel, send) {
     field("Tier", input("tier", { value: one?.own_tier || "", list: tiers.id, placeholder: "its tenant's" })),
     field("Models, with commas", input("models", { required: true, value: one ? one.models.join(", ") : "*" }), { long: true }),
     field("Expires (the day it ends)", input("expires", { type: "date", min: tomorrow, value: one?.expires || "" }), { long: true }),
-    field("Only from, with commas", input("allow_ips", { value: one ? one.allow_ips.join(", ") : "", placeholder: "anywhere" }), { long: true })),
+    field("Only from, with commas", input("allow_ips", { value: one ? one.allow_ips.join(", ") : "", placeholder: "anywhere" }), { long: true }),
+    field("Stays in regions, with commas", input("residency", { value: one ? one.residency.join(", ") : "", placeholder: "its tenant's" }), { long: true })),
   h("div.filters", {},
     QUOTAS.map(([name, label]) => field(label, number(name, one?.quotas[name]))),
     BUDGETS.map(([name, label]) => field(label, number(name, one?.budget[name], { min: 0.01, step: "any" }))),
@@ -173,7 +184,7 @@ function bodyOf(form, one) {
   const numbers = (names) => Object.fromEntries(names.filter(([name]) => text(name)).map(([name]) => [name, Number(text(name))]));
   const all = {
     ...(one ? {} : { id: text("id"), tenant: text("tenant"), scopes: form.get("admin") ? ["admin"] : ["inference"] }),
-    tier: text("tier"), models: words("models"), expires: text("expires"), allow_ips: words("allow_ips"),
+    tier: text("tier"), models: words("models"), expires: text("expires"), allow_ips: words("allow_ips"), residency: words("residency"),
     quotas: { ...numbers(QUOTAS), ...(form.get("strict") ? { strict: true } : {}) }, budget: numbers(BUDGETS),
   };
   const empty = (value) => value === "" || (typeof value === "object" && !Object.keys(value).length);

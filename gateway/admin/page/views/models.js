@@ -4,7 +4,7 @@ import { get, post } from "../api.js";
 import { announce, fill, h } from "../dom.js";
 import { count, dollars, percent, rate, seconds } from "../format.js";
 import { failed, limited } from "../live_data.js";
-import { badge, loading, panel, problem, table } from "../parts.js";
+import { badge, loading, outOfUse, panel, problem, regions, table } from "../parts.js";
 
 export function models(place, { live, state }) {
   const may = state.role !== "viewer";
@@ -51,8 +51,8 @@ function modelTable(found, live) {
     : [{ model, target: null, first: true }]));
   const of = (name) => (model) => model === name;
   return table("Models and targets", [
-    { name: "Model", head: true, cell: ({ model, first }) => first && h("span", {}, model.name, model.aliases.length > 0 && h("span.note", {}, ` also ${model.aliases.join(", ")}`)) },
-    { name: "Target", cell: ({ model, target }) => (target ? `${target.backend} / ${target.model}` : `cascade: ${model.cascade.join(" → ")}`) },
+    { name: "Model", head: true, cell: ({ model, first }) => first && h("span", {}, model.name, model.aliases.length > 0 && h("span.note", {}, ` also ${model.aliases.join(", ")}`), model.stays_in && h("span.under", {}, "stays in ", regions(model.stays_in))) },
+    { name: "Target", cell: ({ model, target }) => (target ? `${target.backend} / ${target.model}${target.region ? ` in ${target.region}` : ""}` : `cascade: ${model.cascade.join(" → ")}`) },
     { name: "State", cell: ({ target }) => target && state(target, live) },
     { name: "Weight", right: true, small: true, cell: ({ target }) => target && count(target.weight) },
     { name: "$ per M in", right: true, small: true, cell: ({ target }) => (target?.price ? dollars(target.price.input) : "–") },
@@ -71,8 +71,9 @@ function share(part, all) {
 
 function state(target, live) {
   const open = (live.latest?.breakers || []).filter((one) => one.backend === target.backend && one.model === target.model);
-  if (target.drained) return badge("drained", "warn");
-  if (!target.enabled) return badge(target.trouble || "disabled", "warn");
+  const unused = outOfUse(target);
+  if (unused) return unused;
+  if (target.outside) return badge("never asked: not in its regions", "off");
   if (open.some((one) => !one.tenant)) return badge(`breaker open, ${seconds(Math.max(...open.map((one) => one.seconds)))}`, "bad");
   if (open.length) return badge(`breaker open for ${open.map((one) => one.key || one.tenant).join(", ")}`, "warn");
   return target.trouble ? badge(target.trouble, "warn") : badge("in use", "good");
@@ -82,7 +83,7 @@ function backendTable(rows, live, drain) {
   return table("Backends", [
     { name: "Backend", head: true, cell: (one) => one.name },
     { name: "Kind", cell: (one) => one.kind },
-    { name: "State", wide: true, cell: (one) => (one.drained ? badge("drained", "warn") : one.enabled ? badge(one.trouble || "in use", one.trouble ? "warn" : "good") : badge("disabled", "")) },
+    { name: "State", wide: true, cell: (one) => outOfUse(one) || badge(one.trouble || "in use", one.trouble ? "warn" : "good") },
     { name: "Region", small: true, cell: (one) => one.region || "–" },
     { name: "In flight", right: true, cell: (one) => count(live.latest?.backends[one.name]?.in_flight) },
     drain && { name: "", right: true, cell: (one) => h("button.quiet", { id: `drain-${one.name}`, type: "button", onclick: () => drain(one.name, one.drained) }, one.drained ? "Use again" : "Drain", h("span.unseen", {}, ` ${one.name}`)) },

@@ -5,7 +5,7 @@ import { Chart } from "../chart.js";
 import { fill, h } from "../dom.js";
 import { count, percent, rate, seconds } from "../format.js";
 import { answered, failed, limited, total } from "../live_data.js";
-import { badge, bar, figure, panel, panelWith, table } from "../parts.js";
+import { badge, bar, figure, outOfUse, panel, panelWith, table } from "../parts.js";
 import { requestTable } from "./requests.js";
 
 const OUT = (model, direction) => direction === "out";
@@ -17,7 +17,7 @@ export function overview(place, { live }) {
   const queue = h("div", {});
   const latest = h("div", {});
   const warning = h("div", {});
-  const traffic = new Chart("Requests per second", [{ name: "answered", hue: "--series-1", filled: true }, { name: "limited (429)", hue: "--series-2" }, { name: "failed", hue: "--bad" }], { format: rate });
+  const traffic = new Chart("Requests per second", [{ name: "answered", hue: "--series-1", filled: true }, { name: "limited", hue: "--series-2" }, { name: "failed", hue: "--bad" }], { format: rate });
   const waits = new Chart("Time to first token", [{ name: "median", hue: "--series-1" }, { name: "95th percentile", hue: "--series-2" }], { format: seconds });
   const tokens = new Chart("Tokens per second", [{ name: "in", hue: "--series-3" }, { name: "out", hue: "--series-1", filled: true }], { format: rate });
   const gaps = new Chart("Between tokens", [{ name: "median", hue: "--series-1" }, { name: "95th percentile", hue: "--series-2" }], { format: seconds });
@@ -106,8 +106,14 @@ function backendTable(live) {
     { name: "Attempts/s", right: true, small: true, cell: ([name]) => rate(live.rate("attempts", (backend) => backend === name)) },
     { name: "Errors/s", right: true, cell: ([name]) => rate(live.rate("upstream_errors", (backend) => backend === name)) },
     { name: "KV cache", right: true, small: true, cell: ([, one]) => (one.engine ? percent(one.engine.kv_usage) : "–") },
-    { name: "Breakers", cell: ([name]) => breakersOf(open(name)) },
+    { name: "Breakers", cell: ([name]) => unused(sample.disabled[name]) || breakersOf(open(name)) },
   ], rows, { empty: "The policy has no backends in use." });
+}
+
+const DRAINED = "it is drained";
+
+function unused(reason) {
+  return reason && outOfUse(reason === DRAINED ? { drained: true } : { disabled: reason });
 }
 
 function breakersOf(open) {

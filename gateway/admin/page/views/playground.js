@@ -37,8 +37,15 @@ export function playground(place, { state }) {
       h("label", {}, "Model", model), h("label", {}, "Instructions", system), h("label", {}, "Most tokens", limit),
       !own && h("label", {}, "API key of scope inference", key, h("span.note", {}, "Your key is for this page only. This one is kept until you leave it."))),
     h("section.panel", { "aria-label": "Conversation" }, said, trouble, form)));
-  get("/models").then((found) => fill(model, found.models.map((one) => h("option", { value: one.name }, one.name))),
-    (error) => fill(trouble, problem(error)));
+  get("/models").then((found) => {
+    const nowhere = (one) => one.targets.length && !one.fallbacks.length && one.targets.every((target) => target.outside);
+    const why = (one) => one.disabled || (nowhere(one) && "no backend in its regions") || (own && !one.allowed && "not for this key");
+    const [open, shut] = [found.models.filter((one) => !why(one)), found.models.filter(why)];
+    fill(model, open.map((one) => h("option", { value: one.name }, one.name)),
+      shut.length > 0 && h("optgroup", { label: "Cannot be asked" }, shut.map((one) => h("option", { disabled: true }, `${one.name} (${why(one)})`))));
+    send.disabled = !open.length;
+    if (!open.length) fill(trouble, h("p.problem", { role: "alert" }, "No model can be asked now: see Models for why."));
+  }, (error) => fill(trouble, problem(error)));
 
   async function ask(question) {
     if (running || !question.trim()) return;

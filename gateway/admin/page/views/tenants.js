@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { fill, h } from "../dom.js";
 import { count, dollars, percent, seconds } from "../format.js";
-import { badge, bar, loading, panel, problem, table } from "../parts.js";
+import { badge, bar, loading, panel, problem, regions, table } from "../parts.js";
 
 const EVERY = 5000;
 const WINDOWS = { minute: "a minute", day: "a day", month: "a month", now: "at once" };
@@ -31,7 +31,7 @@ export function tenants(place) {
 
 function tenantTable(rows) {
   return table("Tenants", [
-    { name: "Tenant", head: true, cell: (one) => h("span", {}, one.name, one.local_only && [" ", badge("local only")]) },
+    { name: "Tenant", head: true, cell: (one) => h("span", {}, one.name, one.local_only && [" ", badge("local only")], one.stays_in && h("span.under", {}, "stays in ", regions(one.stays_in))) },
     { name: "Tier", cell: (one) => one.tier },
     { name: "Keys", right: true, small: true, cell: (one) => count(one.keys) },
     { name: "Limits", cell: (one) => (one.limits.length ? h("ul.limits", {}, one.limits.map(limitLine)) : h("span.note", {}, "none")) },
