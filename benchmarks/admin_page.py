@@ -104,11 +104,11 @@ def fill(path: Path, size: int) -> None:
 
 
 @contextmanager
-def gateway(folder: Path) -> Iterator[tuple[int, int]]:
-    """``tollgate serve`` with the state in ``folder``: its process and its port."""
+def gateway(folder: Path, content: dict[str, Any] | None = None) -> Iterator[tuple[int, int]]:
+    """``tollgate serve`` with the state in ``folder``: its process and its port. ``content`` is another policy."""
     policies = folder / "policies"
     policies.mkdir(exist_ok=True)
-    (policies / "gateway.yaml").write_text(yaml.safe_dump(policy()))
+    (policies / "gateway.yaml").write_text(yaml.safe_dump(content or policy()))
     port = free_port()
     env = {"TOLLGATE_STATE_DIR": str(folder), "TOLLGATE_SHUTDOWN_DELAY": "0", "PYTHONPATH": str(Path.cwd())}
     argv = [sys.executable, "-m", "gateway", "serve", "--policies", str(policies), "--port", str(port)]
