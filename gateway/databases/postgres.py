@@ -98,7 +98,7 @@ class PostgresDatabase:
             from psycopg.rows import dict_row
             from psycopg.types.string import TextLoader
         except ImportError as error:
-            raise DatabaseError(no_postgres()) from error
+            raise DatabaseError(no_postgres(error)) from error
 
         class WholeNumberLoader(TextLoader):
             def load(self, data: Any) -> Any:

@@ -14,21 +14,20 @@ from gateway.policy.schema import LedgerSettings, Policy
 
 def unrecorded(ledger: LedgerSettings) -> str | None:
     """Why no request can be recorded, or None."""
-    if ledger.enabled and _without_driver(ledger):
-        return f"nothing can be recorded: {packages.no_postgres()}"
-    return None
+    why = _without_driver(ledger) if ledger.enabled else None
+    return f"nothing can be recorded: {why}" if why else None
 
 
 def without(policy: Policy) -> Iterator[tuple[KeyPath, str]]:
     """What else does not work, at the key that asks for it."""
     files, ledger, telemetry = policy.files, policy.ledger, policy.telemetry
-    if files.enabled and not ledger.enabled and _without_driver(ledger):
-        yield ("ledger", "store"), f"no files and batches can be kept: {packages.no_postgres()}"
+    if files.enabled and not ledger.enabled and (why := _without_driver(ledger)):
+        yield ("ledger", "store"), f"no files and batches can be kept: {why}"
     if files.enabled and files.bucket is not None and packages.missing(packages.S3):
         yield ("files", "store"), f"no files can be kept: {packages.no_s3()}"
-    if telemetry.endpoint and packages.missing(packages.OTEL):
+    if telemetry.endpoint and packages.missing(packages.OTEL[telemetry.protocol]):
         yield ("telemetry", "endpoint"), f"no traces are sent: {packages.no_otel()}"
 
 
-def _without_driver(ledger: LedgerSettings) -> bool:
-    return ledger.store != "sqlite" and bool(packages.missing(packages.POSTGRES))
+def _without_driver(ledger: LedgerSettings) -> str | None:
+    return packages.unusable_postgres() if ledger.store != "sqlite" else None

@@ -70,6 +70,13 @@ def test_a_ledger_without_its_driver_is_refused(tmp_path: Path, command: tuple[s
     assert "[postgres]" in said
 
 
+def test_a_driver_that_cannot_be_loaded_is_none(tmp_path: Path) -> None:
+    """As psycopg is without the library below it."""
+    code, said = gateway(tmp_path, policy(ledger={"store": DATABASE}), "check", PSYCOPG_IMPL="nosuch")
+    assert code == 1 and "[postgres]" in said
+    assert "nothing can be recorded: psycopg is installed, and cannot be used (" in said
+
+
 def test_check_warns_of_what_else_is_missing(tmp_path: Path) -> None:
     written = policy(files={"store": "s3://bucket"}, telemetry={"endpoint": "http://127.0.0.1:1"})
     env = without(tmp_path, "botocore", "opentelemetry")

@@ -549,8 +549,19 @@ def _without_extras(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """As where none of them was installed."""
     if "[extras." not in request.node.name:
         return
-    for name in ("psycopg", "botocore", "opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"):
+    for name in ("psycopg", "botocore", "opentelemetry.sdk"):
         monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_exporter_of_another_protocol_is_none(
+    protocol: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = f"telemetry: {{endpoint: http://h:4318, protocol: {protocol}}}"
+    assert found("extras.feature_without_extra", written, folder) == []
+    monkeypatch.setitem(sys.modules, f"opentelemetry.exporter.otlp.proto.{protocol}", None)
+    [told] = found("extras.feature_without_extra", written, folder)
+    assert told.startswith("telemetry.endpoint: no traces are sent")
 
 
 @pytest.mark.parametrize(
