@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import httpx
 
-from gateway.backends.upstream_connection import Api, Response, UpstreamConnection
+from gateway.backends.answer_ids import AnswerIds
+from gateway.backends.upstream_connection import Response, UpstreamConnection
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class _Pool:
         self._rested: deque[UpstreamConnection] = deque()
         """Those that rest longest are at the left, here as there, and all of these rest longer than any of those."""
         self._wary_until = 0.0
-        self.ids_vary: set[tuple[str, Api]] = set()
+        self.ids = AnswerIds()
 
     def take(self) -> UpstreamConnection | None:
         fresh, rested = self._fresh, self._rested

@@ -21,6 +21,8 @@ from typing import Protocol
 import httptools
 import httpx
 
+from gateway.backends.answer_ids import AnswerIds, IdKind
+
 STILL_THERE = (30, 10, 3)
 """Seconds of silence after which the system asks a server's machine whether it is still there, seconds between two
 such questions, and how many may go unanswered. A model can think for minutes, and a server that is gone must not be
@@ -36,16 +38,10 @@ _TELLS = sys.platform == "linux"
 _NONE = bytes(4)
 
 
-Api = tuple[bytes, str]
-"""The request line, and the content type of the answer."""
-
-
 class ConnectionOwner(Protocol):
     """Where a connection rests between requests: all connections to one server share it."""
 
-    ids_vary: set[tuple[str, Api]]
-    """The kinds of ids that distinguish this server's answers, each with the API in whose answers it is known to: what
-    is the same in all answers of one is often another in those of the next."""
+    ids: AnswerIds
 
     def back(self, connection: UpstreamConnection) -> None:
         """It has done its work, and can be used again."""
@@ -127,11 +123,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._used = False
         self._sent_id: str | None = None
         self._question = self._question_before = (0, 0)
-        """The size of the request, and a digest of its end."""
         self._asked = b""
         """The request line."""
-        self._ids: dict[str, tuple[str, Api]] = {}
-        """The last that came over this connection, by kind."""
+        self._ids: dict[str, str] = {}
+        """The last that came over this connection, by where they stand."""
         self.idle_since = 0.0
         self._status = 0
         self._headers: dict[str, str] = {}
@@ -315,19 +310,15 @@ class UpstreamConnection(asyncio.Protocol):
     def _refuses(self) -> bool:
         return self._lost or self._error is not None or (self._head_done and self._status >= 400)
 
-    def identify(self, kind: str, id: str) -> None:
-        """Raises ``httpx.RemoteProtocolError`` if the answer bears the id of the one before, to another question.
-
-        Some servers give all their answers the same, or all of one API: ids count where they are known to differ.
-        """
-        api = self._asked, self._headers.get("content-type", "")
-        before, self._ids[kind] = self._ids.get(kind), (id, api)
-        if before is None:
-            return
-        if before[0] != id:
-            if before[1] == api:
-                self._home.ids_vary.add((kind, api))
-        elif self._question != self._question_before and (kind, api) in self._home.ids_vary:
+    def identify(self, place: str, id: str) -> None:
+        """Raises ``httpx.RemoteProtocolError`` if the answer bears the id of the one before, to another question, where
+        ids tell answers apart."""
+        kind = IdKind(place, self._asked, self._headers.get("content-type", ""))
+        ids, before, self._ids[place] = self._home.ids, self._ids.get(place), id
+        if kind not in ids.own:
+            ids.add(kind, id, self._question)
+        elif before == id and self._question != self._question_before:
+            ids.repeated(kind)
             self._refuse("the answer before came once more")
 
     def take(self) -> bytes | None:

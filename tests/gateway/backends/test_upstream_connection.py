@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import httpx
 import pytest
 
+from gateway.backends.answer_ids import ENOUGH
 from gateway.backends.http1 import Http1Client, Origin
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.upstream_connection import AT_ONCE, MAX_HEAD, Response, UpstreamConnection
@@ -242,11 +243,14 @@ async def test_an_answer_that_names_the_request_before(upstream: FakeUpstream, c
 
 @pytest.mark.parametrize("name", ["x-request-id", "request-id"])
 async def test_an_answer_that_comes_once_more(upstream: FakeUpstream, client: Http1Client, name: str) -> None:
-    upstream.scripts = [reply(b"-", headers={name: told}) for told in ("a", "b", "b", "b")]
-    for question in (b"1", b"2", b"2"):  # the same question may have the same answer, out of a cache
-        await answer(client, upstream.port, question)
+    told = [*map(an_id, range(ENOUGH)), *[an_id(ENOUGH)] * 3]
+    upstream.scripts = [reply(b"-", headers={name: one}) for one in told]
+    # The same question may have the same answer, out of a cache.
+    for question in (*range(ENOUGH), ENOUGH, ENOUGH):
+        await answer(client, upstream.port, b"%d" % question)
+    assert upstream.connections == 1
     with pytest.raises(httpx.RemoteProtocolError, match="once more"):
-        await answer(client, upstream.port, b"3")
+        await answer(client, upstream.port, b"another")
 
 
 async def test_ids_that_are_all_the_same_mean_nothing(upstream: FakeUpstream, client: Http1Client) -> None:
@@ -254,6 +258,30 @@ async def test_ids_that_are_all_the_same_mean_nothing(upstream: FakeUpstream, cl
     for question in (b"1", b"2", b"3"):
         await answer(client, upstream.port, question)
     assert upstream.connections == 1
+
+
+FEW = {
+    "one of each of two models": lambda number: an_id(number // 2 % 2),
+    "each of many twice": lambda number: an_id(number // 2),
+    "drawn from a few": lambda number: f"chatcmpl-{number * number % 997}",
+    "one a second": lambda number: f"chatcmpl-{1_700_000_000 + max(number, 100)}",
+}
+
+
+@pytest.mark.parametrize("told", FEW.values(), ids=FEW.keys())
+async def test_ids_that_several_answers_may_have_mean_nothing(
+    upstream: FakeUpstream, client: Http1Client, told: Callable[[int], str]
+) -> None:
+    numbers = [*range(2 * ENOUGH), *[2 * ENOUGH] * 3]
+    upstream.scripts = [reply(b"-", headers={"request-id": told(number)}) for number in numbers]
+    for question, _ in enumerate(numbers):
+        await answer(client, upstream.port, b"%d" % question)
+    assert upstream.connections == 1
+
+
+def an_id(number: int) -> str:
+    """As long as real ones are."""
+    return f"chatcmpl-{number:032x}"
 
 
 def streamed(id: str) -> Script:
@@ -269,12 +297,8 @@ async def test_the_id_in_an_answers_body_counts(
     upstream: FakeUpstream, streams: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = streamed if streams else whole
-    upstream.scripts = [
-        script("chatcmpl-1"),
-        script("chatcmpl-2"),
-        script("chatcmpl-2"),
-        script("chatcmpl-3"),
-    ]
+    ids = [*map(an_id, range(ENOUGH)), an_id(ENOUGH), an_id(ENOUGH), an_id(ENOUGH + 1)]
+    upstream.scripts = [script(one) for one in ids]
     backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
     backend._exchange._client._direct.rest = 0
     target = Target(backend="up", model="upstream-model")
@@ -285,11 +309,12 @@ async def test_the_id_in_an_answers_body_counts(
             [chunk.delta["content"] async for chunk in backend.stream(call, target) if chunk.delta]
         )
 
-    assert (await ask("one"), await ask("two")) == ("chatcmpl-1", "chatcmpl-2")
+    for one in ids[: ENOUGH + 1]:
+        assert await ask(f"of {one}") == one
     assert upstream.connections == 1
     with pytest.raises(UpstreamFailed, match="another request"):
         await ask("three")
-    assert await ask("three") == "chatcmpl-3"
+    assert await ask("three") == ids[-1]
     assert upstream.connections == 2
     await backend.aclose()
 
