@@ -308,6 +308,13 @@ class Allowance(Protocol):
         """Tokens of all answers to ``call`` that dollars are held for; None where none are."""
         ...
 
+    def bounds(self, call: Call) -> tuple[int, int] | None:
+        """Tokens of the prompts of ``call``, and of all answers, that are held: the most that there can be.
+
+        None where what limits hold is an estimate.
+        """
+        ...
+
     def release(self, call: Call, spent: UpstreamUsage | None = None) -> None:
         """What ``call`` used replaces what ``hold`` held for it; None for what was never computed.
 

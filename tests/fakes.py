@@ -362,6 +362,9 @@ class Held:
     def most(self, call: Call) -> int | None:
         return self.dollars
 
+    def bounds(self, call: Call) -> tuple[int, int] | None:
+        return None
+
     def release(self, call: Call, spent: UpstreamUsage | None = None) -> None:
         return None
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import orjson
 
-from benchmarks.attacks.frame import MALLORY, Gateway, Rig, must
-from benchmarks.attacks.frame.provider import PRICE, spent
+from benchmarks.attacks.frame import ALICE, MALLORY, Gateway, Rig, must
+from benchmarks.attacks.frame.provider import PRICE, spent_by
 from tests.fakes import DONE, FakeUpstream, Script, completion, delta, reply, sse, stream
 
 POINT = "B.9"
 TRIED = (
-    "answers of 1,000 words as text, n: 4, a call's arguments, thoughts; whole and streamed, without usage"
+    "answers of 1,000 words as text, n: 4, a call's arguments, thoughts; of 1,000 letters, figures, Chinese words; "
+    "whole and streamed, without usage; the same, and one of a word, under a budget and under strict"
 )
-HOLDS = "each counts by its text, within a third of what tokenizers would say, and is charged"
+HOLDS = (
+    "each counts by its text, within a third of what tokenizers would say, and is charged; under limits no less than "
+    "they would say, and no more than its bytes"
+)
 WORDS = 1000
 TEXT = "abc " * WORDS
+DENSE = {"letters": "w " * WORDS, "figures": "7 " * WORDS, "chinese": "\u8a9e" * WORDS}
+MOST = 4 * WORDS
+LIMITS: dict[str, dict[str, Any]] = {
+    "budget": {"budget": {"usd_per_day": 100.0}},
+    "strict": {"quotas": {"tokens_per_day": 10**8, "strict": True}},
+}
 
 
 def _message(kind: str) -> dict[str, Any]:
@@ -29,7 +38,7 @@ def _message(kind: str) -> dict[str, Any]:
         }
     if kind == "thoughts":
         return {"content": "So.", "reasoning_content": TEXT}
-    return {"content": TEXT}
+    return {"content": "Yes" if kind == "word" else DENSE.get(kind, TEXT)}
 
 
 class Untold(FakeUpstream):
@@ -52,25 +61,36 @@ class Untold(FakeUpstream):
 async def attack(rig: Rig) -> str:
     async with Untold() as upstream:
         gateway = await rig.gateway(rig.policy(upstream, prices={"upstream-model": PRICE}))
+        asked = (("text", {}), ("text", {"n": 4}), ("arguments", {}), ("thoughts", {}))
         told: list[str] = []
-        for kind, more in (("text", {}), ("text", {"n": 4}), ("arguments", {}), ("thoughts", {})):
+        for kind, more in (*asked, *((kind, {}) for kind in DENSE)):
             for streams in (False, True):
-                answer = await gateway.chat(MALLORY, kind, stream=streams, **more)
-                must(answer.status_code == 200, f"{kind}: {answer.status_code}")
-                row = await _row(gateway, answer.headers["x-request-id"])
-                counted, real = row["completion_tokens"], WORDS * more.get("n", 1)
                 many = f" n: {choices}" if (choices := more.get("n", 1)) > 1 else ""
                 what = "streamed " * streams + f"{kind}{many}"
+                counted, real = (
+                    await _counted(gateway, MALLORY, kind, stream=streams, **more),
+                    WORDS * choices,
+                )
                 must(real * 2 / 3 <= counted <= real * 4 / 3, f"{what}: {real} tokens counted as {counted}")
-                must(row["cost_nanodollars"] > 0, f"{what} was free")
                 told.append(f"{what} {counted}")
+        for name, limits in LIMITS.items():
+            policy = rig.policy(upstream, prices={"upstream-model": PRICE}, tenants={"alice": limits})
+            gateway = await rig.gateway(policy)
+            for kind in (*DENSE, "text", "word"):
+                for streams in (False, True):
+                    what = f"{'streamed ' * streams}{kind} under {name}"
+                    counted = await _counted(gateway, ALICE, kind, stream=streams, max_tokens=MOST)
+                    real = 1 if kind == "word" else WORDS
+                    least, most = real, min(MOST, 4 * real + 20)
+                    must(least <= counted <= most, f"{what}: {real} tokens counted as {counted}")
+                    told.append(f"{what} {counted}")
     return ", ".join(told)
 
 
-async def _row(gateway: Gateway, id: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
-        while True:
-            await asyncio.sleep(0.2)
-            for row in spent(gateway):
-                if row["request_id"] == id:
-                    return row
+async def _counted(gateway: Gateway, key: str, kind: str, **more: Any) -> int:
+    """Tokens of an answer in the ledger, where it must have cost something."""
+    answer = await gateway.chat(key, kind, **more)
+    must(answer.status_code == 200, f"{kind}: {answer.status_code}")
+    row = await spent_by(gateway, answer.headers["x-request-id"])
+    must(row["cost_nanodollars"] > 0, f"{kind} was free")
+    return int(row["completion_tokens"])

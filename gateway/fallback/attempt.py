@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,11 @@ from gateway.errors import (
 from gateway.fallback.circuit_breaker import Permit
 from gateway.fallback.continuation import AnswerDiverged, AnswerFilter, SentAnswer, whole_usage
 from gateway.metering.api_bounds import settled
+from gateway.metering.dense_text import dense_prompt
 from gateway.metering.estimate import LearnedEstimate, rough_estimate, unseen_tokens
 from gateway.metering.price import price_of
 from gateway.metering.usage_counter import UsageCounter
-from gateway.types import Call, Candidate, Chunk, Purpose, UpstreamUsage, Usage
+from gateway.types import Call, Candidate, Chunk, Json, Purpose, UpstreamUsage, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +151,39 @@ class Attempt:
             if isinstance(estimate, LearnedEstimate)
             else 0
         )
+        prompt, most, out = estimate.prompt + self.prefix_tokens, None, 0
+        if call.allowance is not None and (bounds := call.allowance.bounds(call)) is not None:
+            prompt, most = bounds
+            params = call.request.params
+            out = most if params.get("best_of") else longest_stop(params.get("stop"))
+            if asks_for_thoughts(params):
+                thoughts = most
+        elif usage_counter.usage is None:
+            prompt = max(prompt, dense_prompt(call.request))
         return usage_counter.of(
-            estimate.prompt + self.prefix_tokens, unseen, whole=error is None, thoughts=thoughts
+            prompt, unseen, whole=error is None, thoughts=thoughts, most=most, left_out=out
         )
 
     def _purpose(self, error: BaseException | None) -> Purpose:
         purpose = self.call.purpose
         failed = isinstance(error, GatewayError | AnswerDiverged)
         return "attempt" if failed and purpose in ("answer", "step") else purpose
+
+
+def asks_for_thoughts(params: Mapping[str, Json]) -> bool:
+    """Whether thoughts that nobody shows may be a part of the answer."""
+    match params.get("thinking"):
+        case None | {"type": "disabled"}:
+            return params.get("reasoning_effort") not in (None, "none")
+    return True
+
+
+def longest_stop(stop: Json) -> int:
+    """Bytes of the longest text that ends an answer, of which it is no part though a model wrote it."""
+    texts = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
+    return max(
+        (len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str)), default=0
+    )
 
 
 def is_free(error: BaseException | None) -> bool:

@@ -101,6 +101,15 @@ class Allowance:
         held = self._in_flight.get(id(call))
         return None if held is None or self._reservation.limits.dollars is None else held[2] * held[1].answers
 
+    def bounds(self, call: Call) -> tuple[int, int] | None:
+        if (held := self._in_flight.get(id(call))) is None:
+            return None
+        _, wanted, cap = held
+        limits = self._reservation.limits
+        if not wanted.priced and (not limits.strict or limits.tokens is None):
+            return None
+        return wanted.bound, max(cap, 0) * wanted.answers
+
     def release(self, call: Call, used: UpstreamUsage | None = None) -> None:
         self._in_flight.pop(id(call), None)
         if used is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
@@ -79,3 +80,13 @@ def spent(gateway: Gateway) -> list[dict[str, Any]]:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as database:
         database.row_factory = sqlite3.Row
         return [dict(row) for row in database.execute("SELECT * FROM spent")]
+
+
+async def spent_by(gateway: Gateway, request_id: str) -> dict[str, Any]:
+    """What the ledger has for one request, once it has it."""
+    async with asyncio.timeout(30):
+        while True:
+            await asyncio.sleep(0.2)
+            for row in spent(gateway):
+                if row["request_id"] == request_id:
+                    return row

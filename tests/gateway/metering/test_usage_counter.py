@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from gateway.metering.bill import Bill, bill_of
-from gateway.metering.usage_counter import UsageCounter
+from gateway.metering.usage_counter import MARKS, UsageCounter
 from gateway.types import Chunk, Target, UpstreamUsage, Usage
 from tests.fakes import TARGET, policy
 
 EXPECTED = 50
 
 
-def of(*chunks: Chunk, whole: bool = True) -> tuple[Usage, bool]:
+def of(*chunks: Chunk, whole: bool = True, **more: int) -> tuple[Usage, bool]:
     usage_counter = UsageCounter()
     for chunk in chunks:
         usage_counter.add(chunk)
-    return usage_counter.of(7, EXPECTED, whole=whole)
+    return usage_counter.of(7, EXPECTED, whole=whole, **more)
 
 
 def said(usage: Usage | None = None, **delta: Any) -> Chunk:
@@ -50,6 +50,46 @@ def said(usage: Usage | None = None, **delta: Any) -> Chunk:
 )
 def test_whatever_a_model_says_is_counted(delta: dict[str, Any], tokens: int) -> None:
     assert of(Chunk(delta=delta)) == (Usage(7, tokens), True)
+
+
+@pytest.mark.parametrize("text", ["w " * 300, "7," * 300, "{} " * 300, "!? " * 300, "123 " * 300])
+def test_dense_text_is_no_prose(text: str) -> None:
+    counted = of(said(role="assistant", content=text))[0].completion
+    assert counted >= 300
+    parts = [text[at : at + 40] for at in range(0, len(text), 40)]
+    assert of(*(said(content=part) for part in parts))[0].completion == pytest.approx(counted, rel=0.1)
+    piecewise = UsageCounter()
+    for part in parts:
+        piecewise.add_text(part)
+    assert piecewise.counted == pytest.approx(counted, rel=0.1)
+
+
+def test_what_limits_hold_is_what_a_text_can_be_at_most() -> None:
+    """No tokenizer makes more tokens of it than it has bytes."""
+    text = said(content="w " * 300)
+    assert of(text, most=4096) == (Usage(7, 600 + MARKS), True)
+    assert of(text, most=400) == (Usage(7, 400), True)
+    assert of(text, most=100) == (Usage(7, 300), True), "a server that went beyond its cap"
+    assert of(said(content="\u4f60" * 5), most=4096) == (Usage(7, 15 + MARKS), True)
+    assert of(text, whole=False, most=4096) == (Usage(7, 600 + MARKS), True)
+    assert of(said(Usage(8, 1), content="w " * 300), whole=False, most=4096) == (Usage(8, 600 + MARKS), True)
+    assert of(text, Chunk(usage=Usage(8, 0)), most=4096) == (Usage(8, 600 + MARKS), True)
+    assert of(text, Chunk(usage=Usage(8, 310)), most=4096) == (Usage(8, 310), False), "the server tells"
+
+
+def test_what_limits_hold_where_an_answer_ended_at_its_cap_or_may_hide_thoughts() -> None:
+    ended = Chunk(finish_reason="length", delta={})
+    assert of(ended, most=4096) == (Usage(7, 4096), True)
+    assert of(said(content="So"), ended, most=4096) == (Usage(7, 4096), True)
+    assert of(said(content="So"), ended) == (Usage(7, 1), True)
+    assert of(said(content="So"), thoughts=1000, most=4096) == (Usage(7, 1000 + 2 + MARKS), True)
+    assert of(said(content="So"), thoughts=4096, most=4096) == (Usage(7, 4096), True)
+    shown = said(reasoning_content="Hm"), said(content="So")
+    assert of(*shown, thoughts=1000, most=4096) == (Usage(7, 4 + MARKS), True)
+    assert of(whole=False, most=4096) == (Usage(7, EXPECTED), True)
+    assert of(said(content="So"), most=4096, left_out=100) == (Usage(7, 102 + MARKS), True)
+    assert of(most=4096, left_out=100) == (Usage(7, 100 + MARKS), True), "all of it was left out"
+    assert of(most=4096, thoughts=4096) == (Usage(7, 4096), True)
 
 
 def test_all_choices_count() -> None:

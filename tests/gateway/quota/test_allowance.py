@@ -438,3 +438,31 @@ async def test_who_leaves_an_answer_that_nobody_hears_pays_what_was_held() -> No
         assert unseen_tokens(sent, sent.estimate or TokenEstimate(0, 0, 0)) != most
         sent.cap = await made.allowance.hold(sent)
         assert unseen_tokens(sent, sent.estimate or TokenEstimate(0, 0, 0)) == most
+
+
+FREE = {"upstream-model": {"input": 0.0, "output": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "budget", "prices", "bound"),
+    [
+        ({}, 1.0, PRICES, True),
+        ({"tokens_per_day": 9000, "strict": True}, None, PRICES, True),
+        ({"tokens_per_day": 9000, "strict": True}, None, FREE, True),
+        ({"tokens_per_day": 9000}, None, PRICES, False),
+        ({"requests_per_minute": 9, "strict": True}, 1.0, FREE, False),
+        ({"tokens_per_day": 9000}, 1.0, FREE, False),
+    ],
+)
+async def test_bounds_are_held_under_strict_and_where_dollars_are(
+    allowed: dict[str, Any], budget: float | None, prices: dict[str, Any], bound: bool
+) -> None:
+    made = call(allowed=allowed, budget=budget, params={"max_tokens": 100}, n=2)
+    made.policy = policy(models={"m": MODELS["known"]}, prices=prices)
+    await Quotas("memory").reserve(made)
+    assert made.allowance is not None
+    assert made.allowance.bounds(made) is None, "nothing is in flight"
+    await made.allowance.hold(made)
+    assert made.allowance.bounds(made) == ((most_tokens(made.request), 200) if bound else None)
+    made.allowance.release(made)
+    assert made.allowance.bounds(made) is None
