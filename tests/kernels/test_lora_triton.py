@@ -95,6 +95,7 @@ def test_of_merged_layers_each_output_reads_its_own_ranks() -> None:
     assert not y.isnan().any()
 
 
+@pytest.mark.usefixtures("products_row_by_row")
 def test_a_row_is_the_same_to_the_bit_whoever_shares_the_step() -> None:
     bank = make(700, 40, [4, 12, 20])
     x, index = torch.randn(70, 700), torch.randint(-1, 3, (70,), dtype=torch.int32)

@@ -108,6 +108,7 @@ def test_of_equals_the_first_are_taken() -> None:
     assert_close(found, formula(x, scores, gate_up, down, 3, True, "swiglu"))
 
 
+@pytest.mark.usefixtures("products_row_by_row")
 def test_a_token_is_the_same_to_the_bit_whoever_shares_the_step() -> None:
     x, scores, gate_up, down = make(67, 8, 48, 32)
     whole = mixture_triton(x, scores, gate_up, down, 2, True)

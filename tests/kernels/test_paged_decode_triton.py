@@ -152,6 +152,7 @@ def test_a_quantized_cache(
     assert_close(out / largest, expected(q, paged, 0.1, 400, 20.0) / largest)
 
 
+@pytest.mark.usefixtures("products_row_by_row")
 def test_a_row_is_the_same_to_the_bit_whoever_shares_the_batch() -> None:
     lengths = [40, 2 * SPLIT + 3, 5, 0, SPLIT]
     paged = cache(lengths, 2, 128)

@@ -148,6 +148,7 @@ def test_a_group_of_more_heads_than_a_tile_has_rows() -> None:
     check([3], [20], 130, 1)
 
 
+@pytest.mark.usefixtures("products_row_by_row")
 @pytest.mark.parametrize(
     ("cuts", "window"), [([32, 68], None), ([1, 99], 20), ([31, 2, 67], 40), ([20] * 5, None)]
 )
