@@ -25,14 +25,18 @@ log = logging.getLogger(__name__)
 
 _RETRY = 5.0
 _LOG_AGAIN = 60.0
+_SEEN_AGAIN = 5
+"""Polls after which a mistake is one: until then it may be of a file whose writer was held up half way."""
 _NO_KEYS = RevokedKeys()
+_STAYS = "the last good policy stays in force"
 
 
 class PolicyWatcher:
     """Polls a folder and calls ``on_change`` with each new policy, one call at a time.
 
     Polling sees everything: editors that rename, ConfigMaps that swap a symlink, network file systems. A policy that is
-    invalid, or that ``on_change`` fails to apply, is logged once and the last good policy stays. Keys come first:
+    still invalid after some more polls, or that ``on_change`` fails to apply, is logged once and the last good policy
+    stays. Keys come first:
     ``on_revoked`` gets the keys of that policy that are to be refused, each time that these change, before anything is
     loaded.
 
@@ -88,6 +92,8 @@ class PolicyWatcher:
         self._revoked = _NO_KEYS
         self._warned_at = float("-inf")
         self._retry_at = float("inf")
+        self._mistake: str | None = None
+        """What was wrong when the folder was last read."""
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> PolicyWatcher:
@@ -163,12 +169,17 @@ class PolicyWatcher:
             loaded = await asyncio.to_thread(policy_of, self._files.settled, self._env, tables=self._tables)
             if self.current is None or self.current.fingerprint != loaded.fingerprint:
                 await self._apply(loaded)
+        except PolicyError as error:
+            seen, self._mistake = self._mistake, str(error)
+            if self._mistake == seen:
+                self._failed(error, _STAYS)
+            else:
+                self._retry_at = time.monotonic() + _SEEN_AGAIN * self._interval
         except Exception as error:
-            if not isinstance(error, PolicyError):
-                self._retry_at = time.monotonic() + _RETRY
-            self._failed(error, "the last good policy stays in force")
+            self._retry_at = time.monotonic() + _RETRY
+            self._failed(error, _STAYS)
         else:
-            self.last_error = None
+            self.last_error = self._mistake = None
 
     async def _apply(self, loaded: Loaded) -> None:
         await self._on_change(loaded)
