@@ -22,7 +22,7 @@ from gateway.batches.batch import ENDPOINTS
 from gateway.batches.runner import BatchRunner
 from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
-from gateway.control.control_socket import publish
+from gateway.control.in_force import publish
 from gateway.control.peers import Peers
 from gateway.guards.actions.offload import MAX_WAIT
 from gateway.identity.oidc import Provider

@@ -148,7 +148,7 @@ class Settings:
     draining: Annotated[Path | None, Path] = None
     """A file that exists once the gateway is to stop: from then on workers report that they are not ready."""
     in_force: Annotated[Path | None, Path] = None
-    """A folder where each worker writes a digest of the keys it accepts, for ``gateway.control.control_socket``."""
+    """A folder where each worker writes a digest of what it obeys, for ``gateway.control.in_force``."""
     slots: Annotated[Path | None, Path] = None
     """A folder where workers share the slots of backends; None: each has its part of them."""
     peers: Annotated[Path | None, Path] = None

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +24,9 @@ from typing import Any
 
 from gateway.control.changes import REFUSALS, Changes
 from gateway.control.client import MAX_LINE, SOCKET, TIMEOUT, identity
+from gateway.control.in_force import InForce
 from gateway.control.unix_socket import listen
 from gateway.policy.reload import PolicyWatcher
-
-_LOOK_EVERY = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +39,14 @@ class ControlSocket:
         policies: Path,
         state_dir: Path,
         watcher: PolicyWatcher,
-        in_force: Path,
-        workers: int,
+        in_force: InForce,
         env: Mapping[str, str],
     ) -> None:
-        """``in_force`` is the folder where each of the ``workers`` writes a digest of the policy and keys it obeys."""
         self._policies = policies
         self._path = state_dir / SOCKET
         self._changes = Changes(policies, state_dir, env)
         self._watcher = watcher
-        self._in_force_folder = in_force
-        self._workers = workers
+        self._in_force = in_force
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> ControlSocket:
@@ -104,7 +99,7 @@ class ControlSocket:
             case "drain" | "undrain":
                 result |= await self._drained(request["backend"], drained=request["do"] == "drain")
             case "roll_back" | "flush" | "change_key":
-                result |= await self._in_force(result["fingerprint"])
+                result |= await self._applied(result["fingerprint"])
         return result
 
     async def _drained(self, backend: str, *, drained: bool) -> dict[str, Any]:
@@ -114,7 +109,7 @@ class ControlSocket:
 
         return await self._seen(applied)
 
-    async def _in_force(self, fingerprint: str) -> dict[str, Any]:
+    async def _applied(self, fingerprint: str) -> dict[str, Any]:
         def applied() -> bool:
             current = self._watcher.current
             return current is not None and current.fingerprint == fingerprint
@@ -129,39 +124,6 @@ class ControlSocket:
 
     async def _seen(self, applied: Callable[[], bool]) -> dict[str, Any]:
         """Wait until this process and every worker obey the change."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TIMEOUT):
-                while not applied() or await asyncio.to_thread(self._behind):  # noqa: ASYNC110
-                    await asyncio.sleep(_LOOK_EVERY)
+        if await self._in_force.until(applied):
             return {"confirmed": True}
         return {"confirmed": False, "why": self._watcher.last_error or "a worker has not applied it"}
-
-    def _behind(self) -> bool:
-        """Whether a worker obeys another policy, or accepts other keys, than this process would."""
-        for number in range(1, self._workers + 1):
-            try:
-                if (self._in_force_folder / str(number)).read_text() != self._watcher.in_force:
-                    return True
-            except FileNotFoundError:
-                return True
-        return False
-
-
-def publish(folder: Path, worker: int, in_force: str) -> None:
-    """Write down what a worker obeys (``PolicyWatcher.in_force``), for ``ControlSocket`` to read.
-
-    Digests are of one length and written in place, so that a full disk has the space that ``preallocate`` took.
-    Raises ``OSError``.
-    """
-    descriptor = os.open(folder / str(worker), os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        os.pwrite(descriptor, in_force.encode(), 0)
-    finally:
-        os.close(descriptor)
-
-
-def preallocate(folder: Path, workers: int) -> None:
-    """Reserve the disk space for ``publish``, as far as there is any."""
-    with suppress(OSError):
-        for number in range(1, workers + 1):
-            publish(folder, number, f"{'-' * 64} {'-' * 64}")

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from gateway.backends.launcher import launches
 from gateway.children.child import OnLine
-from gateway.control.control_socket import ControlSocket, preallocate
+from gateway.control.control_socket import ControlSocket
+from gateway.control.in_force import InForce, preallocate
 from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import state_files
 from gateway.policy.key_table import KeyTableReader
@@ -100,22 +101,15 @@ async def run(
             wanted = sidecar_config(loaded.policy, socket) if needs_sidecar(loaded.policy) else None
             await supervisor.run_sidecar(wanted, settings.log_env())
             if supervisor.workers:
-                log.info("policy generation %d is in force", number)
+                in_force.announce(number, loaded)
 
         try:
             preallocate(scratch / "in_force", settings.workers)
             also = state_files(settings.state_dir)
-            async with (
-                PolicyWatcher(settings.policies, apply_policy, env=env, also=also, tables=tables) as watcher,
-                ControlSocket(
-                    settings.policies,
-                    settings.state_dir,
-                    watcher,
-                    scratch / "in_force",
-                    settings.workers,
-                    env,
-                ),
-            ):
+            watcher = PolicyWatcher(settings.policies, apply_policy, env=env, also=also, tables=tables)
+            in_force = InForce(scratch / "in_force", settings.workers, watcher)
+            control = ControlSocket(settings.policies, settings.state_dir, watcher, in_force, env)
+            async with in_force, watcher, control:
                 ports = [listeners, operators] if operators else [listeners]
                 _start_workers(supervisor, shared, ports, _shared_metrics(scratch, settings.workers))
                 ready = asyncio.create_task(_announce(listeners[0], watcher, shared, callbacks))

@@ -280,6 +280,22 @@ def test_a_killed_worker_is_replaced_and_a_broken_policy_does_not_keep_it_down(
         one.until(lambda: [m["id"] for m in client.get("/v1/models").json()["data"]] == ["two"])
 
 
+def test_a_generation_is_in_force_once_every_worker_obeys_it(serve: Callable[..., Serve]) -> None:
+    one = serve("--workers", "2")
+    with one.client() as client:
+        held, _ = one.workers()
+        os.kill(held, signal.SIGSTOP)
+        try:
+            one.write(POLICY.format(model="two", delay="0s"))
+            # By the other worker, who takes this one's connections as well.
+            one.until(lambda: [m["id"] for m in client.get("/v1/models").json()["data"]] == ["two"])
+            time.sleep(1.0)
+            assert not one.says("is in force")
+        finally:
+            os.kill(held, signal.SIGCONT)
+        one.until(lambda: one.says("policy generation 2 is in force"))
+
+
 def test_sigterm_lets_answers_under_way_finish_and_takes_no_new_ones(serve: Callable[..., Serve]) -> None:
     one = serve("--workers", "2", delay="100ms")
     url = one.ready()
