@@ -139,7 +139,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _ledger(given: str | None, policies: Path) -> Database:
     """The one given, or where the gateway writes. The rest of the policy need not be sound for that."""
     if given is not None and "://" not in given:
-        if not Path(given).is_file():
+        try:
+            there = Path(given).is_file()
+        except OSError as error:
+            raise SettingsError(f"tollgate usage: --ledger: {given}: {error.strerror}") from None
+        if not there:
             raise SettingsError(f"tollgate usage: --ledger: there is no file '{given}'")
         return SqliteDatabase(Path(given))
     if given is not None:

@@ -58,12 +58,13 @@ class SqliteDatabase:
         return str(self.path)
 
     def exists(self) -> bool:
-        return self.path.exists()
+        with _translated():
+            return self.path.exists()
 
     @contextmanager
     def reading(self) -> Iterator[_Reader]:
         with _translated():
-            connection = sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True, timeout=PATIENCE)
+            connection = _reading(self.path)
         with closing(connection):
             yield _Reader(connection)
 
@@ -189,6 +190,36 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         while len(rows) - start >= count:
             yield rows[start : start + count]
             start += count
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """Also where nothing can be written, as on a backup that is mounted read-only."""
+    uri = f"file:{quote(str(path))}?mode=ro"
+    try:
+        connection = sqlite3.connect(uri, uri=True, timeout=PATIENCE)
+        try:
+            connection.execute("PRAGMA schema_version").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise
+        try:
+            path.open("rb").close()
+        except PermissionError:
+            raise PermissionError(
+                f"user {os.geteuid()} may not read it: run this as its owner, or let this user read it"
+            ) from None
+        log = Path(f"{path}-wal")
+        if log.exists() and log.stat().st_size:
+            raise PermissionError(
+                f"a part of it is in {log.name}, which SQLite reads only where it can write beside it: copy both files "
+                "into a folder of your own, and name the copy"
+            ) from error
+        # SQLite wants to make its index of changes beside it; without a log of them there is none to make.
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True, timeout=PATIENCE)
+    return connection
 
 
 def _opened(path: Path, patience: float, scripts: Mapping[int, str]) -> sqlite3.Connection:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from gateway.databases.database import DatabaseError
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.observe import batch_writer
 from gateway.observe import ledger as module
@@ -239,3 +242,63 @@ def test_what_is_not_there_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "open").touch(mode=0o644)
     take_from_others(tmp_path / "open")
     assert (tmp_path / "open").stat().st_mode & 0o777 == 0o600
+
+
+@contextmanager
+def a_folder_to_read_alone(at: Path, mode: int = 0o444) -> Iterator[None]:
+    """Nothing in it can be written: by nobody, where the tests run as root."""
+    for file in at.iterdir():
+        file.chmod(mode)
+    at.chmod(0o555)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        at.chmod(0o755)
+
+
+@pytest.fixture
+def kept() -> Iterator[Path]:
+    """A ledger's file, where everybody can get at it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with closing(sqlite3.connect(folder / "ledger.sqlite")) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE numbers AS SELECT 42 AS number")
+            connection.commit()
+        yield folder / "ledger.sqlite"
+
+
+def _numbers(path: Path) -> list[int]:
+    with SqliteDatabase(path).reading() as reader:
+        return [row["number"] for row in reader.rows("SELECT number FROM numbers", {})]
+
+
+def test_one_that_cannot_be_written_is_read(kept: Path) -> None:
+    with a_folder_to_read_alone(kept.parent):
+        assert _numbers(kept) == [42]
+        assert [file.name for file in kept.parent.iterdir()] == [kept.name]
+    with closing(sqlite3.connect(kept)) as writer:
+        writer.execute("INSERT INTO numbers VALUES (43)")
+        writer.commit()
+        with a_folder_to_read_alone(kept.parent):
+            assert _numbers(kept) == [42, 43], "another user's gateway serves on it"
+
+
+def test_what_cannot_be_read_says_what_to_do(kept: Path) -> None:
+    with closing(sqlite3.connect(kept)) as writer:
+        writer.execute("INSERT INTO numbers VALUES (43)")
+        writer.commit()
+        copy = kept.parent / "copy"
+        copy.mkdir()
+        for end in ("", "-wal"):
+            shutil.copy(f"{kept}{end}", copy / f"{kept.name}{end}")
+    with a_folder_to_read_alone(copy), pytest.raises(DatabaseError, match="copy both files into a folder"):
+        _numbers(copy / kept.name)
+    with a_folder_to_read_alone(copy, 0), pytest.raises(DatabaseError, match="run this as its owner"):
+        _numbers(copy / kept.name)
