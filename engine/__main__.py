@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 from typing import Any
 
+from engine import logs
 from engine.arguments import add_serve
 from engine.errors import StartupError
 from engine.extras import install_command
@@ -99,12 +99,7 @@ def run_serve(options: dict[str, object]) -> int:
 
         read_options(options, find=on_this_machine)
         return 0
-    logging.basicConfig(
-        level=str(options.get("log_level", "info")).upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logs.set_up(str(options.get("log_level", "info")))
     config = read_options(options)
     from engine.server.serve import serve
 

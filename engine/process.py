@@ -7,11 +7,11 @@ terminal or a process group reach both; the HTTP process alone decides what they
 from __future__ import annotations
 
 import gc
-import logging
 import signal
 import socket
 import sys
 
+from engine import logs
 from engine.channel import Channel
 from engine.engine_core import EngineCore
 from engine.errors import StartupError
@@ -26,9 +26,7 @@ def main(fd: int) -> int:
         (start,) = channel.receive(None)
         if not isinstance(start, Start):
             raise TypeError(f"the first message must be Start, not {start!r}")
-        logging.basicConfig(
-            level=start.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        logs.set_up(start.config.log_level)
         try:
             core = EngineCore(start.config, channel)
         except StartupError as error:

@@ -30,7 +30,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "app process cli __main__",
     ),
     "engine": (
-        "errors channel startup extras version config parallel attention kv_cache",
+        "errors logs channel startup extras version config parallel attention kv_cache",
         "core demo",
         "weights",
         "messages grammar layers",

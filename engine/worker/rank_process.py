@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 import signal
 import socket
 import sys
 
+from engine import logs
 from engine.channel import Channel
 from engine.core.plan import Plan
 from engine.errors import StartupError
@@ -30,9 +30,7 @@ def main(fd: int) -> int:
     channel = Channel(socket.socket(fileno=fd))
     try:
         (join,) = channel.receive(None)
-        logging.basicConfig(
-            level=join.config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        logs.set_up(join.config.log_level)
         try:
             follower = FollowerRank(join, channel)
             runner = Runner(join.config, follower)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import socket
@@ -14,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TextIO, get_args
+from typing import get_args
 
 from gateway.backends.launcher import obstructed, unsound
 from gateway.cli import init
@@ -27,6 +26,7 @@ from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.private import private_folder
+from gateway.process.child_log import ChildLog
 from gateway.process.listener import CannotListen, listen, reachable
 from gateway.process.run import Callbacks
 from gateway.process.run import run as run_gateway
@@ -100,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         return _fail(_by_flag(str(error), given), code=2)
     logs.set_up(settings.log_level, settings.log_format)
+    logs.take_uncaught()
     if settings.policies == init.BUILTIN:
         log.info(
             "no folder 'policies' here: serving the built-in policy; 'tollgate init' writes a copy to edit"
@@ -108,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         loaded = load_policy(settings.policies, env, also=state_files(settings.state_dir), tables=tables)
     except PolicyError as error:
-        return _fail(f"the policy is rejected:\n{error}")
+        return _refuse(f"the policy is rejected:\n{error}", settings)
     with ExitStack() as stack:
         try:
             listeners = listen(settings.host, settings.port, settings.workers)
@@ -118,13 +119,13 @@ def run(arguments: argparse.Namespace) -> int:
             for listener in operators:
                 stack.enter_context(listener)
         except CannotListen as error:
-            return _fail(str(error))
+            return _refuse(str(error), settings)
         if (
             why := _no_state(settings.state_dir)
             or unsound(loaded)
             or obstructed(loaded, patience=_PORT_TIMEOUT)
         ):
-            return _fail(why)
+            return _refuse(why, settings)
         if operators:
             host, port = reachable(operators[0])
             settings = replace(settings, metrics_port=port)
@@ -188,7 +189,7 @@ def _serve(
     try:
         return asyncio.run(running)
     except PolicyError as error:
-        return _fail(f"the policy is rejected:\n{error}")
+        return _refuse(f"the policy is rejected:\n{error}", settings)
 
 
 class _Reporter:
@@ -200,17 +201,12 @@ class _Reporter:
         host, port = address
         self._url = _url(host, port)
         self._json = settings.log_format == "json"
+        self._children = ChildLog(settings.log_format)
         self._policies = settings.policies
         self._development = development
 
     def callbacks(self) -> Callbacks:
-        return Callbacks(self._line, self._wait, self._ready, self._draining, self._stop)
-
-    def _line(self, name: str, line: str) -> None:
-        if self._json and not _is_json(line):
-            logging.getLogger(name).info("%s", line)
-        else:
-            _write(line if self._json else f"{name} | {line}", sys.stderr)
+        return Callbacks(self._children.write, self._wait, self._ready, self._draining, self._stop)
 
     def _wait(self, what: str) -> None:
         log.info("waiting for %s", what)
@@ -218,7 +214,9 @@ class _Reporter:
     def _ready(self, ready: Collection[str], loaded: Loaded) -> None:
         development = None if loaded.policy.keys or loaded.policy.jwt else self._development
         if not self._json:
-            _write(banner(self._url, loaded, ready, development, self._policies), sys.stdout)
+            # A closed terminal is no reason to stop serving.
+            with suppress(OSError):
+                print(banner(self._url, loaded, ready, development, self._policies), flush=True)
             return
         key = {"development_key": development.source} if development else {}
         log.info(
@@ -238,25 +236,20 @@ def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _write(text: str, stream: TextIO) -> None:
-    # A closed terminal is no reason to stop serving.
-    with suppress(OSError):
-        print(text, file=stream, flush=True)
-
-
-def _is_json(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
-
-
 def _by_flag(message: str, given: Mapping[str, object]) -> str:
     """A setting's complaint names its variable; name the option where that is where it came from."""
     name = message.partition(" ")[0]
     if given.get(name) is None:
         return message
     return message.replace(name, "--" + name.removeprefix("TOLLGATE_").lower().replace("_", "-"), 1)
+
+
+def _refuse(message: str, settings: Settings) -> int:
+    """Why it does not serve: to a person, or to the machine that reads the log."""
+    if settings.log_format == "json":
+        log.critical("%s", message)
+        return 1
+    return _fail(message)
 
 
 def _fail(message: str, *, code: int = 1) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 import time
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -15,6 +16,8 @@ from gateway.observe.batch_handler import BatchHandler
 from gateway.observe.events import FACTS
 from gateway.settings import LogFormat, LogLevel
 
+log = logging.getLogger(__name__)
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", FACTS}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _TALKATIVE = ("asyncio", "httpx", "httpcore", "aiohttp", "uvicorn")
@@ -23,7 +26,7 @@ _SILENT = ("opentelemetry",)
 
 
 def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None, *, batches: bool = False) -> None:
-    """Send every record to ``stream`` (standard error), in place of what was set up before.
+    """Send every record, Python's warnings included, to ``stream`` (standard error), in place of what was set up.
 
     In ``batches`` it is written by a thread, for a process that serves requests; else at once.
     """
@@ -36,10 +39,32 @@ def set_up(level: LogLevel, form: LogFormat, stream: TextIO | None = None, *, ba
     # Our formats do not show these, and finding them costs as much as the rest of a record (logging, "Optimization").
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging.captureWarnings(True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     for name in _SILENT:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def take_uncaught() -> None:
+    """Have exceptions that nobody catches logged, which Python would print in a form of its own."""
+    sys.excepthook = lambda kind, error, trace: _log_uncaught("this process ends by", error)
+    threading.excepthook = lambda found: _log_uncaught(
+        f"thread '{found.thread.name if found.thread else ''}' ended by", found.exc_value
+    )
+    sys.unraisablehook = lambda found: _log_uncaught(
+        found.err_msg or f"in {found.object!r}, ignored", found.exc_value
+    )
+
+
+def _log_uncaught(what: str, error: BaseException | None) -> None:
+    if not isinstance(error, SystemExit | KeyboardInterrupt):
+        log.critical("%s: %s", what, type(error).__name__, exc_info=error)
+
+
+def escaped(text: str) -> str:
+    """With control sequences of messages of errors or upstreams escaped, as a terminal would obey them."""
+    return text if text.isprintable() else _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 class TextFormatter(logging.Formatter):
@@ -59,10 +84,7 @@ class TextFormatter(logging.Formatter):
         text = f"{self.formatTime(record)} {record.levelname:<7} {record.name}: {record.getMessage()}"
         if record.exc_info:
             text += f"\n{self.formatException(record.exc_info)}"
-        if not text.isprintable():
-            # Control sequences in messages of errors or upstreams are escaped, as a terminal would obey them.
-            text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
-        return text.replace("\n", "\n    ")
+        return escaped(text).replace("\n", "\n    ")
 
 
 class JsonFormatter(logging.Formatter):

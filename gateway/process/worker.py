@@ -26,7 +26,7 @@ from gateway.server.connection import Connection
 from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits, descriptors
 from gateway.settings import SOCKET_FDS, Settings, SettingsError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("gateway.process.worker")  # it runs as __main__
 
 FEW_CONNECTIONS = 256
 """Connections: fewer are logged as a warning."""
@@ -46,6 +46,7 @@ def main() -> int:
         print(f"{error}. Workers are started by 'tollgate serve'.", file=sys.stderr)  # noqa: T201
         return 2
     logs.set_up(settings.log_level, settings.log_format, batches=True)
+    logs.take_uncaught()
     faulthandler.register(watchdog.DUMP_STACK, all_threads=True)
     metric_files.share_or_not()
     from gateway.app import build_app  # prometheus_client reads the environment when it is imported

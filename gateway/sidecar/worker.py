@@ -44,6 +44,7 @@ def main() -> int:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # meant for the libraries' developers
     logs.set_up(settings.log_level, settings.log_format)
+    logs.take_uncaught()
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
     asyncio.run(run(config))
