@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gateway.control.state_lock import LOCK
 from gateway.files.folder import PARTIAL
 from gateway.private import private_folder
 
@@ -134,9 +135,13 @@ def _files(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]
 
 
 def _is_passing(file: Path) -> bool:
-    return file.name.endswith(PARTIAL) or any(
-        file.name.endswith(end) and _is_database(file.with_name(file.name.removesuffix(end)))
-        for end in _OF_SQLITE
+    return (
+        file.name == LOCK
+        or file.name.endswith(PARTIAL)
+        or any(
+            file.name.endswith(end) and _is_database(file.with_name(file.name.removesuffix(end)))
+            for end in _OF_SQLITE
+        )
     )
 
 

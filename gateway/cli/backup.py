@@ -18,6 +18,7 @@ from gateway.cli.archive import ASIDE, BESIDE, ArchiveError, Manifest
 from gateway.cli.moves import Moves
 from gateway.cli.user import state_dir
 from gateway.control.client import SOCKET
+from gateway.control.state_lock import LOCK, StateInUse, state_lock
 from gateway.control.unix_socket import usable
 from gateway.policy.folder import find, read_folder
 from gateway.policy.problems import PolicyError
@@ -25,8 +26,8 @@ from gateway.policy.yaml_tree import Map, Scalar
 from gateway.private import private_folder
 from gateway.version import version
 
-_NOTHING = frozenset(["lost+found"])
-"""Names that do not make a folder anybody's: of an empty volume."""
+_NOTHING = frozenset(["lost+found", LOCK])
+"""Names that do not make a folder anybody's: of an empty volume, and what stays where it is."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -121,11 +122,23 @@ def run_restore(arguments: argparse.Namespace) -> int:
         policies = init.USUAL
     if why := _cannot_take(state, replace=arguments.replace):
         return _fail("restore", why)
+    try:
+        private_folder(state)
+        with state_lock(state, alone=True):
+            return _restore(state, policies, arguments)
+    except StateInUse:
+        return _fail(
+            "restore", f"a gateway serves on {state}, or another restore is under way: stop it first"
+        )
+    except OSError as error:
+        return _fail("restore", _why(error))
+
+
+def _restore(state: Path, policies: Path, arguments: argparse.Namespace) -> int:
     unpacked = state / f"{BESIDE}{os.getpid()}"
     aside = f"{ASIDE}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     moves, left = Moves(), list[Path]()
     try:
-        private_folder(state)
         unpacked.mkdir(mode=0o700)
         try:
             manifest = archive.unpack(arguments.file, unpacked)
@@ -185,12 +198,21 @@ def _put_policies(moves: Moves, kept: Path, policies: Path, aside: str | None) -
             f"{policies} was left as it is. What the backup has otherwise, or alone: {listed}; --replace takes it."
         )
     elif odd:
-        for name in odd:
-            if aside is not None and os.path.lexists(policies / name):
-                moves.move(policies / name, policies / aside / name)
+        # What a link leads to is somebody else's: the link is put aside, and all below it put here.
+        links = {link for name in odd if (link := _link_above(policies, name)) is not None}
+        put = [name for name in names if name in odd or links & {*name.parents}]
+        for away in (*sorted(links), *(name for name in put if not links & {*name.parents})):
+            if aside is not None and os.path.lexists(policies / away):
+                moves.move(policies / away, policies / aside / away)
+        for name in put:
             moves.move(kept / name, policies / name)
-        notes.append(f"Restored {policies}: {len(odd)} files.")
+        notes.append(f"Restored {policies}: {len(put)} files.")
     return iter(notes)
+
+
+def _link_above(policies: Path, name: Path) -> Path | None:
+    """The first folder on the way to a file that is a link."""
+    return next((each for each in reversed(name.parents[:-1]) if (policies / each).is_symlink()), None)
 
 
 def _is_same(one: Path, other: Path) -> bool:

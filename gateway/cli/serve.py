@@ -19,6 +19,7 @@ from gateway.backends.launcher import obstructed, unsound
 from gateway.cli import init
 from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token, session_secret
+from gateway.control.state_lock import StateInUse, state_lock
 from gateway.identity.api_keys import hash_key
 from gateway.observe import logs
 from gateway.policy.key_store import state_files
@@ -126,6 +127,13 @@ def run(arguments: argparse.Namespace) -> int:
             or obstructed(loaded, patience=_PORT_TIMEOUT)
         ):
             return _refuse(why, settings)
+        try:
+            stack.enter_context(state_lock(settings.state_dir, alone=False))
+        except StateInUse:
+            return _refuse(
+                f"'tollgate restore' is under way in {settings.state_dir}: start again when it has ended",
+                settings,
+            )
         if operators:
             host, port = reachable(operators[0])
             settings = replace(settings, metrics_port=port)

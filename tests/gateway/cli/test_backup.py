@@ -24,6 +24,7 @@ import pytest
 
 from gateway.__main__ import main
 from gateway.cli import archive
+from gateway.control.state_lock import LOCK, state_lock
 from tests.minimal_environment import ROOT
 from tests.somebody import as_somebody
 
@@ -386,6 +387,53 @@ def test_links_that_are_put_aside_lead_where_they_led(
     assert (aside / "files").samefile(tmp_path / "disk")
     assert (policies_aside / "gateway.yaml").samefile(tmp_path / "own.yaml")
     assert (policies / "gateway.yaml").read_text() == POLICY and not (policies / "gateway.yaml").is_symlink()
+
+
+def test_what_a_linked_folder_of_policies_leads_to_stays_as_it_is(
+    policies: Path, state: Path, tmp_path: Path, run: Run
+) -> None:
+    for name in ("changed", "same"):
+        (policies / "more").mkdir(exist_ok=True)
+        (policies / "more" / name).write_text("kept")
+    assert run(state, policies, "backup", str(tmp_path / "b.tar.gz"))[0] == 0
+    shared = (policies / "more").rename(tmp_path / "shared")
+    (policies / "more").symlink_to("../shared")
+    (shared / "changed").write_text("another's")
+    code, _, err = run(state, policies, "restore", str(tmp_path / "b.tar.gz"), "--replace")
+    assert code == 0, err
+    assert {file.name: file.read_text() for file in shared.iterdir()} == {
+        "changed": "another's",
+        "same": "kept",
+    }
+    assert not (policies / "more").is_symlink()
+    assert {file.name: file.read_text() for file in (policies / "more").iterdir()} == dict.fromkeys(
+        ("changed", "same"), "kept"
+    )
+    (aside,) = policies.glob(".before-*")
+    assert (aside / "more").samefile(shared)
+
+
+def test_a_gateway_and_a_restore_keep_each_other_out(
+    policies: Path, state: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "b.tar.gz")
+    with state_lock(state, alone=False), state_lock(state, alone=False):
+        assert run(state, policies, "backup", file)[0] == 0
+        code, _, err = run(state, policies, "restore", file, "--replace")
+        assert code == 1 and "a gateway serves on" in err
+    assert not any(name.endswith(LOCK) for name in names_in(Path(file)))
+    unpack, started = archive.unpack, list[subprocess.CompletedProcess[str]]()
+
+    def slowly(*arguments: Path) -> archive.Manifest:
+        command = [sys.executable, "-m", "gateway", "serve", "--policies", str(policies), "--port", "0"]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "TOLLGATE_STATE_DIR": str(state)}
+        started.append(subprocess.run(command, env=env, capture_output=True, text=True, timeout=60))
+        return unpack(*arguments)
+
+    monkeypatch.setattr(archive, "unpack", slowly)
+    assert run(state, policies, "restore", file, "--replace")[0] == 0
+    assert started[0].returncode == 1 and "'tollgate restore' is under way" in started[0].stderr
+    assert [*state.glob(".before-restore-*/.lock")] == []
 
 
 def test_what_does_not_fit_is_refused_before_it_is_written(
