@@ -6,7 +6,7 @@ import errno
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
@@ -58,6 +58,18 @@ def unsound(loaded: Loaded) -> str | None:
         backend = loaded.policy.backends[name]
         if isinstance(backend, EngineBackend) and (why := start_error(backend)):
             return f"backend '{name}': {why}"
+    return None
+
+
+def wants_port(loaded: Loaded, ports: Collection[int]) -> str | None:
+    """Why the gateway cannot have these ports: an engine of the policy is to have one. Before any is in use."""
+    for launch in launches(loaded).values():
+        if launch.address is not None and (port := launch.address[1]) in ports:
+            return (
+                f"port {port} is to be the gateway's, and that of the engine of backend '{launch.backend}': take "
+                "another by --port (--metrics-port), or give the engine another by ENGINE_URL (base_url, where your "
+                "policy does not name ENGINE_URL)"
+            )
     return None
 
 

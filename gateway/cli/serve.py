@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import get_args
 
-from gateway.backends.launcher import obstructed, unsound
+from gateway.backends.launcher import obstructed, unsound, wants_port
 from gateway.cli import init
 from gateway.cli.banner import banner
 from gateway.cli.devkey import VARIABLE, DevelopmentKey, development_key, metrics_token, session_secret
@@ -111,6 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
         loaded = load_policy(settings.policies, env, also=state_files(settings.state_dir), tables=tables)
     except PolicyError as error:
         return _refuse(f"the policy is rejected:\n{error}", settings)
+    if why := wants_port(loaded, {settings.port, settings.metrics_port or 0} - {0}):
+        return _refuse(why, settings)
     with ExitStack() as stack:
         try:
             listeners = listen(settings.host, settings.port, settings.workers)

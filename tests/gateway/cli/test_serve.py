@@ -124,6 +124,21 @@ def test_a_metrics_port_that_cannot_be_had(folder: Path, env: dict[str, str]) ->
     assert code == 1 and "which is the gateway's: take another for --metrics-port" in message
 
 
+def test_a_port_that_an_engine_is_to_have(folder: Path, env: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    engine = f'{{kind: engine, launch: true, model: demo, base_url: "http://127.0.0.1:{port}"}}'
+    (folder / "policies" / "gateway.yaml").write_text(
+        POLICY.replace("  scripted:", f"  mine: {engine}\n  scripted:")
+    )
+    for options in (("--port", str(port)), ("--metrics-port", str(port))):
+        code, said = failing(folder, env, *options)
+        assert code == 1 and "that of the engine of backend 'mine': take another by --port" in said
+    with socket.create_server(("127.0.0.1", port)):
+        code, said = failing(folder, env)
+    assert code == 1 and f"port {port} on 127.0.0.1, for the engine of backend 'mine', is in use" in said
+
+
 def test_a_policy_that_cannot_be_used(folder: Path, env: dict[str, str]) -> None:
     (folder / "policies" / "gateway.yaml").write_text(POLICY.replace("kind: fake", "kind: faek"))
     code, said = failing(folder, env)
