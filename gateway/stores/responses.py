@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
 
 class KeptResponse:
-    """What a record consists of; ``content`` is read by itself (``ResponseStore.content``).
+    """What a record consists of; ``content`` is read by itself (``ResponseStore.whole``).
 
     A conversation may have 10,000 items, or turns: its lists are parsed where they are asked for, and ``marks`` says
     how many bytes those of its pieces have.
@@ -93,6 +93,9 @@ class KeptResponse:
         said = b",".join(output[one.start - self.bare : one.end - self.bare] for one in self.said)
         return b"".join((_BARE, said, content[len(_BARE) : self.bare]))
 
+    def pieces(self) -> Sequence[Piece]:
+        return (*self.items, *self.said)
+
     @property
     def answered(self) -> int:
         """Bytes of the response."""
@@ -103,6 +106,8 @@ AT_ONCE = 50
 """Records that are looked at before the event loop runs on."""
 HEAD, CONTENT = "response", "content"
 """The kinds of keys."""
+_AGAIN = 5
+"""Times that a record is read which is put anew meanwhile."""
 
 
 class ResponseStore:
@@ -153,15 +158,30 @@ class ResponseStore:
         return KeptResponse(value)
 
     async def content(self, tenant: str, kept: KeptResponse) -> bytes | None:
-        """None where it has just gone. Raises ``StoreDown``."""
+        """None where it has just gone, or is another's by now. Raises ``StoreDown``."""
         content = await self.store.get(_key(tenant, kept.id, CONTENT))
         return content if content is not None and len(content) == kept.own else None
 
+    async def whole(self, tenant: str, kept: KeptResponse) -> tuple[KeptResponse, bytes] | None:
+        """``kept`` and its content; None where it has just gone. Raises ``StoreDown``.
+
+        One in the background may be put anew between the two. Then it is another ``kept``, whose pieces lie elsewhere.
+        """
+        for _ in range(_AGAIN):
+            if (content := await self.content(tenant, kept)) is not None:
+                return kept, content
+            found = await self.find(tenant, kept.id)
+            if found is None:
+                break
+            kept = found
+        return None
+
     async def record(self, tenant: str, kept: KeptResponse) -> StoredResponse | None:
         """As it was put. Raises ``StoreDown``."""
-        content = await self.content(tenant, kept)
-        if content is None:
+        whole = await self.whole(tenant, kept)
+        if whole is None:
             return None
+        kept, content = whole
         items = [orjson.loads(content[one.start : one.end]) for one in kept.items]
         residency = None if kept.residency is None else sorted(kept.residency)
         response = orjson.loads(kept.response(content))

@@ -119,9 +119,10 @@ async def _continued(
     await store.touch(tenant, before)
     items: list[Item] = []
     for one in records:
-        content = await store.content(tenant, one)
-        if content is None:
+        whole = await store.whole(tenant, one)
+        if whole is None:
             raise unknown_response(one.id, "previous_response_id")
+        one, content = whole
         items += await _parsed(content, _pieces_of(one), reading)
     return Conversation(items, before, last.size, _residency(records))
 
@@ -201,9 +202,13 @@ async def _resolved(
     await reading.add(sum(one.own for one, _ in of_record.values()))
     known: dict[Json, Item] = {}
     for one, some in of_record.values():
-        content = await store.content(tenant, one) if store is not None else None
-        if content is None:
+        whole = await store.whole(tenant, one) if store is not None else None
+        if whole is None:
             raise _no_item(some[0].id, wanted[some[0].id])
+        anew, content = whole
+        if anew is not one:
+            names = {piece.id for piece in some}
+            some = [piece for piece in _pieces_of(anew) if piece.id in names]
         items = await _parsed(content, some, reading)
         known.update((piece.id, item) for piece, item in zip(some, items, strict=True))
     residency = _residency(one for one, _ in of_record.values())

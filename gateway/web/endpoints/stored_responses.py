@@ -24,8 +24,6 @@ from gateway.wire.responses.input_items import page_of
 
 NAME = "responses"
 """Of these requests in refusals, where others have a model."""
-_AGAIN = 5
-"""Times that one is read which is put anew meanwhile."""
 
 
 class StoredResponses:
@@ -84,7 +82,8 @@ class StoredResponses:
                     await store.ask_to_cancel(tenant, name)
                     await self._background.cancel(tenant, name)
                     kept = await store.find(tenant, name) or kept
-                if kept.status in UNFINISHED and (record := await store.record(tenant, kept)) is not None:
+                record = await store.record(tenant, kept) if kept.status in UNFINISHED else None
+                if record is not None and record.response["status"] in UNFINISHED:
                     # Another worker makes it, and will notice; or none does, as the one that did was killed.
                     await store.put_back(
                         tenant, replace(record, response={**record.response, "status": "cancelled"})
@@ -111,9 +110,17 @@ class StoredResponses:
             page = page_of([_Listed(piece.id, one, piece) for one, piece in pieces], request.query_params)
             records = {item.of.id: item.of for item in page.items}
             await taken.add(sum(one.own for one in records.values()))
-            contents = {name: await _content(store, tenant, one) for name, one in records.items()}
-            cut = [contents[item.of.id][item.piece.start : item.piece.end] for item in page.items]
-            return _Held(page.write(cut), taken.headers, held.pop_all())
+            cut: dict[tuple[str, Piece], bytes] = {}
+            for name, one in records.items():
+                anew, content = await _whole(store, tenant, one)
+                places = None if anew is one else dict(zip(one.pieces(), anew.pieces(), strict=False))
+                for piece in [item.piece for item in page.items if item.of is one]:
+                    place = piece if places is None else places.get(piece)
+                    if place is None:
+                        raise _not_found(name)
+                    cut[name, piece] = content[place.start : place.end]
+            written = page.write([cut[item.of.id, item.piece] for item in page.items])
+            return _Held(written, taken.headers, held.pop_all())
 
 
 class _Taken:
@@ -159,29 +166,14 @@ class _Held(Response):
             await super().__call__(scope, receive, send)
 
 
-async def _content(store: ResponseStore, tenant: str, kept: KeptResponse) -> bytes:
+async def _whole(store: ResponseStore, tenant: str, kept: KeptResponse) -> tuple[KeptResponse, bytes]:
     try:
-        content = await store.content(tenant, kept)
+        whole = await store.whole(tenant, kept)
     except StoreDown as error:
         raise store_down(error) from error
-    if content is None:
+    if whole is None:
         raise _not_found(kept.id)
-    return content
-
-
-async def _whole(store: ResponseStore, tenant: str, kept: KeptResponse) -> tuple[KeptResponse, bytes]:
-    """``kept`` and its content. One in the background may be put anew between the two: then both are read again."""
-    for _ in range(_AGAIN):
-        try:
-            if (content := await store.content(tenant, kept)) is not None:
-                return kept, content
-            found = await store.find(tenant, kept.id)
-        except StoreDown as error:
-            raise store_down(error) from error
-        if found is None:
-            break
-        kept = found
-    raise _not_found(kept.id)
+    return whole
 
 
 def _tenant(request: Request) -> str:

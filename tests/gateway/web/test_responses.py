@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -666,15 +666,30 @@ async def test_what_fails_before_it_begins_is_an_http_error(client: openai.Async
         assert caught.value.status_code == 503
 
 
+READINGS: dict[str, Callable[[openai.AsyncOpenAI, str, str], Awaitable[Any]]] = {
+    "response": lambda client, made, item: client.responses.retrieve(made),
+    "input items": lambda client, made, item: client.responses.input_items.list(made),
+    "reference": lambda client, made, item: client.responses.create(
+        model="up", input=[{"type": "item_reference", "id": item}]
+    ),
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
 async def test_one_that_is_put_anew_while_it_is_read_is_found(
-    tmp_path: Path, upstream: FakeUpstream, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    upstream: FakeUpstream,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    reading: str,
 ) -> None:
     """Its head and its content are read one after the other."""
     policy = a_policy(upstream.base_url, store=redis_server.url.replace("/0", "/9"))
     async with serving(tmp_path / "policies", policy) as gateway, a_client(gateway) as client:
         begin = asyncio.Event()
-        upstream.scripts = [stream(begin, *answer_events("lo"))]
-        made = await client.responses.create(model="up", input="Hi", background=True)
+        upstream.scripts = [stream(begin, *answer_events("lo")), reply(completion("Yes"))]
+        made = await client.responses.create(model="up", input="Hi there", background=True)
+        (item,) = (await client.responses.input_items.list(made.id)).data
         read, changed = ResponseStore.content, False
 
         async def later(store: ResponseStore, tenant: str, kept: KeptResponse) -> bytes | None:
@@ -687,4 +702,12 @@ async def test_one_that_is_put_anew_while_it_is_read_is_found(
             return await read(store, tenant, kept)
 
         monkeypatch.setattr(ResponseStore, "content", later)
-        assert (await client.responses.retrieve(made.id)).status == "completed"
+        found = await READINGS[reading](client, made.id, item.id)
+    assert changed
+    match reading:
+        case "response":
+            assert found.status == "completed"
+        case "input items":
+            assert [one.content[0].text for one in found.data] == ["Hi there"]
+        case _:
+            assert upstream.requests[-1].json()["messages"] == [{"role": "user", "content": "Hi there"}]
