@@ -38,7 +38,7 @@ def reply(
     status: int = 200,
     kind: str = "application/json",
     headers: dict[str, str] | None = None,
-) -> Script:
+) -> tuple[bytes]:
     """One whole answer."""
     data = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else orjson.dumps(body)
     return (head(status, {"content-type": kind, "content-length": str(len(data)), **(headers or {})}) + data,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import orjson
 
@@ -18,7 +19,7 @@ SIZE = 9_000_000
 async def attack(rig: Rig) -> str:
     gateway = await rig.gateway(rig.policy())
     user = {"role": "user", "content": "x"}
-    bodies = [
+    bodies: list[tuple[str, dict[str, Any]]] = [
         ("/v1/chat/completions", {"messages": [user] * (SIZE // 30)}),
         (
             "/v1/chat/completions",

@@ -7,7 +7,7 @@ import os
 import time
 from itertools import count
 
-from benchmarks.attacks.frame import ALICE, MALLORY, Rig, must
+from benchmarks.attacks.frame import ALICE, MALLORY, Gateway, Rig, must
 from benchmarks.attacks.frame.rig import a_key
 
 POINT = "D.25"
@@ -43,7 +43,7 @@ async def attack(rig: Rig) -> str:
     return f"refused after {revoked:.2f} s; the new key let in after {revoked + made:.2f} s"
 
 
-async def until(gateway, key: str, status: int, seconds: float = 15.0) -> float:
+async def until(gateway: Gateway, key: str, status: int, seconds: float = 15.0) -> float:
     """Seconds until requests with ``key`` are answered so."""
     began = time.monotonic()
     while (answer := await gateway.chat(key)).status_code != status:

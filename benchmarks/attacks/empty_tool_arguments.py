@@ -18,6 +18,7 @@ async def attack(rig: Rig) -> str:
     gateway = await rig.gateway(rig.policy(guards={"pii": guard, "secrets": guard}))
     asked = [("/v1/chat/completions", chat(arguments)) for arguments in ("{}", "[]", "")]
     for path, body in [*asked, ("/v1/messages", MESSAGES)]:
+        answer: httpx.Response | httpx.TransportError
         try:
             answer = await gateway.post(MALLORY, body, path, timeout=20)
         except httpx.TransportError as error:

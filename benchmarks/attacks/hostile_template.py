@@ -32,7 +32,7 @@ async def attack(rig: Rig) -> str:
     )
     gateway = await rig.gateway(policy)
     said = [asyncio.create_task(gateway.chat(MALLORY, spell, "demo", max_tokens=8)) for spell in SPELLS]
-    waits = []
+    waits: list[float] = []
     while not waits or not all(one.done() for one in said):
         began = time.monotonic()
         answer = await gateway.chat(ALICE, "Hello.", "demo", max_tokens=8)

@@ -8,6 +8,7 @@ import shutil
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
+from typing import Any
 
 from benchmarks.attacks.busy_policy_folder import until
 from benchmarks.attacks.frame import MALLORY, Gateway, Rig, must, skip
@@ -35,7 +36,7 @@ async def attack(rig: Rig) -> str:
         "a key of the read-only folder outlived its revocation",
     )
 
-    host = {"TOLLGATE_STATE_DIR": ""}
+    host: dict[str, Any] = {"TOLLGATE_STATE_DIR": ""}
     key = await _keys(gateway, "create", "--id", "made-outside", **host)
     await until(gateway, key, 200)
     (gateway.policies / "keys.yaml").chmod(0o600)

@@ -30,7 +30,7 @@ async def attack(rig: Rig) -> str:
     ):
         flood = [asyncio.create_task(gateway.chat(MALLORY, "Go on.", "demo", **more)) for _ in range(count)]
         await asyncio.sleep(0.5)
-        speeds = []
+        speeds: list[float] = []
         while len(speeds) < 3 and (not speeds or not all(one.done() for one in flood)):
             speeds.append(await _speed(gateway))
         for one in flood:
@@ -50,4 +50,5 @@ async def _speed(gateway: Gateway) -> float:
     more = {"max_tokens": TOKENS, "ignore_eos": True, "seed": 1}
     answer = await gateway.chat(ALICE, "Tell me a story.", "demo", **more)
     must(answer.status_code == 200, f"the neighbour got {answer.status_code}: {answer.text[:150]}")
-    return answer.json()["usage"]["completion_tokens"] / (time.monotonic() - began)
+    tokens: int = answer.json()["usage"]["completion_tokens"]
+    return tokens / (time.monotonic() - began)

@@ -75,7 +75,7 @@ async def attack(rig: Rig) -> str:
         for part, most in (("all", 100), ("half", 15)):
             tenant = f"{part}-{name}".replace(" ", "-").lower()
             client = redis.Redis(port=server.port)
-            old: Data = {key: await client.dump(key) async for key in client.scan_iter()}
+            old = await _data(client)
             await asyncio.sleep(1.5)
             before = await _ask(gateway, tenant, times=most)
             await lose(server, client, old)
@@ -105,3 +105,8 @@ async def _ask(gateway: Gateway, tenant: str, *, times: int = 1000, seconds: flo
         if answer.status_code != 200:
             await asyncio.sleep(0.05)
     return let_in
+
+
+async def _data(client: redis.Redis) -> Data:
+    found = {key: await client.dump(key) async for key in client.scan_iter()}
+    return {key: value for key, value in found.items() if value is not None}

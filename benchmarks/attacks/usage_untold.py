@@ -61,9 +61,12 @@ class Untold(FakeUpstream):
 async def attack(rig: Rig) -> str:
     async with Untold() as upstream:
         gateway = await rig.gateway(rig.policy(upstream, prices={"upstream-model": PRICE}))
-        asked = (("text", {}), ("text", {"n": 4}), ("arguments", {}), ("thoughts", {}))
         told: list[str] = []
-        for kind, more in (*asked, *((kind, {}) for kind in DENSE)):
+        asked: list[tuple[str, dict[str, Any]]] = [
+            *(("text", {}), ("text", {"n": 4}), ("arguments", {}), ("thoughts", {})),
+            *((kind, {}) for kind in DENSE),
+        ]
+        for kind, more in asked:
             for streams in (False, True):
                 many = f" n: {choices}" if (choices := more.get("n", 1)) > 1 else ""
                 what = "streamed " * streams + f"{kind}{many}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 from benchmarks.attacks.frame import ALICE, MALLORY, Rig, must
 
@@ -27,7 +28,7 @@ async def attack(rig: Rig) -> str:
         models={"demo": {"targets": [{"backend": "engine", "model": "demo"}]}},
     )
     gateway = await rig.gateway(policy)
-    more = {"model": "demo", "response_format": FORMAT, "max_tokens": 200, "temperature": 1.5}
+    more: dict[str, Any] = {"model": "demo", "response_format": FORMAT, "max_tokens": 200, "temperature": 1.5}
     answers = []
     for _ in range(3):
         answers += await asyncio.gather(*(gateway.chat(MALLORY, "Write.", **more) for _ in range(8)))
