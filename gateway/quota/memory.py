@@ -56,7 +56,7 @@ class _Counter:
         self.pending = 0
         """The latter; a count of requests is final, and never pending."""
         self.told = 0
-        """What the ledger had of it, which other processes count, too."""
+        """Of the count: what the ledger had beyond it, which other processes may count, too."""
         self.slots: dict[int, int] = {}
         self.newest = -1
         """The newest slot with a count."""
@@ -312,13 +312,17 @@ class MemoryCounters:
         counter = self._counters.setdefault(key, _Counter())
         now = int(self._clock() * 1000)
         counter.move_to(window, now // SLOT_MS, self._on(now))
-        counter.count = max(counter.count, used + counter.pending)
-        counter.told = used
+        beyond = used + counter.pending - counter.count
+        if beyond > 0:
+            counter.count += beyond
+            counter.told += beyond
 
-    def told(self, key: str) -> int:
-        """What ``remember`` was last given of a limit in this day or month."""
+    def own(self, key: str) -> tuple[int, int]:
+        """Of a limit: what this process itself has settled, and what its requests in flight hold."""
         counter = self._counters.get(key)
-        return 0 if counter is None else counter.told
+        if counter is None:
+            return 0, 0
+        return max(0, counter.count - counter.told - counter.pending), counter.pending
 
     async def aclose(self) -> None:
         return None

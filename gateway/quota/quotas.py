@@ -142,9 +142,10 @@ class Quotas:
         self._counters.settle(name, limits, nothing)
         return list(zip(limits.each, decision.used, decision.reset, strict=False))
 
-    def told(self, limit: Limit) -> int:
-        """Of what counts in memory against a limit: what the ledger had, which is in each worker's count."""
-        return self._memory.told(limit.key)
+    def own(self, limit: Limit) -> tuple[int, int]:
+        """Of what counts in memory against a limit: what this process has settled since it started, and what its
+        requests in flight hold. The rest is from the ledger, and other workers may count it, too."""
+        return self._memory.own(limit.key)
 
     def settle(self, reservation: Reservation, *, tokens: int, nanodollars: int) -> None:
         """Once the request has ended, however it did. Does not wait; repeating it changes nothing."""

@@ -46,14 +46,7 @@ class Gateway:
     @property
     def workers(self) -> list[int]:
         """Process ids of the processes that serve."""
-        commands = {pid: _command(pid).split(b"\0") for pid in descendants(self.pid)}
-        # Each has a guard beside it, with the same words in its command (gateway/children/die_with_parent.py).
-        return [
-            pid
-            for pid, words in commands.items()
-            if b"gateway.process.worker" in words
-            and not any(word.endswith(b"die_with_parent.py") for word in words)
-        ]
+        return workers_of(self.pid)
 
     def write(self, policy: dict[str, Any], name: str = "gateway.yaml") -> None:
         """Write or replace a file of the policy folder, as an editor would."""
@@ -131,6 +124,17 @@ class Gateway:
         async for line in process.stdout:
             self.lines.append(line.decode("utf-8", "replace"))
             del self.lines[:-KEEP]
+
+
+def workers_of(supervisor: int) -> list[int]:
+    commands = {pid: _command(pid).split(b"\0") for pid in descendants(supervisor)}
+    # Each has a guard beside it, with the same words in its command (gateway/children/die_with_parent.py).
+    return [
+        pid
+        for pid, words in commands.items()
+        if b"gateway.process.worker" in words
+        and not any(word.endswith(b"die_with_parent.py") for word in words)
+    ]
 
 
 def descendants(pid: int) -> list[int]:
