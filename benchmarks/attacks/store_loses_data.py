@@ -12,13 +12,13 @@ from benchmarks.attacks.frame import Rig, must
 from benchmarks.attacks.frame.gateway import Gateway
 from benchmarks.attacks.frame.provider import spent
 from benchmarks.attacks.frame.rig import a_key
-from tests.fakes import completion, reply
+from tests.fakes import FakeUpstream, completion, reply
 from tests.redis_server import RedisServer
 
 POINT = "30.7"
 TRIED = (
     "two workers, `closed`, Redis: all or half of $1 a day spent, and at once FLUSHALL, SCRIPT FLUSH, killed and "
-    "restarted empty, older data in its place; then requests for 4 s"
+    "restarted empty, older data in its place, a late replica; then requests for 4 s"
 )
 HOLDS = "nobody spends more than $1, by the ledger; who had half left can spend most of that"
 BUDGET = 1.0
@@ -49,11 +49,19 @@ async def go_back(server: RedisServer, client: redis.Redis, old: Data) -> None:
         await pipe.execute()
 
 
+async def fail_over(server: RedisServer, client: redis.Redis, old: Data) -> None:
+    """To a replica that was half a second behind, or so."""
+    server.kill()
+    server.start()
+    await go_back(server, client, old)
+
+
 LOSSES: dict[str, Loss] = {
     "FLUSHALL": flush,
     "SCRIPT FLUSH": flush_scripts,
     "restarted": restart,
     "older data": go_back,
+    "replica": fail_over,
 }
 
 
@@ -61,26 +69,21 @@ async def attack(rig: Rig) -> str:
     upstream = await rig.upstream(reply(completion()))
     server = rig.redis()
     tenants = [f"{part}-{name}".replace(" ", "-").lower() for name in LOSSES for part in ("all", "half")]
-    policy = rig.policy(
-        upstream,
-        store=server.url,
-        on_store_failure="closed",
-        prices={"upstream-model": {"input": 4000.0, "output": 0.0}},
-        tenants={name: {"budget": {"usd_per_day": BUDGET}} for name in tenants},
-    )
-    policy["keys"] = [a_key(f"tg-{name}", name, tenant=name) for name in tenants]
+    policy = budgets(rig, upstream, server, tenants)
     gateway = await rig.gateway(policy, "--workers", "2")
     found = []
     for name, lose in LOSSES.items():
         for part, most in (("all", 100), ("half", 15)):
             tenant = f"{part}-{name}".replace(" ", "-").lower()
             client = redis.Redis(port=server.port)
-            old = await _data(client)
+            old = await data(client)
             await asyncio.sleep(1.5)
-            before = await _ask(gateway, tenant, times=most)
+            if lose is fail_over:
+                old = await data(client)
+            before = await ask(gateway, tenant, times=most)
             await lose(server, client, old)
             await client.aclose()
-            after = await _ask(gateway, tenant, seconds=4.0)
+            after = await ask(gateway, tenant, seconds=4.0)
             found.append(f"{name} {before}+{after}")
     await asyncio.sleep(0.5)
     costs: dict[str, float] = {}
@@ -93,7 +96,20 @@ async def attack(rig: Rig) -> str:
     return "let in before and after: " + ", ".join(found)
 
 
-async def _ask(gateway: Gateway, tenant: str, *, times: int = 1000, seconds: float = 60.0) -> int:
+def budgets(rig: Rig, upstream: FakeUpstream, server: RedisServer, tenants: list[str]) -> dict[str, Any]:
+    """A policy by which each of ``tenants`` has one, of which a request takes three cents."""
+    policy = rig.policy(
+        upstream,
+        store=server.url,
+        on_store_failure="closed",
+        prices={"upstream-model": {"input": 4000.0, "output": 0.0}},
+        tenants={name: {"budget": {"usd_per_day": BUDGET}} for name in tenants},
+    )
+    policy["keys"] = [a_key(f"tg-{name}", name, tenant=name) for name in tenants]
+    return policy
+
+
+async def ask(gateway: Gateway, tenant: str, *, times: int = 1000, seconds: float = 60.0) -> int:
     """How many are let in, of so many at once, or one after the other for so long."""
     let_in, until = 0, asyncio.get_running_loop().time() + seconds
     for _ in range(times):
@@ -107,6 +123,6 @@ async def _ask(gateway: Gateway, tenant: str, *, times: int = 1000, seconds: flo
     return let_in
 
 
-async def _data(client: redis.Redis) -> Data:
+async def data(client: redis.Redis) -> Data:
     found = {key: await client.dump(key) async for key in client.scan_iter()}
     return {key: value for key, value in found.items() if value is not None}

@@ -78,6 +78,10 @@ class LastKnown:
         """All limits by the day or month with settled usage."""
         return [(key, snapshot) for key, snapshot in self._snapshots.items() if snapshot.used]
 
+    def calendar(self) -> list[tuple[str, Snapshot]]:
+        """All limits by the day or month, used or only reserved."""
+        return [(key, one) for key, one in self._snapshots.items() if key.endswith((":day", ":month"))]
+
     def _put(self, key: str, snapshot: Snapshot) -> None:
         self._snapshots[key] = snapshot
         self._snapshots.move_to_end(key)

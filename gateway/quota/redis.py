@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,7 +18,8 @@ from redis.exceptions import NoScriptError, RedisError
 from gateway.quota.counters import ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits, Window
-from gateway.quota.redis_commands import QuotaCommands
+from gateway.quota.redis_commands import Loss, QuotaCommands, Settled
+from gateway.quota.redis_loss import run_id, wait_for_all
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.script import Command
 from gateway.stores.store import StoreDown
@@ -63,8 +65,8 @@ class RedisCounters:
         self._commands = QuotaCommands(prefix, now)
         self._reservations: deque[_Reservation] = deque()
         self._settlements: deque[Command] = deque()
-        self._settled: deque[Command] = deque(maxlen=MOST_UNSETTLED)
-        """Since the last renewal: the server may lose them before anybody has read what they came to."""
+        self._settled: deque[tuple[int, Command]] = deque(maxlen=MOST_UNSETTLED)
+        """Since the last renewal, and when: the server may lose them before anybody has read what they came to."""
         self._turn = asyncio.Lock()
         """Held while settlements are sent or changes are read: one that is answered after the changes, of which they
         know already, would be added to them once more."""
@@ -77,6 +79,14 @@ class RedisCounters:
         """Changes up to this time, by the server's clock, are known."""
         self._lost = False
         """The server has lost its data, and was not given it again."""
+        self._read = 0
+        """When, by the server's clock, it was last read what was used;"""
+        self._unread: list[Settled] = []
+        """and what this process has settled since, of a server that has lost it."""
+        self._name = secrets.token_hex(6)
+        """Of this process, whatever it holds."""
+        self._run_id: str | None = None
+        """The server that was last known to have its data: another one, a replica, may be less than a second behind."""
         self._to_raise = False
         """The server is yet to be told what the ledger has recorded, in case that it has lost its data."""
         self.known = LastKnown()
@@ -89,6 +99,11 @@ class RedisCounters:
     @property
     def down(self) -> bool:
         return self._link.down
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server answers, but has lost its data, and was not yet given it again."""
+        return self._lost
 
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
@@ -221,7 +236,7 @@ class RedisCounters:
     def _take_settlements(self, settlements: Sequence[Command], answers: Sequence[Any]) -> None:
         for command, answer in zip(settlements, answers, strict=False):
             if not isinstance(answer, Exception):
-                self._settled.append(command)
+                self._settled.append((int(answer), command))
                 continue
             command.failed += 1
             if command.failed < ATTEMPTS:
@@ -290,21 +305,26 @@ class RedisCounters:
         async with self._turn:
             settled, self._settled = self._settled, deque(maxlen=MOST_UNSETTLED)
             try:
-                changes = await self._ask_changes()
+                lost = self._lost or await self._is_another()
+                changes = None if lost else await self._ask_changes()
             except StoreDown:
                 self._settled.extendleft(reversed(settled))
                 raise
-            self.known.add(self._commands.settled(settled), time.time())
+            own = list(self._commands.settled(settled))
+            self.known.add([(one.key, one.amount) for one in own], time.time())
+            self._lost = changes is None
+            self._unread = [*self._unread, *own] if self._lost else []
             self._note(changes or ())
-        self._lost = self._lost or changes is None
         if self._lost and not self._link.down:
             raise StoreDown(_LOST)
         has_all = False
         if self._lost:
+            gateways = self.known.gateways
             has_all = await self._restore()
+            await wait_for_all(self._link, f"{self._commands.instances}:told", self._name, gateways)
             self._note(await self._ask_changes() or ())
         if self._to_raise and not self._lost:
-            await self.replay(self._commands.raised(self.known.used(), time.time(), lost=False))
+            await self.replay(self._commands.raised(self.known.used(), time.time()))
         self._to_raise = False
         if self._link.down and self.on_return is not None:
             await self.on_return(self._lost, has_all)
@@ -320,9 +340,11 @@ class RedisCounters:
         (answer,) = await self._run([self._commands.renewal(self._changes_until)], probing=True)
         if isinstance(answer, Exception):
             raise StoreDown(f"Redis refused a renewal: {answer}") from answer
-        renewed, gateways, self._changes_until, *changes = (_text(field) for field in answer)
+        renewed, gateways, until, at, *changes = (_text(field) for field in answer)
         if int(renewed) < 0:
             return None
+        self._changes_until = until
+        self._read = int(at)
         self._commands.renewed = int(renewed)
         self.known.gateways = int(gateways)
         return changes
@@ -341,13 +363,23 @@ class RedisCounters:
             for _ in range(min(ended, len(self._settlements))):
                 self._settlements.popleft()
         queued = filter(self._commands.settles, self._settlements)
-        await self.replay(self._commands.raised(self.known.used(), time.time(), lost=True))
+        loss = Loss(self._read, () if has_all else self._unread)
+        await self.replay(self._commands.raised(self.known.calendar(), time.time(), loss))
         forgotten, instances = self._commands.instance, self._commands.instances
         await self._link.ask(lambda client: client.zrem(instances, forgotten), TIMEOUT, probing=True)
         await self.replay([*map(self._commands.adopted, queued)])
         self._commands.become_another()
         self._changes_until = "-inf"
         return has_all
+
+    async def _is_another(self) -> bool:
+        """Whether another server answers than before an outage. A replica that was less than a second behind has
+        renewed this instance as often as the one that is gone."""
+        if self._run_id is not None and not self._link.down:
+            return False
+        before, now = self._run_id, await run_id(self._link)
+        self._run_id = now or before or ""
+        return bool(before and now) and before != now
 
     async def replay(self, commands: Sequence[Command]) -> None:
         """Run ``commands`` on a server that still counts as down. Raises ``StoreDown``; all may be repeated then."""

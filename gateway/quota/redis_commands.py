@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from gateway.quota.counters import DEBT_MINUTES, ElasticRequest
 from gateway.quota.last_known import Snapshot
@@ -14,6 +15,24 @@ MOST_CHANGES = 1_000
 """Changed counters that one renewal reports."""
 _UNLIMITED = 2**53
 _ANY = -1
+
+
+class Settled(NamedTuple):
+    """Usage of one limit by the day or month."""
+
+    key: str
+    at: int
+    """By the server's clock, in milliseconds."""
+    amount: int
+
+
+class Loss(NamedTuple):
+    """What one process adds to what all know of a server that has lost its data. Times are by the server's clock."""
+
+    read: int
+    """When it last read what was used."""
+    settled: Sequence[Settled]
+    """What it has settled itself since."""
 
 
 class QuotaCommands:
@@ -81,9 +100,9 @@ class QuotaCommands:
         """Whether it settles what was surely reserved."""
         return command.script is self._settle and not int(command.args[3])
 
-    def settled(self, settlements: Iterable[Command]) -> Iterator[tuple[str, int]]:
-        """The key of each limit by the day or month that they settled, and how much of it was used."""
-        for command in settlements:
+    def settled(self, settlements: Iterable[tuple[int, Command]]) -> Iterator[Settled]:
+        """Of limits by the day or month. Each settlement comes with its time."""
+        for at, command in settlements:
             windows = str(command.args[5])
             if "day" not in windows and "month" not in windows:
                 continue
@@ -92,7 +111,7 @@ class QuotaCommands:
                 command.keys[2:], windows.split(), str(command.args[6]).split(), strict=True
             ):
                 if window in ("day", "month") and (amount := amounts[int(column)]):
-                    yield key.removeprefix(self.prefix), amount
+                    yield Settled(key.removeprefix(self.prefix), at, amount)
 
     def charge(self, limits: Limits, used: Amounts, age: float) -> Command:
         """Charge what was used ``age`` seconds ago without a reservation. Repeating the command changes nothing."""
@@ -104,16 +123,20 @@ class QuotaCommands:
         args = [self.instance, self._time(), changes_until, MOST_CHANGES, self.renewed]
         return Command(self._renew, [self.instances, self.reserved, self._changed], args)
 
-    def raised(self, known: Iterable[tuple[str, Snapshot]], now: float, *, lost: bool) -> list[Command]:
-        """Raise limits to what is ``known`` to be used; ``lost``: what this instance held there is forgotten."""
-        forget = self.instance if lost else ""
+    def raised(
+        self, known: Iterable[tuple[str, Snapshot]], now: float, loss: Loss | None = None
+    ) -> list[Command]:
+        """Raise limits to what is ``known`` to be used. After a ``loss`` what this instance held there is forgotten."""
+        own: dict[str, list[int]] = {}
+        for key, at, amount in loss.settled if loss is not None else ():
+            own.setdefault(key, []).extend((at, amount))
         return [
             Command(
                 self._raise,
-                [self.prefix + key],
+                [self.prefix + key, f"{self.prefix}told:{key}"],
                 [
-                    *(self._time(), key.rpartition(":")[2], snapshot.used),
-                    *(round((now - snapshot.at) * 1000), forget),
+                    *(self._time(), key.rpartition(":")[2], snapshot.used, round((now - snapshot.at) * 1000)),
+                    *(("", "", "") if loss is None else (self.instance, loss.read, _words(own.get(key, ())))),
                 ],
             )
             for key, snapshot in known
@@ -128,3 +151,7 @@ class QuotaCommands:
 
     def _time(self) -> str | int:
         return "" if self._now is None else self._now()
+
+
+def _words(figures: Iterable[int]) -> str:
+    return " ".join(map(str, figures))

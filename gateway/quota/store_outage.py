@@ -38,8 +38,9 @@ class _Held:
 class FailoverCounters:
     """Counters in Redis, with a fallback for outages.
 
-    With ``local`` each process enforces its share of what was left (``LocalShare``). When the store is back, and before
-    it is asked again, what was admitted meanwhile is entered there: usage is charged, requests in flight are reserved.
+    With ``local`` each process enforces its share of what was left (``LocalShare``); with ``open``, too, while a store
+    that answers has lost its data: nobody is to spend a budget again for that. When the store is back, and before it
+    is asked again, what was admitted meanwhile is entered there: usage is charged, requests in flight are reserved.
     """
 
     def __init__(self, store: RedisCounters, *, clock: Callable[[], float] | None = None) -> None:
@@ -64,7 +65,7 @@ class FailoverCounters:
         except StoreDown as error:
             _refuse_closed(limits, error)
             decision, where = UNMETERED, "nowhere"
-            if limits.on_store_failure == "local":
+            if limits.on_store_failure == "local" or self._store.lost:
                 decision, where = await self._locally().reserve(request_id, limits, amounts, elastic), "share"
         if decision.admitted:
             if limits.settles:
@@ -90,7 +91,7 @@ class FailoverCounters:
                 decision = await self._store.extend(held.name, limits, amounts, elastic)
             except StoreDown as error:
                 _refuse_closed(limits, error)
-                if limits.on_store_failure == "open":
+                if limits.on_store_failure == "open" and not self._store.lost:
                     return UNMETERED
                 return await self._add(request_id, held, amounts, elastic)
         if decision.granted is not None:

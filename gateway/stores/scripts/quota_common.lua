@@ -3,6 +3,7 @@
 local SLOT, SLOTS, DAY = 1000, 60, 86400000
 local SILENT = 10000 -- an instance that has not renewed its entry for this long has crashed: it does so each second
 local KEEP = 3600000 -- and after this long is removed
+local TELLING = 60000 -- for so long after a loss the instances' accounts of it are put together
 local RENEWED = '#' -- among an instance's reservations, how often it was renewed
 
 -- Redis's own clock, unless the caller gives the time.

@@ -5,11 +5,11 @@
 -- ARGV  1 instance; 2 time or ''; 3 since when changes are reported; 4 how many at most; 5 how often the instance was
 --       renewed at least, -1 for a new one.
 -- Returns how often it was renewed now, -1 if this is less often: then the server has lost its data since, or has older
---       data now, and nothing is changed; how many instances are alive, until when changes are reported; of each change:
---       the counter's key, what was used, what counts.
+--       data now, and nothing is changed; how many instances are alive; until when changes are reported; the time; of each
+--       change: the counter's key, what was used, what counts.
 local at, since = clock(ARGV[2]), ARGV[3]
 local renewed = tonumber(redis.call('HGET', KEYS[2], RENEWED) or '-1')
-if renewed < tonumber(ARGV[5]) then return {'-1', 0, since} end
+if renewed < tonumber(ARGV[5]) then return {'-1', 0, since, text_of(at)} end
 renewed = redis.call('HINCRBY', KEYS[2], RENEWED, 1)
 redis.call('ZADD', KEYS[1], text_of(at), ARGV[1])
 redis.call('PEXPIRE', KEYS[1], DAY)
@@ -19,7 +19,7 @@ redis.call('PEXPIRE', KEYS[3], 33 * DAY)
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', text_of(at - 32 * DAY))
 
 local changed = redis.call('ZRANGEBYSCORE', KEYS[3], since, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[4])
-local report = {renewed, redis.call('ZCOUNT', KEYS[1], text_of(at - SILENT), '+inf'), since}
+local report = {renewed, redis.call('ZCOUNT', KEYS[1], text_of(at - SILENT), '+inf'), since, text_of(at)}
 for i = 1, #changed, 2 do
   local fields, used, count = redis.call('HGETALL', changed[i]), 0, 0
   for j = 1, #fields, 2 do

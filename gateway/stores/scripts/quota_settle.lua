@@ -1,4 +1,4 @@
--- Replaces what a request holds by what it used. Does nothing the second time.
+-- Replaces what a request holds by what it used. Does nothing the second time. Returns the time.
 --
 -- KEYS  1 the instance's reservations; 2 limits by the day or month, by when something was last reserved or settled;
 --       3 … the counters.
@@ -8,13 +8,13 @@
 local id, mine, at, minutes = ARGV[1], 'p:' .. ARGV[2], clock(ARGV[3]), tonumber(ARGV[5])
 local used = amounts_of(ARGV[9])
 local stored = redis.call('HGET', KEYS[1], id)
-if stored == 'void' then return 0 end
+if stored == 'void' then return text_of(at) end
 if not stored then
   if ARGV[4] == '1' then
     redis.call('HSET', KEYS[1], id, 'void')
     redis.call('PEXPIRE', KEYS[1], KEEP)
   end
-  return 0
+  return text_of(at)
 end
 redis.call('HDEL', KEYS[1], id)
 local held = read_held(stored)
@@ -72,4 +72,4 @@ for _, limit in ipairs(limits_of(3, ARGV[6], ARGV[7], ARGV[8])) do
     end
   end
 end
-return 1
+return text_of(at)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from gateway.errors import Overloaded
 from gateway.quota.limits import Amounts, Limit, Limits
@@ -332,3 +334,81 @@ async def test_older_data_is_no_new_budget(own_redis: RedisServer, gateways: lis
     assert (await gateways[0].reserve("nothing", BUDGET, cost(0))).used == (900, 1), (
         "no place is held for ever"
     )
+
+
+async def flushed(server: RedisServer, redis: Redis, old: dict[bytes, bytes]) -> None:
+    await redis.flushall()
+
+
+async def restarted(server: RedisServer, redis: Redis, old: dict[bytes, bytes]) -> None:
+    server.kill()
+    server.start()
+
+
+async def failed_over(server: RedisServer, redis: Redis, old: dict[bytes, bytes]) -> None:
+    """To a replica that was a moment behind: it has renewed everyone as often as the server that is gone."""
+    server.kill()
+    server.start()
+    for key, value in old.items():
+        await redis.restore(key, 60_000, value)
+
+
+@pytest.mark.parametrize("lose", [flushed, restarted, failed_over])
+async def test_what_each_has_settled_since_it_last_read_adds_up(
+    own_redis: RedisServer,
+    gateways: list[FailoverCounters],
+    monkeypatch: pytest.MonkeyPatch,
+    lose: Callable[[RedisServer, Redis, dict[bytes, bytes]], Awaitable[None]],
+) -> None:
+    """No ledger knows it: each gateway may have one of its own."""
+    await knows(gateways, 300)
+    before = [one._store._commands.renewed for one in gateways]
+    monkeypatch.setattr("gateway.quota.redis.RENEW_EVERY", 3600.0)
+    for gateway, renewed in zip(gateways, before, strict=True):
+        await until([gateway], lambda one, renewed=renewed: one._store._commands.renewed > renewed)
+    async with Redis(port=own_redis.port) as redis:
+        dumped = {key: await redis.dump(key) async for key in redis.scan_iter()}
+        old = {key: value for key, value in dumped.items() if value is not None}
+        for number, gateway in enumerate(gateways):
+            assert await spend(gateway, f"late-{number}", 50, 2) == 100
+        await until(gateways, lambda one: len(one._store._settled) == 2)
+        await lose(own_redis, redis, old)
+
+        closed, refused = replace(BUDGET, on_store_failure="closed"), [False] * GATEWAYS
+
+        async def asks(number: int) -> int:
+            """Until it has noticed, and is back. What it spends."""
+            gateway, spent = gateways[number], 0
+            while not refused[number] or gateway._store.down:
+                try:
+                    name = f"asks-{number}-{spent}"
+                    if (await gateway.reserve(name, closed, cost(50))).admitted:
+                        gateway.settle(name, closed, cost(50))
+                        spent += 50
+                except Overloaded:
+                    refused[number] = True
+                await asyncio.sleep(0.01)
+            return spent
+
+        meanwhile = sum(await asyncio.gather(*map(asks, range(GATEWAYS))))
+        found = await gateways[0].reserve("look", BUDGET, cost(0))
+        assert found.used[0] == 600 + meanwhile <= 900
+
+
+async def test_open_renews_no_budget_of_a_store_that_answers(
+    own_redis: RedisServer, gateways: list[FailoverCounters]
+) -> None:
+    """What is open is for a store that is away."""
+    limits = replace(BUDGET, on_store_failure="open")
+    await knows(gateways, 300)
+    for i in range(6):
+        assert (await gateways[0].reserve(f"all-{i}", limits, cost(100))).admitted
+        gateways[0].settle(f"all-{i}", limits, cost(100))
+    await until(gateways[:1], lambda one: not one._store._settlements)
+    async with Redis(port=own_redis.port) as redis:
+        await redis.flushall()
+    assert not (await gateways[0].reserve("again", limits, cost(100))).admitted
+    assert gateways[0]._store.lost, "it is not yet told what was used"
+    assert not (await gateways[0].reserve("at once", limits, cost(100))).admitted
+    await back(gateways)
+    assert not (await gateways[0].reserve("later", limits, cost(100))).admitted
