@@ -356,14 +356,18 @@ class RedisCounters:
             await asyncio.wait([self._sending])
         ended = len(self._settlements)
         recorded = None if self.recorded is None else await self.recorded()
+        used = {key: snapshot.used for key, snapshot in self.known.calendar()}
+        for one in self._unread:
+            used[one.key] = max(0, used.get(one.key, 0) - one.amount)
+        own = list(self._unread)
         has_all = recorded is not None and self.known.is_within(recorded, time.time())
         if recorded is not None:
             self.known.raise_to(recorded, time.time())
         if has_all:
-            for _ in range(min(ended, len(self._settlements))):
-                self._settlements.popleft()
+            told = [self._settlements.popleft() for _ in range(min(ended, len(self._settlements)))]
+            own += self._commands.settled((_LATER, command) for command in told)
         queued = filter(self._commands.settles, self._settlements)
-        loss = Loss(self._read, () if has_all else self._unread)
+        loss = Loss(self._read, own, used)
         await self.replay(self._commands.raised(self.known.calendar(), time.time(), loss))
         forgotten, instances = self._commands.instance, self._commands.instances
         await self._link.ask(lambda client: client.zrem(instances, forgotten), TIMEOUT, probing=True)
@@ -390,6 +394,8 @@ class RedisCounters:
 
 
 _DATA_LOST = [-2]
+_LATER = 2**52
+"""Than anybody has read what was used."""
 _FIRST_COUNT = 3 + len(Amounts._fields)
 """In the answer to a reservation: before it are its decision and what is held."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.quota.counters import DEBT_MINUTES, ElasticRequest
@@ -33,6 +33,8 @@ class Loss(NamedTuple):
     """When it last read what was used."""
     settled: Sequence[Settled]
     """What it has settled itself since."""
+    used: Mapping[str, int]
+    """What it read, by limit."""
 
 
 class QuotaCommands:
@@ -136,7 +138,11 @@ class QuotaCommands:
                 [self.prefix + key, f"{self.prefix}told:{key}"],
                 [
                     *(self._time(), key.rpartition(":")[2], snapshot.used, round((now - snapshot.at) * 1000)),
-                    *(("", "", "") if loss is None else (self.instance, loss.read, _words(own.get(key, ())))),
+                    *(
+                        ("", "", "", "")
+                        if loss is None
+                        else (self.instance, loss.read, _words(own.get(key, ())), loss.used.get(key, 0))
+                    ),
                 ],
             )
             for key, snapshot in known

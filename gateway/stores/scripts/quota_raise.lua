@@ -3,10 +3,10 @@
 -- KEYS  1 the counter; 2 what has been told since the loss.
 -- ARGV  1 time or ''; 2 window; 3 used, as far as the caller knows; 4 how many milliseconds ago that was so. After a
 --       loss: 5 the instance, which reserves nothing any more, or ''; 6 when it last read the counter, by this server's
---       clock; 7 what it has settled itself since then and counts in 3: times and amounts.
+--       clock; 7 what it has settled itself since then: times and amounts; 8 what had been used when it read.
 --
 -- After a loss each instance knows what all had settled when it last read, and what it has settled itself since. What
--- was used is the latest of the former, and of the latter what all have settled later than that.
+-- was used is the latest of the former, and of the latter what all have settled later than that; or what a ledger has.
 local at, window, used, mine = clock(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[5]
 if mine ~= '' then redis.call('HDEL', KEYS[1], 'p:' .. mine) end
 local period = period_of(window, at)
@@ -40,7 +40,7 @@ if tonumber(told['period'] or period) ~= period then
   redis.call('DEL', KEYS[2])
   told = {}
 end
-local read, read_at = used - settled_after(ARGV[7], -1), tonumber(ARGV[6])
+local read, read_at = tonumber(ARGV[8]), tonumber(ARGV[6])
 if told['read_at'] and tonumber(told['read_at']) > read_at then
   read, read_at = tonumber(told['read']), tonumber(told['read_at'])
 end

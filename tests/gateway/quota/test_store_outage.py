@@ -353,14 +353,23 @@ async def failed_over(server: RedisServer, redis: Redis, old: dict[bytes, bytes]
         await redis.restore(key, 60_000, value)
 
 
+@pytest.mark.parametrize("ledgers", [False, True], ids=["no ledger", "ledgers"])
 @pytest.mark.parametrize("lose", [flushed, restarted, failed_over])
 async def test_what_each_has_settled_since_it_last_read_adds_up(
     own_redis: RedisServer,
     gateways: list[FailoverCounters],
     monkeypatch: pytest.MonkeyPatch,
     lose: Callable[[RedisServer, Redis, dict[bytes, bytes]], Awaitable[None]],
+    *,
+    ledgers: bool,
 ) -> None:
-    """No ledger knows it: each gateway may have one of its own."""
+    """No ledger knows all of it: each gateway has one of its own."""
+
+    async def recorded() -> dict[str, int]:
+        return {BUDGET.keys[0]: 400}
+
+    for gateway in gateways if ledgers else ():
+        gateway.restore_from(recorded)
     await knows(gateways, 300)
     before = [one._store._commands.renewed for one in gateways]
     monkeypatch.setattr("gateway.quota.redis.RENEW_EVERY", 3600.0)
