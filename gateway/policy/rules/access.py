@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from ipaddress import ip_network
 from typing import Any
 
 from gateway.policy.content import list_at, mapping_at, mappings_at
@@ -180,3 +181,35 @@ def guard_of_nobody(valid: Valid) -> Findings:
             if not any(fnmatchcase(one, pattern) for one in ids):
                 message = f"no key's id matches '{pattern}'{suggestion(pattern, ids[:_MOST_SUGGESTED])}"
                 yield Diagnostic(("guards", name, "keys", index), message)
+
+
+def pattern_of_no_model(valid: Valid) -> Findings:
+    """A pattern may wait for models that are added later; until then it opens nothing."""
+    names = [*valid.policy.models, *(alias for one in valid.policy.models.values() for alias in one.aliases)]
+    owners = (
+        *((("keys", index), key.models) for index, key in enumerate(valid.keys)),
+        *((("jwt", index), issuer.models) for index, issuer in enumerate(valid.policy.jwt)),
+    )
+    for path, patterns in owners:
+        for index, pattern in enumerate(patterns):
+            if is_pattern(pattern) and not any(fnmatchcase(name, pattern) for name in names):
+                message = f"no model matches '{pattern}'{suggestion(pattern, names)}"
+                yield Diagnostic((*path, "models", index), message)
+
+
+def everybody_a_proxy(valid: Valid) -> Findings:
+    """Whose ``x-forwarded-for`` is believed."""
+    for index, network in enumerate(valid.policy.trusted_proxies):
+        if ip_network(network).prefixlen == 0:
+            message = (
+                "believes every caller who names another address than its own: allow_ips and the log then hold what "
+                "callers choose; write your proxies' networks"
+            )
+            yield Diagnostic(("trusted_proxies", index), message)
+
+
+def cors_of_no_origin(valid: Valid) -> Findings:
+    cors = valid.policy.cors
+    if not cors.allow_origins:
+        for key in cors.model_fields_set - {"allow_origins"}:
+            yield Diagnostic(("cors", key), "has no effect without 'allow_origins'; name some")

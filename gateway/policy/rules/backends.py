@@ -24,7 +24,7 @@ _RESERVED_OPTIONS = {"--model": "model", "--host": "base_url", "--port": "base_u
 def engine_launched_elsewhere(draft: Draft) -> Findings:
     for name, backend in _launched(draft.content):
         url = urlsplit(backend.base_url)
-        if url.scheme != "http" or not _loopback(url.hostname or ""):
+        if url.scheme != "http" or not is_loopback(url.hostname or ""):
             message = "with 'launch: true' the engine runs on this machine; write http://127.0.0.1:PORT"
             yield Diagnostic(("backends", name, "base_url"), message)
 
@@ -88,7 +88,7 @@ def truncated_embeddings(draft: Draft) -> Findings:
             yield Diagnostic(("backends", name, "matryoshka"), message)
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

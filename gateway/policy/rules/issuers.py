@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from gateway.policy.content import list_at
 from gateway.policy.problems import Diagnostic, KeyPath
+from gateway.policy.rules.backends import is_loopback
 from gateway.policy.rules.subject import Draft, Findings, Valid
 
 
@@ -59,3 +60,26 @@ def sign_in_at_no_page(valid: Valid) -> Findings:
         if "admin" in key.scopes:
             message = "the scope 'admin' opens nothing while the page is off; write 'admin: {enabled: true}'"
             yield Diagnostic(("keys", index, "scopes"), message)
+
+
+def page_of_nobody(valid: Valid) -> Findings:
+    """Without keys there is the development key, which opens the page; with some there is not."""
+    policy = valid.policy
+    if not policy.admin.enabled or policy.admin.oidc is not None or not policy.keys:
+        return
+    if not any("admin" in key.scopes for key in policy.keys):
+        message = (
+            "nobody can open the page: no key has the scope 'admin', and there is no 'oidc'. Make one by "
+            "'tollgate keys create --id NAME --scopes inference admin'"
+        )
+        yield Diagnostic(("admin", "enabled"), message)
+
+
+def jwks_in_the_clear(valid: Valid) -> Findings:
+    for index, entry in enumerate(valid.policy.jwt):
+        url = urlsplit(entry.jwks)
+        if url.scheme == "http" and not is_loopback(url.hostname or ""):
+            message = (
+                "is fetched without TLS: who answers in its place makes tokens for any tenant; write https://"
+            )
+            yield Diagnostic(("jwt", index, "jwks"), message)

@@ -200,3 +200,29 @@ def weight_of_least_loaded(valid: Valid) -> Findings:
                     "divided by it; write 'select: weighted' for shares, or remove it"
                 )
                 yield Diagnostic(("models", name, "targets", index, "weight"), message)
+
+
+def retry_of_one_attempt(valid: Valid) -> Findings:
+    for name, model in valid.policy.models.items():
+        for key in sorted(model.retry.model_fields_set - {"attempts"} if model.retry.attempts == 1 else ()):
+            message = "has no effect with 'attempts: 1', after which nothing is tried again"
+            yield Diagnostic(("models", name, "retry", key), message)
+
+
+def given_twice(valid: Valid) -> Findings:
+    """The same target or fallback again, as lines that were copied are."""
+    for name, model in valid.policy.models.items():
+        places = [f"{target.backend}/{target.model}" for target in model.targets]
+        for key, values in (("targets", places), ("fallbacks", list(model.fallbacks))):
+            for index, value in enumerate(values):
+                if value in values[:index]:
+                    more = "; give one a 'weight'" if key == "targets" else ""
+                    message = f"is entry {values.index(value)} again{more}"
+                    yield Diagnostic(("models", name, key, index), message)
+
+
+def shared_prompts_of_no_model(valid: Valid) -> Findings:
+    policy = valid.policy
+    if policy.shared_prompts and all(one.prefix_sharing != "system" for one in policy.models.values()):
+        message = "has no effect: no model has 'prefix_sharing: system'"
+        yield Diagnostic(("shared_prompts",), message)

@@ -1,4 +1,4 @@
-"""``callbacks`` and ``telemetry``: what is never told."""
+"""``callbacks``, ``telemetry`` and ``metrics``: what is never told."""
 
 from __future__ import annotations
 
@@ -28,3 +28,10 @@ def path_over_grpc(valid: Valid) -> Findings:
     if telemetry.protocol == "grpc" and (path := urlsplit(telemetry.endpoint).path):
         message = f"'{path}' has no effect with 'protocol: grpc', which asks a host and port; remove it"
         yield Diagnostic(("telemetry", "endpoint"), message)
+
+
+def most_of_no_tenants(valid: Valid) -> Findings:
+    metrics = valid.policy.metrics
+    if metrics.tenants is False and "max_tenants" in metrics.model_fields_set:
+        message = "has no effect with 'tenants: false'; remove one of them"
+        yield Diagnostic(("metrics", "max_tenants"), message)

@@ -10,8 +10,9 @@ from gateway.apis import Api
 from gateway.policy.content import list_at, mapping_at
 from gateway.policy.limited import has_budgets
 from gateway.policy.prices import UNIT_PRICES, is_unpriced, is_unpriced_for, price_of
-from gateway.policy.problems import Diagnostic, suggestion
+from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
+from gateway.policy.schema import Price
 
 KNOWN_EXTRAS = (
     *("advisor", "audio", "code_execution", "code_interpreter", "context_management", "file_search"),
@@ -28,6 +29,9 @@ _NAMED_FOR: Sequence[tuple[re.Pattern[str], Api]] = (
 )
 """What models are asked for, as far as their names tell."""
 _QUALITIES = ("low", "medium", "high", "standard", "hd", "auto")
+_LEAST = 0.0001
+"""Dollars for a million tokens: the cheapest models cost a hundred times as much."""
+_TOKEN_PRICES = ("input", "output", "cached_input", "reasoning", "cache_write", "audio_input")
 _SIZE = re.compile(r"\d+x\d+")
 _DATED = re.compile(r"_\d{8}$")
 
@@ -116,3 +120,25 @@ def picture_of_no_quality(valid: Valid) -> Findings:
                 hint = suggestion(unknown[0], _QUALITIES)
                 message = f"'{unknown[0]}' is no quality of pictures that is known here{hint}"
                 yield Diagnostic(("prices", name, "image", kind), message)
+
+
+def price_of_one_token(valid: Valid) -> Findings:
+    """Other gateways have prices by the token: here such a one is a million times too low."""
+    policy = valid.policy
+    prices: list[tuple[KeyPath, Price]] = [(("prices", name), price) for name, price in policy.prices.items()]
+    if policy.default_price is not None:
+        prices.append((("default_price",), policy.default_price))
+    for path, price in prices:
+        for key in _TOKEN_PRICES:
+            value = getattr(price, key)
+            if value is not None and 0 < value < _LEAST:
+                message = f"is in dollars for a million tokens; is {value:g} the price of one? Write {value * 1e6:g}"
+                yield Diagnostic((*path, key), message)
+
+
+def cached_beyond_input(valid: Valid) -> Findings:
+    """What providers cache they sell for less."""
+    for name, price in valid.policy.prices.items():
+        if price.cached_input is not None and price.cached_input > price.input:
+            message = f"{price.cached_input:g} is more than 'input', which is {price.input:g}"
+            yield Diagnostic(("prices", name, "cached_input"), message)

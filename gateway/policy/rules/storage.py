@@ -89,3 +89,12 @@ def entry_beyond_its_store(valid: Valid) -> Findings:
         if entry > whole:
             message = f"has no effect beyond '{key}': {entry} bytes are more than the {whole} of all together"
             yield Diagnostic(path, message)
+
+
+def batches_without_files(valid: Valid) -> Findings:
+    """A batch is a file of requests."""
+    policy = valid.policy
+    written = policy.batches.model_fields_set
+    if written and policy.batches.enabled and not policy.files.enabled:
+        message = "has no effect with 'files: {enabled: false}': a batch's requests and results are files"
+        yield Diagnostic(("batches",), message)

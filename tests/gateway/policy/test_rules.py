@@ -438,6 +438,83 @@ CASES = {
         "telemetry: {protocol: grpc, endpoint: 'http://h:4317/otlp'}",
         "telemetry: {protocol: grpc, endpoint: 'http://h:4317'}",
     ),
+    "values.variable_in_other_words": Case(
+        "backends.b.api_key: is taken as it stands; for the value of a variable write '${KEY}'",
+        "backends: {b: {kind: openai, base_url: 'http://b/v1', api_key: $KEY}}",
+        "backends: {b: {kind: openai, base_url: 'http://b/v1', api_key: sk-$KEY}}",
+    ),
+    "models.retry_of_one_attempt": Case(
+        "models.x.retry.backoff: has no effect with 'attempts: 1'",
+        model("retry: {attempts: 1, backoff: 1s}"),
+        model("retry: {attempts: 2, backoff: 1s}"),
+    ),
+    "models.given_twice": Case(
+        "models.x.targets[1]: is entry 0 again",
+        model("fallbacks: [m]", "{backend: one, model: x}, {backend: one, model: x}"),
+        model(
+            "fallbacks: [m]", "{backend: one, model: x}, {backend: two, model: x}, {backend: one, model: y}"
+        ),
+    ),
+    "models.shared_prompts_of_no_model": Case(
+        "shared_prompts: has no effect: no model has",
+        "shared_prompts: {a: Be brief.}\n" + model("prefix_sharing: all"),
+        "shared_prompts: {a: Be brief.}\n" + model("prefix_sharing: system"),
+    ),
+    "access.pattern_of_no_model": Case(
+        "keys[0].models[0]: no model matches 'gtp-*'; did you mean 'gpt-4'?",
+        key("models: ['gtp-*', '*']") + "\n" + model("aliases: [gpt-4]"),
+        key("models: ['gpt-*', '*']") + "\n" + model("aliases: [gpt-4]"),
+    ),
+    "access.everybody_a_proxy": Case(
+        "trusted_proxies[0]: believes every caller",
+        "trusted_proxies: ['0.0.0.0/0', 10.0.0.0/8]",
+        "trusted_proxies: [0.0.0.0/8, 10.0.0.0/8]",
+    ),
+    "access.cors_of_no_origin": Case(
+        "cors.allow_credentials: has no effect without 'allow_origins'",
+        "cors: {allow_credentials: true}",
+        "cors: {allow_credentials: true, allow_origins: ['https://a.example']}",
+    ),
+    "limits.limit_beyond_a_longer_one": Case(
+        "tenants.a.budget.usd_per_day: has no effect: 50 are more than 'usd_per_month' has, which is 10",
+        "tenants: {a: {budget: {usd_per_day: 50.0, usd_per_month: 10.0}}}",
+        "tenants: {a: {budget: {usd_per_day: 10.0, usd_per_month: 10.0}}}",
+    ),
+    "limits.limit_beyond_its_tenant": Case(
+        "keys[0].budget.usd_per_day: has no effect: 9 are more than tenant 'a' has, which is 1",
+        key("tenant: a, budget: {usd_per_day: 9.0}") + f"\n{BUDGET}",
+        key("tenant: a, budget: {usd_per_day: 1.0, usd_per_month: 9.0}") + f"\n{BUDGET}",
+    ),
+    "issuers.page_of_nobody": Case(
+        "admin.enabled: nobody can open the page",
+        "admin: {enabled: true}\n" + key("scopes: [inference]"),
+        "admin: {enabled: true}\n" + key("scopes: [admin]"),
+    ),
+    "issuers.jwks_in_the_clear": Case(
+        "jwt[0].jwks: is fetched without TLS",
+        "jwt: [{issuer: i, audience: a, jwks: 'http://i.example/jwks'}]",
+        "jwt: [{issuer: i, audience: a, jwks: 'http://localhost:8080/jwks'}]",
+    ),
+    "prices.price_of_one_token": Case(
+        "prices.x.input: is in dollars for a million tokens; is 1.5e-07 the price of one? Write 0.15",
+        "prices: {x: {input: 0.00000015, output: 0.6}}",
+        "prices: {x: {input: 0.001, output: 0.0}}",
+    ),
+    "prices.cached_beyond_input": Case(
+        "prices.x.cached_input: 0.75 is more than 'input', which is 0.15",
+        "prices: {x: {input: 0.15, output: 0.6, cached_input: 0.75}}",
+        "prices: {x: {input: 0.15, output: 0.6, cached_input: 0.15}}",
+    ),
+    "storage.batches_without_files": Case(
+        "batches: has no effect with 'files: {enabled: false}'",
+        "files: {enabled: false}\nbatches: {max_lines: 100}",
+        "files: {enabled: false}\nbatches: {enabled: false}",
+    ),
+    "observing.most_of_no_tenants": Case(
+        "metrics.max_tenants: has no effect with 'tenants: false'",
+        "metrics: {tenants: false, max_tenants: 5}",
+        "metrics: {tenants: true, max_tenants: 5}",
+    ),
 }
 MORE = [
     ("credentials.half_credentials", said, wrong)
@@ -516,6 +593,38 @@ MORE = [
         "guards.held_and_windowed",
         "guards.g.interval: has no effect with 'stream: hold'",
         guard("kind: topics, words: [x], 'on': [output], stream: hold, interval: 32"),
+    ),
+    (
+        "values.variable_in_other_words",
+        "telemetry.headers.authorization: is taken as it stands; for the value of a variable write '${TOKEN}'",
+        "telemetry: {endpoint: 'http://h:4318', headers: {authorization: Bearer $TOKEN}}",
+    ),
+    (
+        "values.variable_in_other_words",
+        "files.s3.secret_access_key: is taken as it stands; for the value of a variable write '${S3_SECRET}'",
+        "files: {store: 's3://bucket', s3: {access_key_id: x, secret_access_key: os.environ/S3_SECRET}}",
+    ),
+    ("models.given_twice", "models.x.fallbacks[1]: is entry 0 again", model("fallbacks: [m, m]")),
+    (
+        "limits.limit_beyond_a_longer_one",
+        "keys[0].quotas.tokens_per_minute: has no effect: 9000 are",
+        key("quotas: {tokens_per_minute: 9000, tokens_per_day: 100}"),
+    ),
+    (
+        "limits.limit_beyond_a_longer_one",
+        "tiers.t.budget.usd_per_day: has no effect",
+        "tiers: {t: {budget: {usd_per_day: 2.0, usd_per_month: 1.0}}}",
+    ),
+    (
+        "access.pattern_of_no_model",
+        "jwt[0].models[0]: no model matches 'y-*'",
+        "jwt: [{issuer: i, audience: a, jwks: 'https://i/jwks', models: ['y-*']}]",
+    ),
+    ("access.everybody_a_proxy", "trusted_proxies[0]: believes", "trusted_proxies: ['::/0']"),
+    (
+        "prices.price_of_one_token",
+        "default_price.output: is in dollars for a million tokens",
+        "default_price: {input: 1.0, output: 0.0000006}",
     ),
 ]
 
