@@ -198,7 +198,9 @@ class Changes:
 
     def _state(self) -> Path:
         if self._state_dir is None:
-            raise ChangeRefused("the state folder is not known; name it by TOLLGATE_STATE_DIR")
+            raise ChangeRefused(
+                "no gateway runs here, and its state folder is not known; name that by TOLLGATE_STATE_DIR"
+            )
         return self._state_dir
 
 

@@ -195,7 +195,9 @@ class KeyStore:
     def revoke_hashes(self, hashes: Iterable[str]) -> None:
         """Refuse these for good, wherever they stand. Raises ``KeyStoreError`` and ``OSError``."""
         if self._issued is None:
-            raise KeyStoreError("the state folder is not known; name it by TOLLGATE_STATE_DIR")
+            raise KeyStoreError(
+                "no gateway runs here, and its state folder is not known; name that by TOLLGATE_STATE_DIR"
+            )
         with self._locked():
             for digest in hashes:
                 self._edit(self._issued, partial(_revoking, digest=digest))
