@@ -14,17 +14,24 @@ SECRET_KEYS = frozenset(
     [
         *("api_key", "client_secret", "secret", "previous_secret", "token", "password"),
         *("secret_access_key", "session_token"),
+        # Hashes of keys: of one that somebody made up, the key can be guessed.
+        *("sha256", "revoked_keys"),
     ]
 )
 HIDDEN = '"(hidden)"'
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 _CREDENTIALS = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
+_IN_QUERY = re.compile(
+    r"([?&][\w-]{0,40}(?:key|token|secret|password|sig|signature)=)(?!\$\{)[^\s&#\"']+", re.IGNORECASE
+)
+_IN_COMMENT = re.compile(rf"(#[^\n]*?\b(?:{'|'.join(sorted(SECRET_KEYS))})\b['\"]?\s*[:=]\s*)[^\n]+")
 _SHORTEST = 4
 """Characters of a variable's value; shorter ones are found in any text."""
 
 
 def redacted(text: str) -> str:
-    """``text`` with ``(hidden)`` for keys, and for passwords in URLs. References to the environment stay.
+    """``text`` with ``(hidden)`` for keys, their hashes, and passwords in URLs, in comments too. References to the
+    environment stay.
 
     A text that is no YAML is hidden as a whole.
     """
@@ -37,16 +44,25 @@ def redacted(text: str) -> str:
     for start, end in spans:
         if not _REFERENCE.fullmatch(restore(shown[start:end]).strip("\"' ")):
             shown = shown[:start] + HIDDEN + shown[end:]
-    return _CREDENTIALS.sub(r"\1(hidden)@", restore(shown))
+    shown = _CREDENTIALS.sub(r"\1(hidden)@", restore(shown))
+    return _IN_COMMENT.sub(rf"\1{HIDDEN}", _IN_QUERY.sub(r"\1(hidden)", shown))
 
 
 def without_values(message: str, env: Mapping[str, str]) -> str:
     """``message`` with the names of variables where it has their values."""
     for name, value in sorted(env.items(), key=lambda item: -len(item[1])):
-        for shown in {value, value[:40], value[:80]}:
+        # As it is, as Python writes it in quotes, and cut off: the longest first, or the rest of it would stay.
+        for shown in (value, repr(value)[1:-1], value[:80], value[:40]):
             if len(shown) >= _SHORTEST and shown in message:
                 message = message.replace(shown, f"${{{name}}}")
     return message
+
+
+def _scalars(node: yaml.Node) -> Iterator[yaml.Node]:
+    """``node`` itself, or the entries of its list."""
+    for one in node.value if isinstance(node, yaml.SequenceNode) else (node,):
+        if isinstance(one, yaml.ScalarNode):
+            yield one
 
 
 def _secrets(root: yaml.Node | None) -> Iterator[yaml.Node]:
@@ -58,8 +74,8 @@ def _secrets(root: yaml.Node | None) -> Iterator[yaml.Node]:
         seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                if key.value in SECRET_KEYS and isinstance(value, yaml.ScalarNode):
-                    yield value
+                if key.value in SECRET_KEYS:
+                    yield from _scalars(value)
                 elif key.value == "headers" and isinstance(value, yaml.MappingNode):
                     yield from (sent for _, sent in value.value if isinstance(sent, yaml.ScalarNode))
                 waiting.append(value)

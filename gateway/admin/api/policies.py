@@ -14,10 +14,10 @@ from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Request, Strict, Told
 from gateway.admin.site import Site
 from gateway.errors import NotFound
+from gateway.policy.candidate import problems_of
 from gateway.policy.files import PolicyFile, read_files
 from gateway.policy.history import KEY_FILES, Generation
 from gateway.policy.key_store import state_files
-from gateway.policy.loader import policy_of
 from gateway.policy.problems import PolicyError
 from gateway.policy.redaction import redacted, without_values
 from gateway.web.operation import Operation
@@ -214,13 +214,6 @@ def _verdict(site: Site, files: dict[str, str]) -> Verdict:
         there = ()
     kept = [file for file in there if file.path.name in KEY_FILES or file.path.parent != site.policies]
 
-    def told(problem_file: Path, line: int, message: str) -> FoundProblem:
-        return FoundProblem(file=problem_file.name, line=line, message=without_values(message, site.env))
-
-    try:
-        loaded = policy_of([*own, *kept], site.env)
-    except PolicyError as error:
-        problems = [told(one.file, one.line, one.message) for one in error.problems]
-        return Verdict(valid=False, problems=problems, warnings=[])
-    warnings = [told(one.file, one.line, one.message) for one in loaded.warnings]
-    return Verdict(valid=True, problems=[], warnings=warnings)
+    valid, found = problems_of([*own, *kept], site.env)
+    told = [FoundProblem(file=one.file.name, line=one.line, message=one.message) for one in found]
+    return Verdict(valid=valid, problems=[] if valid else told, warnings=told if valid else [])
