@@ -46,10 +46,14 @@ NEUTRAL: Mapping[str, tuple[Json, ...]] = {
 _SCHEMAS = ("responseJsonSchema", "_responseJsonSchema")
 
 
+MOST_TOP_K = 2**31 - 1
+"""An int32, as Google's other numbers of tokens are: no vocabulary is larger."""
+
+
 class GenerationConfig(Lenient):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     topP: Annotated[float, Field(ge=0, le=1)] | None = None
-    topK: Annotated[float, Field(ge=0)] | None = None
+    topK: Annotated[float, Field(ge=0, le=MOST_TOP_K)] | None = None
     maxOutputTokens: Annotated[int, Field(ge=1)] | None = None
     stopSequences: json_body.Items[str] | None = None
     candidateCount: Annotated[int, Field(ge=1, le=128)] | None = None

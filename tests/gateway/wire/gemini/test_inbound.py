@@ -221,6 +221,7 @@ def test_parts_that_only_google_knows_are_refused_by_name_for_others(part: Any, 
         ),
         ({**ASK, "generationConfig": {"temperature": 3}}, "generationConfig.temperature"),
         ({**ASK, "generationConfig": {"candidateCount": 0}}, "generationConfig.candidateCount"),
+        ({**ASK, "generationConfig": {"topK": 1e300}}, "generationConfig.topK"),
         ({**ASK, "tools": [{"functionDeclarations": [{}]}]}, "tools[0].functionDeclarations[0].name"),
     ],
 )
