@@ -24,6 +24,7 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.types import Json
+from gateway.wire.verdict import is_verdict
 
 MAX_RETRY_AFTER = 3600.0
 
@@ -216,20 +217,13 @@ def _verdicts(error: Json) -> dict[str, Json]:
     match error:
         case {"innererror": {"content_filter_result": dict(found), **inner}}:
             verdicts = {
-                name: {key: said for key, said in verdict.items() if _is_verdict(said)}
+                name: {key: said for key, said in verdict.items() if is_verdict(said)}
                 for name, verdict in found.items()
-                if _is_verdict(name) and isinstance(verdict, dict)
+                if is_verdict(name) and isinstance(verdict, dict)
             }
-            code = {"code": inner["code"]} if _is_verdict(inner.get("code")) else {}
+            code = {"code": inner["code"]} if is_verdict(inner.get("code")) else {}
             return {"innererror": {**code, "content_filter_result": verdicts}}
     return {}
-
-
-def _is_verdict(value: Json) -> bool:
-    return isinstance(value, bool) or (isinstance(value, str) and bool(_WORD.fullmatch(value)))
-
-
-_WORD = re.compile(r"[A-Za-z_]{1,40}", re.ASCII)
 
 
 def _shape(error: Json) -> dict[str, str]:

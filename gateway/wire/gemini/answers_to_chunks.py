@@ -14,6 +14,7 @@ from gateway.errors import ContentPolicy, UpstreamFailed
 from gateway.types import Chunk, Json, Usage
 from gateway.wire.levels import check_levels
 from gateway.wire.token_counts import count, is_count
+from gateway.wire.verdict import is_verdict
 
 _FILTERED = frozenset(
     {
@@ -228,8 +229,11 @@ def _blocked(feedback: Mapping[str, Json]) -> ContentPolicy:
     ratings = [
         {"category": one["category"], "probability": one["probability"], "blocked": bool(one.get("blocked"))}
         for one in feedback.get("safetyRatings") or ()
+        if is_verdict(one["category"]) and is_verdict(one["probability"])
     ]
-    error.details = {"innererror": {"code": reason, "safety_ratings": ratings}}
+    # Only verdicts: texts of the server's own are scrubbed in the message, and nowhere else.
+    code = {"code": reason} if is_verdict(reason) else {}
+    error.details = {"innererror": {**code, "safety_ratings": ratings}}
     return error
 
 

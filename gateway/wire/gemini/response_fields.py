@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gateway.errors import GatewayError
 from gateway.types import Call, Chunk, Json, Usage
 from gateway.wire.gemini.answers_to_chunks import finish_of
+from gateway.wire.token_counts import count, counted
 
 _FINISHES: Mapping[str, str] = {
     "stop": "STOP",
@@ -17,6 +18,9 @@ _FINISHES: Mapping[str, str] = {
     "content_filter": "SAFETY",
 }
 _COMPLETION = "chatcmpl-"
+_SETTLED = frozenset({"cachedContentTokenCount", "thoughtsTokenCount"})
+"""Figures that the caller is told as they were settled, and not as a server wrote them."""
+_BESIDE = "toolUsePromptTokenCount"
 
 
 @dataclass(slots=True)
@@ -119,18 +123,22 @@ class ResponseFields:
 
     def _usage(self) -> dict[str, Json]:
         known = self.usage or Usage(self.call.estimate.prompt if self.call.estimate else 0, 0)
-        native = dict(self.native.get("usage", {}))
-        beside = native.get("toolUsePromptTokenCount", 0)
-        counted: dict[str, Json] = {
-            "promptTokenCount": max(known.prompt - beside, 0) if type(beside) is int else known.prompt,
+        native = {
+            name: value
+            for name, value in self.native.get("usage", {}).items()
+            if (counted(value) == 0 if name in _SETTLED else name != _BESIDE or counted(value) is not None)
+        }
+        beside = min(count(native, _BESIDE), known.prompt)
+        counts: dict[str, Json] = {
+            "promptTokenCount": known.prompt - beside,
             "candidatesTokenCount": max(known.completion - known.reasoning, 0),
             "totalTokenCount": known.prompt + known.completion,
         }
         if known.cached:
-            counted["cachedContentTokenCount"] = known.cached
+            counts["cachedContentTokenCount"] = known.cached
         if known.reasoning:
-            counted["thoughtsTokenCount"] = known.reasoning
-        return {**native, **counted}
+            counts["thoughtsTokenCount"] = known.reasoning
+        return {**native, **counts}
 
 
 BLOCK_REASONS = frozenset(

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import ContentPolicy, UpstreamFailed
-from gateway.types import ChatRequest, Chunk, Usage
+from gateway.types import ChatRequest, Chunk, TokenEstimate, Usage
 from gateway.wire import sse
 from gateway.wire.gemini.answers_to_chunks import GeminiChunkReader, read_usage
+from gateway.wire.gemini.chunks_to_answers import GeminiBodyWriter
 from gateway.wire.gemini.request_to_body import write_request
 from gateway.wire.openai.dialect import CHAT
 from tests.examples import examples
@@ -135,6 +136,15 @@ def test_a_prompt_that_its_filters_block() -> None:
     }
 
 
+def test_of_a_filters_verdict_nothing_is_told_but_words() -> None:
+    """The message is scrubbed, and these are not: a key that a server writes into them would leave as it is."""
+    key = "AIzaSyD-0123456789abcdefghijklmnopqrs"
+    rated = [{"category": key, "probability": "HIGH"}, {"category": "HARM", "probability": {"x": key}}]
+    with pytest.raises(ContentPolicy) as caught:
+        streamed({"promptFeedback": {"blockReason": key, "safetyRatings": rated}})
+    assert caught.value.details == {"innererror": {"safety_ratings": []}}
+
+
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
@@ -183,6 +193,30 @@ def test_several_candidates() -> None:
 )
 def test_usage(raw: object, usage: Usage | None) -> None:
     assert read_usage(raw) == usage
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({"promptTokenCount": 8, "candidatesTokenCount": 2, "thoughtsTokenCount": -5}, (8, 2, None)),
+        ({"promptTokenCount": 8, "candidatesTokenCount": 2, "cachedContentTokenCount": 10**9}, (11, 0, None)),
+        ({"promptTokenCount": 8, "candidatesTokenCount": 2, "toolUsePromptTokenCount": -3}, (8, 2, None)),
+        ({"promptTokenCount": 8, "candidatesTokenCount": 2, "toolUsePromptTokenCount": 5}, (8, 2, 5)),
+    ],
+)
+def test_a_caller_of_googles_dialect_is_told_what_was_counted(raw: dict[str, int], told: Any) -> None:
+    call = a_call(stream=False)
+    call.estimate = TokenEstimate(11, 5, 5)
+    writer = GeminiBodyWriter(call)
+    candidate = {"content": {"parts": [{"text": "x"}]}, "finishReason": "STOP"}
+    for chunk in GeminiChunkReader("g", native=True).read_event(
+        {"candidates": [candidate], "usageMetadata": raw}
+    ):
+        writer.add(chunk)
+    usage = orjson.loads(writer.body())["usageMetadata"]
+    assert "thoughtsTokenCount" not in usage and "cachedContentTokenCount" not in usage
+    names = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount")
+    assert tuple(map(usage.get, names)) == told
 
 
 @pytest.mark.parametrize(
