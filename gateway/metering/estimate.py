@@ -27,6 +27,11 @@ FIRST_FACTOR = 1.4
 SHORT = 64.0
 """Below this many tokens what a chat template adds outweighs the text."""
 MOST_REMEMBERED = 10_000
+MOST_FACTOR = 4 * CHARACTERS_PER_TOKEN
+"""A tokenizer makes at most as many tokens of a text as it has bytes, and a character has four at most."""
+MOST_ADDED = 4_096
+"""Tokens that a template, and what a provider adds of its own, may put around a prompt. What a server counts beyond
+these two lay not in the text that was measured, and says nothing of another caller's."""
 
 
 @dataclass(slots=True)
@@ -104,10 +109,12 @@ class _Experience:
         # A long prompt trains the factor, a short one the fixed part. Rising fast and falling slowly keeps
         # the estimate above the middle.
         factor, fixed = self.factor, self.fixed
+        tokens = min(tokens, MOST_ADDED + int(text * MOST_FACTOR))
         if text >= SHORT:
-            factor.add(max(0.05, (tokens - fixed.mean) / text), 0.3, 0.05, begin=0.1)
+            share = min(max(0.05, (tokens - fixed.mean) / text), MOST_FACTOR)
+            factor.add(share, 0.3, 0.05, begin=0.1)
         elif (over := tokens - text * factor.mean) > 0:
-            fixed.add(over, 0.3, 0.05)
+            fixed.add(min(over, MOST_ADDED), 0.3, 0.05)
         else:
             # No more than the estimate for the text alone: where none is long, short prompts train the factor.
             factor.add(max(0.05, tokens / text), 0.3, 0.05, begin=0.1)

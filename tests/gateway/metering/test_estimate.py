@@ -229,3 +229,15 @@ def test_thoughts_are_learned_from_what_servers_tell() -> None:
     for _ in range(30):
         estimator.learn(made, Usage(10, 1010, reasoning=1000))
     assert 1000 <= estimator.estimate(made).thoughts < 1100
+
+
+@pytest.mark.parametrize("tokens", [200_000, 10**8])
+@pytest.mark.parametrize("content", ["Hi", SAYING * 30])
+def test_what_no_text_can_hold_teaches_nothing_of_texts(tokens: int, content: str) -> None:
+    """A caller's hidden parts, and a server's figures that are none, are not charged to others as an estimate."""
+    estimator = Estimator()
+    for _ in range(9):
+        told(estimator, Usage(tokens, 5), messages=({"role": "user", "content": content},))
+    other = a_call(messages=({"role": "user", "content": "Hello"},))
+    other.principal = replace(other.principal, key_id="another")
+    assert estimator.estimate(other).prompt <= 3 * module.MOST_ADDED
