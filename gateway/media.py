@@ -44,6 +44,8 @@ def media_in(messages: Iterable[Mapping[str, Any]]) -> dict[MediaKind, str]:
     return found
 
 
+GOOGLES_MEDIA = ("inlineData", "fileData")
+"""Fields of Google's parts that hold a medium."""
 _SOUND = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}
 
 

@@ -17,6 +17,8 @@ from gateway.types import Json
 
 FILE = 200_000
 """The most tokens of a file that cannot be looked into: about the largest context of most models."""
+MILLION = 1_048_576
+"""The same of models with a context of a million, which a film of an hour fills."""
 USUAL_PAGES = 10
 """Of a file that cannot be looked into."""
 CHARACTERS_PER_TOKEN = 4.0
@@ -24,6 +26,8 @@ PACKED_BYTES_PER_TOKEN = 5.0
 """Of office documents, which are packed XML."""
 FILM_BYTES_PER_TOKEN = 100.0
 """258 tokens a second of pictures and 32 of sound (https://ai.google.dev/gemini-api/docs/tokens), at 30 kB/s."""
+THINNEST_FILM_BYTES = 3.5
+"""At 1 kB/s, less than which no film of pictures that move has: 290 tokens a second."""
 MARGIN = 1.25
 _MOST_READ = 32
 """Files of a request that are looked into."""
@@ -43,6 +47,8 @@ class MediaRule:
     page: int = 4_600
     """Of a page of a PDF, usually at most."""
     most_page: int = 8_000
+    file: int = FILE
+    """Of one that would have to be fetched, at most: a film's address tells nothing of its length."""
 
 
 _CLAUDE = MediaRule(page=4_600, most_page=8_000)
@@ -52,10 +58,11 @@ _UNKNOWN = MediaRule()
 _RULES: tuple[tuple[str, MediaRule], ...] = (
     (r"claude", _CLAUDE),
     # https://ai.google.dev/gemini-api/docs/tokens, and since 3 /media-resolution: high is twice the usual
-    (r"gemini-([3-9]|[1-9]\d)", MediaRule(32, 560, 1_120)),
-    (r"gemini", MediaRule(32, 258, 258)),
+    (r"gemini-([3-9]|[1-9]\d)", MediaRule(32, 560, 1_120, MILLION)),
+    (r"gemini", MediaRule(32, 258, 258, MILLION)),
     # https://developers.openai.com/api/docs/guides/realtime-costs: a token for 100 ms. Of a page text and picture.
     (r"gpt-4o-mini", MediaRule(10, 28_501, 48_200)),
+    (r"gpt-4\.1", MediaRule(10, 4_000, 5_000, MILLION)),
     (r"gpt|chatgpt|o[134]", MediaRule(10, 4_000, 5_000)),
     # 12.5 frames a second (https://arxiv.org/abs/2507.13264)
     (r"voxtral", MediaRule(12.5)),
@@ -76,17 +83,19 @@ class MediaBounds:
     image: int = image_tokens.MOST
     second: float = _UNKNOWN.second * MARGIN
     page: int = _UNKNOWN.most_page
+    file: int = MILLION
 
     @classmethod
     def of(cls, kind: str, model: str) -> MediaBounds:
         """Of a ``model`` of a backend of this ``kind``."""
         rule = rule_of(model)
-        return cls(image_tokens.most_of(kind, model), rule.second * MARGIN, rule.most_page)
+        return cls(image_tokens.most_of(kind, model), rule.second * MARGIN, rule.most_page, rule.file)
 
     def or_more(self, other: MediaBounds) -> MediaBounds:
         """A bound on both."""
         return MediaBounds(
-            max(self.image, other.image), max(self.second, other.second), max(self.page, other.page)
+            *(max(self.image, other.image), max(self.second, other.second)),
+            *(max(self.page, other.page), max(self.file, other.file)),
         )
 
 
@@ -132,9 +141,11 @@ class MediaReader:
             return bounds.image
         medium = _medium(part)
         if medium.kind == "audio":
-            return FILE if medium.file is None else int(self._bound_on_sound(medium, bounds)) + 12
-        if medium.file is None or medium.kind == "video":
-            return FILE
+            return bounds.file if medium.file is None else int(self._bound_on_sound(medium, bounds)) + 12
+        if medium.file is None:
+            return bounds.file
+        if medium.kind == "video":
+            return min(bounds.file, int(medium.file.size / THINNEST_FILM_BYTES) + 12)
         if _is_text(medium):
             return medium.file.size + 12
         if (pages := self._pages(medium.file)) is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from gateway.media import from_google, kind_of
+from gateway.media import GOOGLES_MEDIA, from_google, kind_of
 from gateway.metering.media_tokens import ANY_MODEL, MediaBounds, MediaReader
 from gateway.types import ChatRequest, Json
 
@@ -109,7 +109,9 @@ class _Parts:
             return _bytes(value) + 2
         if isinstance(value, Mapping):
             if (medium := from_google(value)) is not None:
-                value = medium
+                # What stands beside the medium is sent as well.
+                beside = {name: one for name, one in value.items() if name not in GOOGLES_MEDIA}
+                return self.tokens(medium) + (self.tokens(beside) if beside else 0)
             if kind_of(value) is not None and not _is_plain(value.get("source")):
                 return self._reader.most(value, self._bounds) + self._beside(value)
             return sum(_bytes(name) + 4 + self.tokens(one) for name, one in value.items())

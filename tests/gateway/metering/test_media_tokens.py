@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metering.estimate import Estimator
-from gateway.metering.media_tokens import FILE, USUAL_PAGES, MediaBounds, MediaReader, rule_of
+from gateway.metering.media_tokens import FILE, MILLION, USUAL_PAGES, MediaBounds, MediaReader, rule_of
 from gateway.types import Usage
 from tests.fakes import a_call, policy
 from tests.gateway.metering.files import coded, mp3, packed_pdf, pdf, wav
@@ -67,7 +67,7 @@ def test_each_providers_rule(model: str, a_second: float, a_page: int) -> None:
     ],
 )
 def test_no_usual_count_is_beyond_the_bound(part: dict[str, Any], model: str) -> None:
-    assert 0 < usual(part, model) <= most(part, "openai", model) <= 2 * FILE
+    assert 0 < usual(part, model) <= most(part, "openai", model) <= rule_of(model).file
 
 
 def test_the_same_file_counts_the_same_in_each_dialect() -> None:
@@ -91,7 +91,17 @@ def test_what_would_have_to_be_fetched_counts_as_a_usual_file() -> None:
     ]
     for part in parts:
         assert usual(part, "gemini-2.5-pro") == USUAL_PAGES * 258
-        assert most(part, "gemini", "gemini-2.5-pro") == FILE
+        assert most(part, "gemini", "gemini-2.5-pro") == MILLION
+        assert most(part, "openai", "gpt-4o") == FILE
+
+
+def test_a_film_may_fill_the_context_and_a_small_one_may_not() -> None:
+    fetched = {"type": "video_url", "video_url": {"url": "https://video.example/watch?v=1"}}
+    assert most(fetched, "gemini", "gemini-2.5-flash") == MILLION
+    given = {"type": "video_url", "video_url": {"url": coded(bytes(300_000), "video/mp4")}}
+    assert usual(given, "gemini-2.5-flash") < most(given, "gemini", "gemini-2.5-flash") < 100_000
+    long = {"type": "video_url", "video_url": {"url": coded(bytes(12_000_000), "video/mp4")}}
+    assert most(long, "gemini", "gemini-2.5-flash") == MILLION and most(long, "openai", "qwen-vl") == FILE
 
 
 def test_a_pdf_that_calls_itself_a_text_is_none() -> None:

@@ -99,6 +99,19 @@ def test_what_stands_beside_a_medium_counts() -> None:
     assert bound([{"type": "image", "source": {"data": "x"}, "text": "y" * 300_000}]) >= 300_000
 
 
+@pytest.mark.parametrize("where", ["part", "content"])
+def test_so_does_what_stands_beside_one_of_googles(where: str) -> None:
+    medium = {"inlineData": {"mimeType": "image/png", "data": "aGk="}}
+    hidden = {"text": "y" * 300_000, "thought": True}
+    content = (
+        {"role": "model", "parts": [{**hidden, **medium}]}
+        if where == "part"
+        else {"role": "model", "parts": [hidden], **medium}
+    )
+    native = Native("gemini", {"contents": [content]}, lambda _: ChatRequest("m"))
+    assert most_tokens(ChatRequest("m", ({"role": "user", "content": "Hi"},), native=native)) >= 300_000
+
+
 def test_a_packed_file_may_have_many_pages() -> None:
     pages = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0x"}
     assert bound([{"type": "document", "source": pages}], 5_000) >= FILE
