@@ -23,6 +23,8 @@ _OPAQUE: Mapping[str, re.Pattern[str]] = {
     "role": re.compile("user|model|function|system"),
 }
 """What must not be changed, and is read all the same where it is something else."""
+_OWN = re.compile(r"[a-z]{1,24}(?:[A-Z][a-z]{0,23}){0,3}", re.ASCII)
+"""A field's name as this API's are, of few words; all others are read."""
 _SCHEMAS = frozenset({"name", "parameters", "parametersJsonSchema", "response", "responseJsonSchema"})
 """Of a function, what is a schema, or a name, most of which is no prose."""
 
@@ -30,6 +32,12 @@ _SCHEMAS = frozenset({"name", "parameters", "parametersJsonSchema", "response", 
 def others(body: Mapping[str, Json]) -> list[str]:
     """The names of a request's fields that may hold texts beside the conversation."""
     return [name for name in body if name not in _SETTINGS]
+
+
+def named(body: Mapping[str, Json]) -> list[str]:
+    """The names of a request's fields, and of its ``generationConfig``, that are not like those of this API."""
+    given = body.get("generationConfig") or {}
+    return [name for name in (*others(body), *given) if not _OWN.fullmatch(name)]
 
 
 def config(body: Mapping[str, Json]) -> Iterator[tuple[Path, Json]]:
@@ -80,7 +88,7 @@ def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
 def texts(value: Json, path: Path = ()) -> Iterator[tuple[Path, str]]:
     """All texts of a part of an answer."""
     for found in _content(value, path, "assistant"):
-        if isinstance(found.value, str) and found.kind != "unread":
+        if isinstance(found.value, str) and found.kind not in ("unread", "field"):
             yield found.path, found.value
         elif found.kind == "arguments":
             yield from leaves_of(found.value, found.path)
@@ -94,6 +102,8 @@ def _content(value: Json, path: Path, origin: Origin) -> Iterator[Found]:
             yield Found(path, value, origin)
     elif isinstance(value, Mapping):
         for name, one in value.items():
+            if not _OWN.fullmatch(name):
+                yield Found(path, name, origin, "field")
             yield from _field(name, one, (*path, name), origin)
     elif isinstance(value, list):
         for i, one in enumerate(value):
@@ -109,6 +119,8 @@ def _field(name: str, value: Json, path: Path, origin: Origin) -> Iterator[Found
             yield Found((*path, "fileUri"), value.get("fileUri"), origin, "url")
             yield Found((*path, "fileUri"), value.get("fileUri"), origin, "unread")
             yield from _beside(value, path, origin, "fileUri")
+        case "partMetadata", Mapping():
+            yield Found(path, value, origin, "arguments")
         case "functionCall", Mapping():
             yield from _called(value, path, origin, "args")
         case "functionResponse", Mapping():

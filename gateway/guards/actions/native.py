@@ -26,6 +26,8 @@ _OPAQUE = frozenset(
 """Identifiers and the like, which must not be changed."""
 _IDENTIFIER = re.compile(r"[\w.:/+=-]*|https?://\S*|[\w ,.:-]{0,24}", re.ASCII)
 """What these hold: keys, base64, addresses, dates. Anything else is read, whatever it is called."""
+_OWN = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,3}", re.ASCII)
+"""A field's name as this API's are, of few words; all others are read."""
 _FETCHED = frozenset({"base64", "url", "file", "image"})
 """Sources that hold no text, or one that is not fetched yet."""
 _IDS = frozenset({("id", "tool_use"), ("tool_use_id", "tool_result")})
@@ -59,7 +61,8 @@ class Found(NamedTuple):
     value: Json
     origin: Origin
     kind: str = "text"
-    """``text``, ``name``, ``id``, ``url`` or ``arguments``; ``unread`` for content that is not text."""
+    """``text``, ``name``, ``id``, ``url`` or ``arguments``; ``field`` for the name of a field that no API has,
+    ``unread`` for content that is not text."""
 
 
 def others(body: Mapping[str, Json]) -> list[str]:
@@ -90,7 +93,7 @@ def conversation(body: Mapping[str, Json]) -> Iterator[Found]:
 def texts(value: Json, path: Path = ()) -> Iterator[tuple[Path, str]]:
     """All texts of an answer's block or delta."""
     for found in _content(value, path, "assistant"):
-        if isinstance(found.value, str) and found.kind != "unread":
+        if isinstance(found.value, str) and found.kind not in ("unread", "field"):
             yield found.path, found.value
         elif found.kind == "arguments":
             yield from leaves_of(found.value, found.path)
@@ -136,6 +139,8 @@ def _block(block: Mapping[str, Json], path: Path, origin: Origin) -> Iterator[Fo
         origin = "tool"
     for name, value in block.items():
         at = (*path, name)
+        if not _OWN.fullmatch(name):
+            yield Found(path, name, origin, "field")
         if name == "input" and kind.endswith(_CALLS) and isinstance(value, Mapping):
             yield Found(at, value, origin, "arguments")
         elif name == "name" and kind.endswith(_CALLS):

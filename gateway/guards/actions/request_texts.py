@@ -209,6 +209,7 @@ class RequestTexts:
             self._described((*below, *path), value, "user")
         for name in google_texts.others(body):
             self._described((*below, name), body[name], "user", prose=True)
+        self._named(below, google_texts.named(body), "user")
         yield from self._turns(below, google_texts.conversation(body))
 
     def _turns(self, below: Path, conversation: Iterable[Found]) -> Iterator[None]:
@@ -222,6 +223,8 @@ class RequestTexts:
                         f"The input of a tool call has more than {DEEPEST} levels.", param="messages"
                     )
                 self._document((*below, *path), value, origin)
+            elif kind == "field":
+                self._named((*below, *path), (value,), origin)
             elif kind == "url":
                 self._url((*below, *path), value)
             elif kind == "id":

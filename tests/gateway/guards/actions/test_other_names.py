@@ -54,9 +54,16 @@ TELLING: dict[str, ChatRequest] = {
     "google mime type": google({"inlineData": {**PICTURE, "mimeType": ADDRESS}}),
     "google inline": google({"inlineData": {**PICTURE, "note": ADDRESS}}),
     "google file": google({"fileData": {**FILE, "note": ADDRESS}}),
+    "google field": google({"text": "a", ADDRESS: 1}),
+    "google field within": google({"executableCode": {"code": "x", ADDRESS: 1}}),
+    "google metadata field": google({"text": "a", "partMetadata": {"a": [{ADDRESS: 1}]}}),
+    "google system field": google(systemInstruction={ADDRESS: 1, "parts": [HI]}),
+    "google setting": google(generationConfig={ADDRESS: 1}),
+    "google parameter": google(**{ADDRESS: 1}),
     "google allowed": google(
         tools=[F], toolConfig={"functionCallingConfig": {"allowedFunctionNames": ["f", ADDRESS]}}
     ),
+    "claude field": claude({"type": "text", "text": "a", ADDRESS: 1}),
     "claude id": claude({"type": "text", "text": "a", "id": ADDRESS}),
     "claude type": claude({"type": ADDRESS, "text": "a"}),
     "claude signature": claude({"type": "thinking", "thinking": "a", "signature": ADDRESS}),
