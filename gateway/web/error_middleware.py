@@ -109,7 +109,9 @@ class ErrorMiddleware:
     def _refused(self, context: RequestContext, scope: Scope, error: GatewayError) -> None:
         """Log and record a request that was refused before any stage saw it."""
         principal, reason = context.principal, reason_of(error)
-        question = scope["method"] == "POST" and "route" in scope
+        # What operators ask to be changed is no question to a model.
+        asks = "route" in scope and not scope["path"].startswith("/admin/")
+        question = scope["method"] == "POST" and asks
         context.runtime.accounting.record_refusal(
             context.request_id, principal, error.status, reason, is_question=question
         )

@@ -249,6 +249,15 @@ async def test_what_cannot_be_is_refused_and_says_why(gateway: Gateway) -> None:
     assert (response.status_code, response.headers["allow"]) == (405, "GET, POST")
 
 
+async def test_a_change_that_is_refused_is_no_request_to_a_model(gateway: Gateway) -> None:
+    for path, body in (("/keys", {"id": "not a name"}), ("/backends/nobody/drain", None), ("/keys", [])):
+        assert 400 <= (await ask(gateway, "POST", path, body)).status_code < 500
+    assert await status_of(gateway, KEY) == 200
+    await recorded(gateway, 1)
+    rows = (await told(gateway, "GET", "/usage?by=tenant"))["rows"]
+    assert [(row["tenant"], row["requests"]) for row in rows] == [("acme", 1)]
+
+
 async def test_usage_by_whom_and_over_time_as_json_and_csv(gateway: Gateway) -> None:
     agent = {"user-agent": "=cmd/1 (x)"}
     for token in (KEY, KEY, OTHER_KEY):
