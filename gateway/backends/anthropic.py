@@ -165,7 +165,7 @@ class AnthropicBackend:
         answer = await self._exchange.whole(self._count, self._headers_of(call), clock, orjson.dumps(body))
         try:
             count = orjson.loads(answer or b"")
-            if type(count["input_tokens"]) is int:
+            if type(count["input_tokens"]) is int and count["input_tokens"] >= 0:
                 return dict(count)
         except (ValueError, KeyError, TypeError):
             pass

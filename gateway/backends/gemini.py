@@ -132,7 +132,7 @@ class GeminiBackend:
         )
         try:
             count = orjson.loads(answer or b"")
-            if type(count["totalTokens"]) is int:
+            if type(count["totalTokens"]) is int and count["totalTokens"] >= 0:
                 native = {"native": count} if call.request.speaks(DIALECT) else {}
                 return {"input_tokens": count["totalTokens"], **native}
         except (ValueError, KeyError, TypeError):

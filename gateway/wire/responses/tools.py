@@ -152,8 +152,8 @@ def _function(tool: Mapping[str, Json], where: str) -> dict[str, Json]:
 def _name(tool: Mapping[str, Json], where: str) -> str:
     name = tool.get("name")
     if not isinstance(name, str) or not name:
-        nested = " It lies beside 'type' here, not in 'function'" if "function" in tool else ""
-        raise _invalid(f"{where}.name", f"should be the {tool.get('type')}'s name.{nested}")
+        nested = ". It lies beside 'type' here, not in 'function'" if "function" in tool else ""
+        raise _invalid(f"{where}.name", f"should be the {tool.get('type')}'s name{nested}")
     return name
 
 

@@ -224,6 +224,8 @@ async def test_counts_and_embeddings(upstream: FakeUpstream, gateway: Gateway) -
     assert upstream.requests[-1].path == "/v1beta/models/gemini-2.5-pro:countTokens"
     asked = upstream.requests[-1].json()
     assert asked == {"generateContentRequest": {"model": "models/gemini-2.5-pro", **ASK}}
+    upstream.scripts = [reply({"totalTokens": -5})]
+    assert (await post(gateway, "countTokens", ASK, "g")).headers["x-tollgate-count"] == "estimate"
     content = {"content": {"parts": [{"text": "Hi"}]}, "taskType": "RETRIEVAL_QUERY"}
     one = (await post(gateway, "embedContent", content, "fake")).json()
     two = (await post(gateway, "batchEmbedContents", {"requests": [content, content]}, "fake")).json()
