@@ -140,8 +140,12 @@ async def test_whoever_ends_our_group_does_not_end_it_and_a_cancelled_one_is_ask
     script = f"trap 'echo asked > {log}; exit 1' TERM; ps -o sid= -p $$ ; while :; do sleep 0.02; done"
     lines: asyncio.Queue[str] = asyncio.Queue()
     running = asyncio.create_task(packages.install(("sh", "-c", script), lines.put_nowait))
-    assert int(await lines.get()) != os.getsid(0)
+    session = int(await lines.get())
+    assert session != os.getsid(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     await until(log.exists)
+    # It leads its session. The loop is to see its end, or another test is blamed for what was left open.
+    await until(lambda: not Path(f"/proc/{session}").exists())
+    await asyncio.sleep(0.1)

@@ -256,8 +256,12 @@ async def test_all_partitions_together_keep_to_max_bytes(
 
 
 async def test_what_is_forgotten_while_redis_is_down_does_not_come_back(
-    shared: Callable[..., SharedIndex], own_redis: RedisServer, clock: Clock
+    shared: Callable[..., SharedIndex],
+    own_redis: RedisServer,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("gateway.sidecar.semantic.shared_index.SECONDS_TO_WAIT", 60.0)
     one = shared()
     await one.publish(an_entry(clock, 1, 10))
     assert own_redis.process is not None
