@@ -1,4 +1,4 @@
-"""The order in which a request passes the stages, outermost first: ``Pipeline``'s, then ``UpstreamPipeline``'s."""
+"""The order in which a request passes the stages, outermost first: ``Pipeline``'s, then the loop over candidates."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.admission.pools import Pools
+from gateway.admission.queue import Queue
 from gateway.caching.caches import Caches
 from gateway.cascade.cascade import ComplexityScorer
 from gateway.errors import (
@@ -33,19 +34,17 @@ from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
 from gateway.stages.cache import cache
 from gateway.stages.cascade import cascade
-from gateway.stages.fallback import fallback
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
 from gateway.stages.meter import meter
-from gateway.stages.queue import queue
 from gateway.stages.quota import quota
 from gateway.stages.record import record
-from gateway.stages.route import route
 from gateway.stages.shadow import shadow
 from gateway.stages.spans import attempt, content, entering
 from gateway.stages.trace import trace
 from gateway.stages.truncate import truncate
 from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, Json, PassesOn, Stage
+from gateway.upstream_loop import UpstreamLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,12 @@ class UpstreamPipeline:
     telemetry: Telemetry | None = None
 
     def handler(self) -> Handler:
-        stages = {
-            "route": route(self.router),
-            "fallback": fallback(self.health, self.metrics, self.telemetry, self.router.deferred),
-            "queue": queue(self.pools, self.metrics),
-        }
-        if self.telemetry is None:
-            return fold(stages.values(), dispatch(self.backends))
-        return fold([*with_spans(stages), attempt(self.telemetry)], dispatch(self.backends))
+        send = dispatch(self.backends)
+        if self.telemetry is not None:
+            send = attempt(self.telemetry)(send)
+        return UpstreamLoop(
+            self.router, self.health, Queue(self.pools, self.metrics), send, self.metrics, self.telemetry
+        )
 
     async def count_tokens(self, call: Call) -> Chunks:
         """One chunk with the provider's count as its envelope, which is empty where no provider counts."""

@@ -430,6 +430,11 @@ class Call:
     def __post_init__(self) -> None:
         self.model = self.model or self.request.model
 
+    def enters(self, stage: str) -> None:
+        """It comes as far as ``stage``, where it is traced. Copies and judges pass stages beside it."""
+        if self.trace is not None and self.purpose in ("answer", "step"):
+            self.trace.enter(stage, self.receipt.notes)
+
     def leaves(self) -> None:
         """A backend is about to send it: from here on it may cost something, however it ends."""
         self.sent = True

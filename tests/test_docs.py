@@ -65,23 +65,21 @@ def test_the_drawing_has_the_stages_in_their_order() -> None:
 
 
 def stages_in_order(pipeline: Path) -> list[str]:
-    """What the handlers of ``Pipeline`` and ``UpstreamPipeline`` list, and what ``record`` is given."""
+    """What the handler of ``Pipeline`` lists, and what ``record`` is given; then the loop over what is upstream."""
     parts = {
         node.name: node for node in ast.parse(pipeline.read_text()).body if isinstance(node, ast.ClassDef)
     }
-    found = []
-    for name in ("Pipeline", "UpstreamPipeline"):
-        [stages] = [
-            node.value
-            for node in ast.walk(parts[name])
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "stages"
-        ]
-        assert isinstance(stages, ast.Dict)
-        calls = [ast.unparse(call.func) for call in stages.values if isinstance(call, ast.Call)]
-        [recorders] = [call.args for call in stages.values if ast.unparse(call).startswith("record(")] or [[]]
-        recorded = [ast.unparse(call.func) for call in recorders if isinstance(call, ast.Call)]
-        found += [one for call in calls for one in (recorded if call == "record" else [call])]
-    return found
+    [stages] = [
+        node.value
+        for node in ast.walk(parts["Pipeline"])
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "stages"
+    ]
+    assert isinstance(stages, ast.Dict)
+    calls = [ast.unparse(call.func) for call in stages.values if isinstance(call, ast.Call)]
+    [recorders] = [call.args for call in stages.values if ast.unparse(call).startswith("record(")]
+    recorded = [ast.unparse(call.func) for call in recorders if isinstance(call, ast.Call)]
+    found = [one for call in calls for one in (recorded if call == "record" else [call])]
+    return [*found, *("upstream_loop" for node in parts.values() if "UpstreamLoop(" in ast.unparse(node))]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -24,7 +24,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "identity quota admission routing fallback cascade caching guards wire sidecar",
         "backends",
         "stages batches",
-        "pipeline rendered runtime",
+        "pipeline rendered runtime upstream_loop",
         "web",
         "admin",
         "app process cli __main__",

@@ -28,7 +28,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import TracebackType
 
 from gateway.errors import (
     ENGINE_SOON,
@@ -61,7 +60,7 @@ from gateway.fallback.retry import RetryBudget
 from gateway.observe.metrics import Metrics
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy.schema import EngineBackend
-from gateway.types import Call, Candidate, Chunk, Chunks, Handler
+from gateway.types import Call, Candidate, Chunk
 
 LARGER = "larger_context"
 OWN = ("primary", "downgrade", LARGER)
@@ -92,7 +91,6 @@ class Failover:
     def __init__(
         self,
         call: Call,
-        following: Handler,
         health: HealthRegistry,
         metrics: Metrics,
         telemetry: Telemetry | None = None,
@@ -101,7 +99,6 @@ class Failover:
         if not call.candidates:
             raise Internal("The request reached the backends without a candidate.")
         self._call = call
-        self._following = following
         self._health = health
         self._deferred = deferred
         self._recorder = AttemptRecorder(call, health, metrics, telemetry)
@@ -144,12 +141,18 @@ class Failover:
             return Attempt(planned, permit, call, OpeningFilter(), self._sent)
         raise self._final_error()
 
-    def running(self, attempt: Attempt) -> _Running:
-        """``async with`` it to read the attempt's chunks. Errors that another attempt may mend end here."""
-        chunks = self._following(attempt.call)
-        if attempt.call.splice is not None:
-            attempt.call.splice.reads(chunks, attempt.add)
-        return _Running(self, self._recorder, attempt, chunks)
+    def started(self, attempt: Attempt) -> None:
+        self._recorder.started(attempt)
+
+    def ended(self, attempt: Attempt, error: BaseException | None) -> bool:
+        """``attempt`` is over. Whether ``error`` is one that another attempt may mend; raises what the caller is to be
+        given where none is left."""
+        self._recorder.ended(attempt, error)
+        if isinstance(error, GatewayError | AnswerDiverged):
+            self._failed(attempt, error)
+            return True
+        self.answered = error is None
+        return False
 
     def filtered(self, attempt: Attempt, chunk: Chunk) -> Iterator[Chunk]:
         """What of ``chunk``, and of those held back before it, goes to the caller now. Raises ``AnswerDiverged``."""
@@ -193,7 +196,7 @@ class Failover:
         self._errors.clear()
         self._interruption = self._last_failure = None
 
-    def failed(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
+    def _failed(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
         """Plan what follows ``error``. Raises what the caller is to be given where nothing does."""
         self._delay = 0.0
         self._last_failure = (attempt.planned.candidate, error)
@@ -375,38 +378,3 @@ class Failover:
         backend = self._call.policy.backends[planned.candidate.target.backend]
         # An engine is polled, and its breaker closes as soon as it answers.
         return min(wait, ENGINE_SOON) if isinstance(backend, EngineBackend) else wait
-
-
-class _Running:
-    """``Failover.running`` as a class: a generator would cost each request three times as much."""
-
-    __slots__ = ("_attempt", "_chunks", "_failover", "_recorder")
-
-    def __init__(
-        self, failover: Failover, recorder: AttemptRecorder, attempt: Attempt, chunks: Chunks
-    ) -> None:
-        self._failover = failover
-        self._recorder = recorder
-        self._attempt = attempt
-        self._chunks = chunks
-
-    async def __aenter__(self) -> Chunks:
-        self._recorder.started(self._attempt)
-        return self._chunks
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        closing: BaseException | None = None
-        try:
-            await self._chunks.aclose()
-        except BaseException as raised:
-            error = closing = raised
-        self._recorder.ended(self._attempt, error)
-        if isinstance(error, GatewayError | AnswerDiverged):
-            self._failover.failed(self._attempt, error)
-            return True
-        self._failover.answered = error is None
-        if closing is not None:
-            raise closing
-        return False

@@ -10,17 +10,13 @@ from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.residency import is_outside
 from gateway.types import Call, Chunks, Handler, Stage
 
-_OWN = ("answer", "step")
-"""Purposes of calls on the request's own way; copies and judges pass the same stages beside it."""
-
 
 def entering(name: str) -> Stage:
     """Notes that a request has come as far as the stage ``name``, which follows."""
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
-            if call.trace is not None and call.purpose in _OWN:
-                call.trace.enter(name, call.receipt.notes)
+            call.enters(name)
             return following(call)
 
         return handle

@@ -9,19 +9,16 @@ import pytest
 
 from gateway.admission.pools import Pools
 from gateway.errors import BudgetSpent, UpstreamFailed
-from gateway.fallback.health import HealthRegistry
 from gateway.metering.price import NANO, cost
 from gateway.observe.metrics import Metrics
-from gateway.pipeline import fold
 from gateway.policy.schema import Budget, Target
 from gateway.quota.prompt_bound import most_tokens
 from gateway.quota.quotas import Quotas
-from gateway.stages.fallback import fallback
-from gateway.stages.queue import queue
 from gateway.stages.quota import quota
 from gateway.stages.record import record
 from gateway.types import Call, Candidate, Chunk, Chunks, Principal, Timeouts, Usage
 from tests.fakes import a_call, policy
+from tests.gateway.upstream_loops import attempts
 
 pytestmark = pytest.mark.anyio
 
@@ -62,9 +59,7 @@ async def ask(servers: Servers, budget: float, *models: str, **request: Any) -> 
     quotas, metrics = Quotas("memory"), Metrics()
     pools = Pools()
     pools.update(RULES)
-    handler = fold(
-        [record(quota(quotas)), fallback(HealthRegistry(), metrics), queue(pools, metrics)], servers
-    )
+    handler = record(quota(quotas))(attempts(servers, RULES, pools=pools, metrics=metrics))
     call = a_call(
         policy_=RULES, principal=Principal("k", "acme", budget=Budget(usd_per_day=budget)), **request
     )

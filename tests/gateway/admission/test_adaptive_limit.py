@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 
 from gateway.admission.adaptive_limit import MAX_LIMIT, MIN_LIMIT, SAMPLES, AdaptiveLimit
 from gateway.types import Call, Chunk, Usage
+from tests.gateway.admission.test_queue import Gate, Model
 from tests.gateway.admission.virtual_time import in_virtual_time
-from tests.gateway.stages.test_queue import Gate, Model
 
 
 class Server(Model):

@@ -16,11 +16,10 @@ from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules
 from gateway.admission.slot_lease import SlotLease
 from gateway.errors import TooManyAnswers
-from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy
-from gateway.stages.queue import queue
 from gateway.types import Call, Chunk, Chunks
 from tests.fakes import CANDIDATE, a_call, policy
+from tests.gateway.upstream_loops import attempts
 
 TERMS = QueueTerms()
 
@@ -131,9 +130,9 @@ async def test_a_stream_gives_back_each_place_as_its_answer_ends() -> None:
             yield Chunk(index=index, delta={"content": "a"}, finish_reason="stop")
 
     call = a_call(policy_=rules, n=3)
-    call.candidate = CANDIDATE
+    call.candidate, call.candidates = CANDIDATE, (CANDIDATE,)
     utilization = []
-    async with aclosing(queue(pools, Metrics())(three)(call)) as chunks:
+    async with aclosing(attempts(three, rules, pools=pools)(call)) as chunks:
         async for _ in chunks:
             utilization.append(pools.of("up").in_flight)  # noqa: PERF401
     assert utilization == [2, 1, 1], "the last one's with the request"

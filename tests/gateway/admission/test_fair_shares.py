@@ -19,8 +19,8 @@ from gateway.admission.slot_lease import SlotLease
 from gateway.errors import Overloaded
 from gateway.types import Call, Chunk, Chunks, Usage
 from tests.gateway.admission.test_adaptive_limit import Server
+from tests.gateway.admission.test_queue import Gate, Model
 from tests.gateway.admission.virtual_time import in_virtual_time
-from tests.gateway.stages.test_queue import Gate, Model
 
 TIERS = {"default": {"max_wait": "1h"}}
 

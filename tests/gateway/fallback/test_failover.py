@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import GatewayError, RateLimited, Upstream, UpstreamFailed, UpstreamTimeout
-from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Target, Timeouts
-from gateway.stages.fallback import fallback
 from gateway.types import Call, Candidate, Chunk, Chunks, TokenEstimate, Usage
 from tests.fakes import CANDIDATE, a_call, policy
+from tests.gateway.upstream_loops import attempts
 
 METRICS = Metrics()
 PROMPT = 5
@@ -101,7 +100,7 @@ def the_call(row: dict[str, Server]) -> Call:
 
 async def read(call: Call, row: dict[str, Server]) -> tuple[list[Chunk], GatewayError | None]:
     heard: list[Chunk] = []
-    handler = fallback(HealthRegistry(), METRICS)(backend(row))  # type: ignore[arg-type]
+    handler = attempts(backend(row), call.policy, metrics=METRICS)
     try:
         async with aclosing(handler(call)) as chunks:
             async for chunk in chunks:
@@ -166,6 +165,6 @@ async def test_what_had_come_of_an_unheard_answer_is_charged() -> None:
     call.candidates = (CANDIDATE,)
     call.estimate = TokenEstimate(PROMPT, 10, 20)
     with pytest.raises(UpstreamTimeout):
-        async for _ in fallback(HealthRegistry(), METRICS)(breaks_off)(call):
+        async for _ in attempts(breaks_off, call.policy, metrics=METRICS)(call):
             pass
     assert [one.usage for one in call.upstream_usage] == [Usage(PROMPT, 1250)]

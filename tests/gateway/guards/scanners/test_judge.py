@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gateway.admission.pools import Pools
 from gateway.backends.openai import OpenAIBackend
 from gateway.errors import Internal
-from gateway.fallback.health import HealthRegistry
 from gateway.findings import Finding
 from gateway.guards.scanners.judge import ModelJudge
 from gateway.guards.scanners.judge_formats import FORMATS
@@ -24,12 +23,9 @@ from gateway.pipeline import SideCalls, dispatch
 from gateway.policy.schema import Policy, Tenant
 from gateway.policy.schema.judges import Judge
 from gateway.quota.quotas import Quotas
-from gateway.routing.router import Router
-from gateway.stages.fallback import fallback
-from gateway.stages.queue import queue
-from gateway.stages.route import route
 from gateway.types import Call, Chunk, Chunks, Principal
 from tests.fakes import Action, FakeUpstream, a_call, completion, policy, reply, within
+from tests.gateway.upstream_loops import upstream_loop
 
 pytestmark = pytest.mark.anyio
 
@@ -60,13 +56,7 @@ async def bench(upstream: FakeUpstream) -> AsyncIterator[Bench]:
     backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
     pools, metrics = Pools(), Metrics(tenants=True)
     pools.update(rules)
-    handler = dispatch({"up": backend})
-    for stage in (
-        queue(pools, metrics),
-        fallback(HealthRegistry(), metrics),
-        route(Router(rules, {"up"}, pools)),
-    ):
-        handler = stage(handler)
+    handler = upstream_loop(dispatch({"up": backend}), rules, pools=pools, metrics=metrics)
     accounting = Accounting(metrics, None)
     yield Bench(
         ModelJudge(Judge(model="watch"), rules, SideCalls(Quotas("memory"), accounting).stage(handler)),

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ModelUnavailable
+from gateway.errors import ModelUnavailable, UpstreamFailed
 from gateway.routing.router import Router
 from gateway.routing.selector import Caller
-from gateway.stages.route import route
 from gateway.types import Call, Chunk, Chunks
 from tests.fakes import a_call, policy
+from tests.gateway.upstream_loops import upstream_loop
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ class Idle:
 
 
 class Taken:
-    """The next handler; it remembers what it was given. ``answers`` is the candidate that it says has answered."""
+    """What is asked in place of backends; it remembers what it was given. Only the candidate ``answers`` does."""
 
     def __init__(self, answers: int = 0) -> None:
         self.answers = answers
@@ -36,10 +36,11 @@ class Taken:
 
     async def __call__(self, call: Call) -> Chunks:
         self.given.append((call.candidate, call.candidates))
-        call.candidate = call.candidates[self.answers]
+        if call.candidate is not call.candidates[self.answers]:
+            raise UpstreamFailed("It does not.")
         try:
-            yield Chunk(delta={})
-            yield Chunk(delta={})
+            yield Chunk(delta={"content": "a"})
+            yield Chunk(delta={"content": "b"})
         finally:
             self.closed += 1
 
@@ -64,7 +65,7 @@ def a_router(call: Call) -> Router:
 
 async def test_the_plan_goes_on_with_the_call_and_into_the_receipt() -> None:
     call, taken = over(A), Taken()
-    chunks = [chunk async for chunk in route(a_router(call))(taken)(call)]
+    chunks = [chunk async for chunk in upstream_loop(taken, call.policy, router=a_router(call))(call)]
     assert len(chunks) == 2
     ((candidate, candidates),) = taken.given
     assert [(one.model, one.target.model, one.why) for one in candidates] == [
@@ -83,25 +84,25 @@ async def test_nowhere_to_go() -> None:
     call, taken = over(A, fallbacks=[]), Taken()
     router = Router(call.policy, set(), Idle())
     with pytest.raises(ModelUnavailable, match="none of its backends is in use"):
-        await anext(route(router)(taken)(call))
+        await anext(upstream_loop(taken, call.policy, router=router)(call))
     assert taken.given == []
 
 
 async def test_a_reader_that_leaves_closes_what_is_behind() -> None:
     call, taken = over(A), Taken()
-    chunks = route(a_router(call))(taken)(call)
+    chunks = upstream_loop(taken, call.policy, router=a_router(call))(call)
     await anext(chunks)
     await chunks.aclose()
     assert taken.closed == 1
 
 
 async def test_who_answered_in_place_of_the_first_is_asked_first_from_then_on() -> None:
-    call = over(A, B, select="prefix_affinity")
-    handler = route(a_router(call))
+    call = over(A, B, select="prefix_affinity", retry={"attempts": 1})
+    router = a_router(call)
     firsts = []
     for answers in (0, 1, 0, 0):
         taken = Taken(answers)
-        async for _ in handler(taken)(call):
+        async for _ in upstream_loop(taken, call.policy, router=router)(call):
             pass
         firsts.append(taken.given[0][0].target.model)
     assert firsts[0] == firsts[1]

@@ -18,7 +18,6 @@ from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
 from gateway.policy.schema import Policy, Target, Timeouts
-from gateway.stages.fallback import fallback
 from gateway.types import (
     Backend,
     Call,
@@ -34,6 +33,7 @@ from gateway.types import (
 from tests import faults
 from tests.fakes import FakeUpstream, a_call, policy, within
 from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
+from tests.gateway.upstream_loops import attempts
 
 pytestmark = [pytest.mark.anyio, pytest.mark.deadlines]
 
@@ -64,8 +64,11 @@ class Row:
 
     def __post_init__(self) -> None:
         self.health = HealthRegistry(self.clock)
-        self.handler = fallback(self.health, self.metrics)(
-            lambda call: self.following(dispatch(self.backends))(call)
+        self.handler = attempts(
+            lambda call: self.following(dispatch(self.backends))(call),
+            self.policy,
+            health=self.health,
+            metrics=self.metrics,
         )
 
     def call(
@@ -753,12 +756,13 @@ async def test_anthropic_goes_on_from_a_text_without_the_space_at_its_end() -> N
         backend = AnthropicBackend("b", base_url=f"http://127.0.0.1:{server.port}", max_tokens=100)
         call = a_call(policy_=rules, model="a")
         call.candidates = tuple(Candidate(name, Target(backend=name, model="x"), Timeouts()) for name in "ab")
-        handler = fallback(HealthRegistry(), Metrics())(
+        handler = attempts(
             lambda call: (
                 backend.stream(call, call.target)
                 if call.target and call.target.backend == "b"
                 else dying(call)
-            )
+            ),
+            rules,
         )
         async with aclosing(handler(call)) as chunks:
             heard = [chunk async for chunk in chunks]

@@ -18,10 +18,10 @@ from gateway.observe.metrics import Metrics
 from gateway.pipeline import dispatch
 from gateway.policy import schema
 from gateway.prefix_sharing import alias
-from gateway.stages.queue import queue
 from gateway.types import Call, Chunk, Chunks, Handler, Principal, TokenEstimate, Usage
 from tests.fakes import CANDIDATE, a_call, policy
 from tests.gateway.admission.virtual_time import in_virtual_time
+from tests.gateway.upstream_loops import attempts, upstream_loop
 
 TIERS: dict[str, dict[str, Any]] = {
     "enterprise": {"priority": 2, "weight": 8.0},
@@ -77,7 +77,8 @@ class Gate:
 
     def __post_init__(self) -> None:
         backend = {"kind": self.kind, "base_url": "http://127.0.0.1:9", **self.limits}
-        self.policy = policy(backends={"up": backend}, tiers=self.tiers)
+        once = {"m": {"targets": [{"backend": "up", "model": "x"}], "retry": {"attempts": 1}}}
+        self.policy = policy(backends={"up": backend}, tiers=self.tiers, models=once)
         self.now = asyncio.get_running_loop().time
         self.pools = Pools(clock=self.now)
         self.pools.update(self.policy)
@@ -85,7 +86,7 @@ class Gate:
         self.handler = self.around(self.model)
 
     def around(self, model: Model) -> Handler:
-        return queue(self.pools, self.metrics)(model)
+        return attempts(model, self.policy, pools=self.pools, metrics=self.metrics)
 
     def call(
         self,
@@ -103,7 +104,7 @@ class Gate:
             started=self.now(),
             deadline=None if allowed is None else self.now() + allowed,
             estimate=estimate,
-            candidate=replace(CANDIDATE, why=why),
+            candidates=(replace(CANDIDATE, why=why),),
         )
 
     async def answer(self, call: Call) -> list[Chunk]:
@@ -412,7 +413,7 @@ async def test_an_error_frees_the_place() -> None:
 async def test_a_call_without_a_target_is_a_bug() -> None:
     gate = Gate()
     with pytest.raises(Internal):
-        await gate.answer(replace(gate.call(), candidate=None))
+        await gate.answer(replace(gate.call(), candidates=()))
 
 
 async def hangs_up(gate: Gate, chunks: Chunks) -> None:
@@ -606,10 +607,11 @@ async def test_on_the_real_clock_with_a_real_backend() -> None:
     pools.update(rules)
     config = rules.backends["up"]
     assert isinstance(config, schema.FakeBackend)
-    handler = queue(pools, metrics, quiet=0.02, interval=0.02)(dispatch({"up": FakeBackend("up", config)}))
+    send = dispatch({"up": FakeBackend("up", config)})
+    handler = upstream_loop(send, rules, pools=pools, metrics=metrics, quiet=0.02, interval=0.02).attempts
 
     async def answer() -> list[Chunk]:
-        call = replace(a_call(policy_=rules), candidate=CANDIDATE, positions=True)
+        call = replace(a_call(policy_=rules), candidates=(CANDIDATE,), positions=True)
         call.deadline = call.started + 5
         async with aclosing(handler(call)) as chunks:
             return [chunk async for chunk in chunks]

@@ -1,0 +1,188 @@
+"""From a call to its model's answer: candidate after candidate, until the caller has a whole one.
+
+    plan ─► candidate ─► permit ─► place ─► hold ─► send ─► read ─► end
+                ▲         breaker   queue   limits                  │
+                └──────── what failed, and what that leads to ◄─────┘
+
+Nothing of this changes an answer; what has come of one that failed is continued by another (``gateway.fallback``).
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from types import TracebackType
+
+from gateway.admission.gate import Admission, engine_headers
+from gateway.admission.queue import Queue
+from gateway.errors import BadRequest, GatewayError, Overloaded, RateLimited, Upstream
+from gateway.fallback.attempt import Attempt
+from gateway.fallback.failover import Failover
+from gateway.fallback.health import HealthRegistry
+from gateway.observe.metric_buffers import BufferedCounter
+from gateway.observe.metrics import Metrics
+from gateway.observe.telemetry.telemetry import Telemetry
+from gateway.routing.affinity import target_name
+from gateway.routing.router import Router
+from gateway.types import Call, Chunks, Handler
+
+
+class UpstreamLoop:
+    """A ``Handler``. ``health`` and what ``queue`` knows outlive the policy; ``send`` asks the call's target."""
+
+    def __init__(
+        self,
+        router: Router,
+        health: HealthRegistry,
+        queue: Queue,
+        send: Handler,
+        metrics: Metrics,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._router = router
+        self._health = health
+        self._queue = queue
+        self._send = send
+        self._metrics = metrics
+        self._telemetry = telemetry
+
+    def __call__(self, call: Call) -> Chunks:
+        if call.trace is not None:
+            call.enters("route")
+        try:
+            plan = self._router.plan(call)
+        except GatewayError as error:
+            return _failing(error)
+        first = plan[0]
+        call.candidates = plan
+        call.candidate = first
+        call.receipt.note(
+            "route", model=first.model, candidates=[target_name(one) for one in plan], why=first.why
+        )
+        return self.attempts(call)
+
+    def attempts(self, call: Call) -> Chunks:
+        """At the candidates that ``call`` has."""
+        chunks = self._attempts(call)
+        if call.splice is not None:
+            call.splice.made(chunks)
+        return chunks
+
+    async def _attempts(self, call: Call) -> Chunks:
+        failover = Failover(call, self._health, self._metrics, self._telemetry, self._router.deferred)
+        first = call.candidate
+        try:
+            while not failover.answered:
+                attempt = failover.next_attempt()
+                async with _Running(failover, attempt) as running:
+                    admission = self._queue.admit(attempt.call)
+                    running.admission = admission
+                    if not admission.lease.is_granted:
+                        async with aclosing(self._queue.waiting(attempt.call, admission)) as positions:
+                            async for position in positions:
+                                yield position
+                    running.chunks = chunks = await self._sent(attempt, running, admission)
+                    first_token: float | None = None
+                    stream = attempt.filter
+                    async for chunk in chunks:
+                        if first_token is None and chunk.delta is not None:
+                            first_token = admission.first_token(attempt.call)
+                        if chunk.finish_reason is not None:
+                            admission.lease.release_one()
+                        if stream.passthrough:
+                            attempt.add(chunk)
+                            yield chunk
+                            continue
+                        for ready in failover.filtered(attempt, chunk):
+                            yield ready
+                    running.complete(first_token)
+                    for ready in stream.end():
+                        failover.delivers(attempt)
+                        yield ready
+                if not failover.answered:
+                    await failover.pause()
+            if call.candidate is not first and self._router.has_affinity:
+                self._router.record_served(call)
+        except (Upstream, RateLimited, Overloaded, BadRequest) as error:
+            if (instead := failover.instead(error)) is not None:
+                raise instead from None
+            # Their way through the frames below is of no use to anybody, and these frames hold the error in turn.
+            error.__traceback__ = None
+            raise
+        finally:
+            failover.end()
+
+    async def _sent(self, attempt: Attempt, running: _Running, admission: Admission) -> Chunks:
+        """The chunks of an attempt that has its place. Raises what exceeds its caller's limits."""
+        call = attempt.call
+        if call.allowance is not None:
+            call.cap = await call.allowance.hold(call)
+        sent = admission.pool.clock()
+        call.hints = engine_headers(call, sent)
+        self._metrics.dispatch_seconds[(call.model,)].observe(sent - call.started)
+        running.in_flight = self._metrics.pool_in_flight[(admission.pool.name,)]
+        running.in_flight.inc()
+        chunks = self._send(call)
+        if call.splice is not None:
+            call.splice.reads(chunks, attempt.add)  # a piece of text is neither the first nor the last
+        return chunks
+
+
+class _Running:
+    """``async with`` an attempt that runs: however it ends, its answer is closed, its place is free again, and what
+    it leads to is planned. Errors that another attempt may mend end here. A class, as a generator would cost each
+    request three times as much.
+    """
+
+    __slots__ = ("_attempt", "_failover", "admission", "chunks", "in_flight")
+
+    def __init__(self, failover: Failover, attempt: Attempt) -> None:
+        self._failover = failover
+        self._attempt = attempt
+        self.admission: Admission | None = None
+        self.in_flight: BufferedCounter | None = None
+        self.chunks: Chunks | None = None
+
+    async def __aenter__(self) -> _Running:
+        self._failover.started(self._attempt)
+        return self
+
+    def complete(self, first_token: float | None) -> None:
+        """The whole answer has come, which began at ``first_token``, on the pool's clock."""
+        if self.admission is not None:
+            usage = self._attempt.usage_counter.usage
+            self.admission.completed(
+                self._attempt.call, first_token, 0 if usage is None else usage.completion
+            )
+        self._leave()
+
+    def _leave(self) -> None:
+        admission, self.admission = self.admission, None
+        if admission is None:
+            return
+        if self.in_flight is not None:
+            self.in_flight.dec()
+        usage = self._attempt.usage_counter.usage
+        if usage is not None:
+            admission.lease.correct_tokens(usage.prompt + usage.completion)
+        admission.lease.release()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        closing: BaseException | None = None
+        if self.chunks is not None and error is not None:
+            try:
+                await self.chunks.aclose()
+            except BaseException as raised:
+                error = closing = raised
+        self._leave()
+        if self._failover.ended(self._attempt, error):
+            return True
+        if closing is not None:
+            raise closing
+        return False
+
+
+async def _failing(error: GatewayError) -> Chunks:
+    raise error
+    yield
