@@ -17,6 +17,7 @@ from gateway.backends.client import Client, Endpoint, Upload, UpstreamResponse
 from gateway.backends.credentials.credentials import AuthorizedClient, Credentials
 from gateway.backends.error_scrubber import ErrorScrubber
 from gateway.backends.openai_errors import Outage
+from gateway.backends.stream_collector import CollectedAnswer
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import DeadlineExceeded, GatewayError, Rejected, Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.fair_turns import FairTurns
@@ -112,6 +113,8 @@ class Exchange:
         Through ``splice``, once it is open, go pieces of a stream that come while the next one is waited for.
         """
         begun = False
+        held: CollectedAnswer | None = None
+        """Of a whole answer that comes as a stream: none of it has come until all of it has."""
         try:
             if at_once:
                 decoder = decoder_of(False)
@@ -132,6 +135,7 @@ class Exchange:
                         if time_slice.is_over():
                             await time_slice.next()
                     return
+                held = CollectedAnswer(self.backend)
             else:
                 answer = await self._send(endpoint, headers, timeouts, body, on_send)
                 if on_headers is not None:
@@ -155,6 +159,9 @@ class Exchange:
                             timeouts.progress()
                         else:
                             timeouts.alive()
+                        if held is not None:
+                            held.add(chunks)
+                            chunks = ()
                         for chunk in chunks:
                             yield chunk
                             if chunk.more and time_slice.is_over():
@@ -169,7 +176,11 @@ class Exchange:
                         if reads_pieces(decoder):
                             answer.divert(partial(_pass_on, decoder, timeouts, splice))
                         splice = None
-                for chunk in decoder.finish():
+                chunks = decoder.finish()
+                if held is not None:
+                    held.add(chunks)
+                    chunks = held.chunks()
+                for chunk in chunks:
                     yield chunk
             finally:
                 timeouts.close()
@@ -177,6 +188,8 @@ class Exchange:
                 await answer.aclose()
             return
         except GatewayError as error:
+            if held is not None:
+                error.unread = held.chunks()
             self._scrubber.error(error, body if isinstance(body, bytes) else b"")
             again = None if begun or refit is None or not isinstance(error, Rejected) else refit(error)
             if again is None:

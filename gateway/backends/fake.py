@@ -7,6 +7,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import aclosing
 from random import Random
 
 import orjson
@@ -15,7 +16,7 @@ from gateway.backends import fitting
 from gateway.backends.exchange import late
 from gateway.backends.openai_errors import Outage, from_response
 from gateway.backends.timeouts import UpstreamTimeouts
-from gateway.errors import BadRequest, Upstream, UpstreamFailed
+from gateway.errors import BadRequest, GatewayError, Upstream, UpstreamFailed
 from gateway.policy import schema
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Usage
 from gateway.wire.openai import embeddings as openai_embeddings
@@ -33,6 +34,23 @@ class FakeBackend:
         self._outage = Outage()
 
     async def stream(self, call: Call, target: schema.Target) -> Chunks:
+        if call.request.stream:
+            async with aclosing(self._answer(call)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            return
+        whole: list[Chunk] = []  # as of a server: nothing has come of one that breaks off
+        try:
+            async with aclosing(self._answer(call)) as chunks:
+                async for chunk in chunks:
+                    whole.append(chunk)  # noqa: PERF401 (what has come is told with the error)
+        except GatewayError as error:
+            error.unread = whole
+            raise
+        for chunk in whole:
+            yield chunk
+
+    async def _answer(self, call: Call) -> Chunks:
         asked = _last_user_text(call)
         reply = next((entry for entry in self._config.script if entry.match in asked), None)
         at_once = not (call.request.stream or call.timeouts.bounds_silence)

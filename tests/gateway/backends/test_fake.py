@@ -100,6 +100,13 @@ async def test_a_break_in_the_middle(after: int, said: str) -> None:
     assert text(chunks) == said
 
 
+async def test_of_a_whole_answer_that_breaks_off_nothing_has_come() -> None:
+    backend = scripted({"reply": "one two three", "cut_after": 2})
+    with pytest.raises(errors.UpstreamFailed) as caught:
+        await anext(backend.stream(a_call(stream=False), TARGET))
+    assert text([*caught.value.unread]) == "one two"
+
+
 async def test_delays() -> None:
     backend = scripted({"reply": "one two three"}, first_token_delay="60ms", token_delay="30ms")
     loop = asyncio.get_running_loop()

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import errors
-from gateway.backends.stream_collector import StreamCollector, collected
-from gateway.joined_chunks import JoinedChunks
+from gateway.backends.stream_collector import CollectedAnswer, StreamCollector
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Usage
 from gateway.wire.openai.dialect import CHAT
 from tests.fakes import a_call
@@ -86,24 +85,23 @@ pieces = st.builds(
 
 @given(chunks=st.lists(pieces, max_size=12))
 def test_the_answer_is_the_same(chunks: list[Chunk]) -> None:
-    answer = JoinedChunks()
-    for chunk in copies(chunks):
-        answer.add(chunk)
-    given = collected(answer)
+    answer = CollectedAnswer("up")
+    answer.add(copies(chunks))
+    given = answer.chunks()
     assert body(copies(given)) == body(copies(chunks))
     assert [chunk.more for chunk in given] == [True] * (len(given) - 1) + [False] * bool(given)
     assert [chunk.usage for chunk in given if chunk.usage] == [answer.usage] * bool(answer.usage and given)
 
 
 def test_ten_thousand_pieces_are_a_few() -> None:
-    answer = JoinedChunks()
+    answer = CollectedAnswer("up")
     for number in range(10_000):
         kind = "reasoning_content" if number < 5_000 else "content"
-        answer.add(Chunk(delta={kind: "x"}, envelope={"id": "1"}, usage=Usage(1, number)))
+        answer.add([Chunk(delta={kind: "x"}, envelope={"id": "1"}, usage=Usage(1, number))])
     for _ in range(10_000):
-        answer.add(Chunk(delta={"tool_calls": [{"index": 0, "function": {"arguments": "1"}}]}))
-    answer.add(Chunk(delta={}, finish_reason="stop"))
-    chunks = collected(answer)
+        answer.add([Chunk(delta={"tool_calls": [{"index": 0, "function": {"arguments": "1"}}]})])
+    answer.add([Chunk(delta={}, finish_reason="stop")])
+    chunks = answer.chunks()
     assert len(chunks) == 3
     assert chunks[-1].usage == Usage(1, 9_999)
 

@@ -31,7 +31,7 @@ from gateway.types import (
     Usage,
 )
 from tests import faults
-from tests.fakes import FakeUpstream, a_call, policy, within
+from tests.fakes import FakeUpstream, Script, a_call, policy, within
 from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
 from tests.gateway.upstream_loops import attempts
 
@@ -903,3 +903,19 @@ async def test_copies_share_what_they_tell() -> None:
         assert seen[0] is call and all(copy is not call for copy in seen[1:]), "no copy where none is needed"
         assert targets == ["a", "a", "b"]
         assert replace(call).receipt is call.receipt
+
+
+# Whole answers that come as streams
+
+
+async def test_of_a_whole_answer_that_breaks_off_as_a_stream_nothing_was_shown() -> None:
+    def streams_anyway(asked: faults.Asked) -> Script:
+        return faults.cut(replace(asked, stream=True))
+
+    async with row(FaultServer(streams_anyway), FaultServer(answer="Another answer altogether.")) as r:
+        call = r.call(stream=False)
+        # With limits on silence it would be asked for as a stream from the start.
+        call.candidates = tuple(replace(one, timeouts=Timeouts()) for one in call.candidates)
+        assert text(await ask(r, call)) == "Another answer altogether."
+        assert outcomes(call)[-1] == "ok"
+        assert call.upstream_usage[0].usage.completion > 0, "what had come of it is paid for"
