@@ -8,6 +8,7 @@ from benchmarks.attacks.frame import MALLORY, Rig, must
 from benchmarks.attacks.frame.provider import spent
 from tests.fakes import reply
 from tests.gateway.metering.files import flac, mp3, mp4, opus, wav, webm
+from tests.gateway.metering.hidden_sound import frames_in_frames
 
 POINT = "30.3"
 TRIED = "20 transcriptions of 62 s in each of seven forms whose heads tell 10 ms, on $0.05 a day at $0.006 a minute"
@@ -31,6 +32,7 @@ def files() -> dict[str, bytes]:
         "short.ogg": opus(SECONDS, told=0.01),
         "short.m4a": mp4(0.01, frames=samples // 1024),
         "short.mp3": mp3(SECONDS * 44_100 // 1152, index=1),
+        "frames.mp3": frames_in_frames(SECONDS * 1000 // 72),
         "browser.webm": webm(SECONDS, codec=b"A_VORBIS"),
     }
 

@@ -152,6 +152,21 @@ def test_an_mp3_is_as_long_as_its_slow_frames() -> None:
     assert seconds == pytest.approx(579 * 0.072 + 200 * FRAME, rel=0.4)
 
 
+@pytest.mark.parametrize("gap", [b"", b"\0"])
+def test_who_has_time_reads_an_mp3_from_its_beginning(gap: bytes) -> None:
+    """As decoders do, which go on behind a gap."""
+    data = hidden_sound.frames_in_frames(20_000, gap)
+    assert seconds_of(file_of(data), most=THOROUGH) == pytest.approx(1440, rel=0.01)
+    mixed = mp3(2000) + data + bytes(3000) + mp3(2000)
+    assert seconds_of(file_of(mixed), most=THOROUGH) == pytest.approx(1440 + 4000 * FRAME, rel=0.01)
+
+
+def test_an_mp3_of_too_many_frames_has_no_length() -> None:
+    shortest = b"\xff\xff\x14\xc4" + bytes(28)  # layer 1, 32 kbit/s at 48 kHz
+    assert seconds_of(file_of(shortest * 1000), most=THOROUGH) == pytest.approx(8, rel=0.01)
+    assert seconds_of(file_of(shortest * (THOROUGH + 1)), most=THOROUGH) is None
+
+
 def test_other_sound_has_no_length() -> None:
     """A budget refuses it."""
     for data in (
