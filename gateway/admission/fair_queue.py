@@ -65,6 +65,15 @@ class FairQueue(Generic[T]):
         tier_queue = self._tiers.get(tier)
         return tier_queue.length if tier_queue is not None else 0
 
+    def is_full(self, tier: str, tenant: str, most: int) -> bool:
+        """Whether ``most`` of the tier wait. To a tenant with less than an equal part of these it is not, whoever has
+        the rest, until twice as many wait: one tenant's requests must not keep all others' out."""
+        tier_queue = self._tiers.get(tier)
+        if tier_queue is None or tier_queue.length < most:
+            return False
+        own = len(self.waiters_of(tier, tenant))
+        return tier_queue.length >= 2 * most or (own > 0 and own * len(tier_queue.tenants) >= most)
+
     def push(self, tier: str, terms: QueueTerms, tenant: str, tokens: int, now: float, item: T) -> Waiter[T]:
         """Queue a request. ``terms`` hold from now on for all that wait in this tier."""
         tier_queue = self._tiers.get(tier)

@@ -159,9 +159,10 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
         elif call.candidate.why == "primary":
             shed(rule, pool, saturation)
     wait = 0.0
-    if left is not None or not pool.has_capacity(tokens, terms, answers, flow):
-        if pool.queue.length(name) >= (pools.worker_share(tier.max_queue) or 1):
-            raise queue_full(pool)
+    room = pool.has_capacity(tokens, terms, answers, flow)
+    if not room and pool.queue.is_full(name, tenant, pools.worker_share(tier.max_queue) or 1):
+        raise queue_full(pool)
+    if left is not None or not room:
         if left is not None and 0 < left < service and not pool.load and pool.speed.may_probe():
             service = 0.0
         newcomer = Newcomer(name, terms, tenant, tokens, answers, service)

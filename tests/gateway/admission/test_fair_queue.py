@@ -55,6 +55,23 @@ def test_a_flood_of_one_tenant_does_not_delay_another() -> None:
     assert "quiet0" in drain(queue, most=2)
 
 
+def test_a_full_line_has_room_for_who_has_less_than_a_part_of_it() -> None:
+    queue: FairQueue[str] = FairQueue()
+    fill(queue, "t", PLAIN, "noisy", [10] * 9)
+    assert not queue.is_full("t", "noisy", 10)
+    fill(queue, "t", PLAIN, "noisy", [10])
+    assert queue.is_full("t", "noisy", 10)
+    assert not queue.is_full("u", "noisy", 10), "each tier has a line of its own"
+    for _ in range(5):
+        assert not queue.is_full("t", "quiet", 10)
+        fill(queue, "t", PLAIN, "quiet", [10])
+    assert queue.is_full("t", "quiet", 10), "half of it for each of two"
+    for number in range(5):
+        assert not queue.is_full("t", f"{number}", 10)
+        fill(queue, "t", PLAIN, f"{number}", [10])
+    assert queue.is_full("t", "another", 10), "however many come, it has an end"
+
+
 def test_tiers_share_by_weight() -> None:
     queue: FairQueue[str] = FairQueue()
     for tier, terms in (("enterprise", ENTERPRISE), ("pro", PRO), ("free", FREE)):

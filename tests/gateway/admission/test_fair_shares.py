@@ -110,6 +110,17 @@ async def test_who_has_a_share_is_neither_shed_nor_refused() -> None:
 
 
 @in_virtual_time
+async def test_who_has_a_share_and_a_deadline_does_not_need_room_in_the_line() -> None:
+    gate = Gate(limits={}, tiers={"default": {"max_queue": 1}}, model=Thinking())
+    held = await beside_slow_streams(gate, 48)
+    await asyncio.sleep(3.5)
+    held += [gate.start(gate.call(tenant=name, stream=True)) for name in ("mallory", "bob") * 2]
+    await asyncio.sleep(0)
+    await gate.answer(gate.call(tenant="alice", stream=True, allowed=60))
+    await ended(held)
+
+
+@in_virtual_time
 async def test_a_backend_that_all_of_them_overload_is_still_protected() -> None:
     server = Server(slots=10)
     gate = Gate(limits={}, tiers=TIERS, model=server)

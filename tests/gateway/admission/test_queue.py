@@ -340,6 +340,20 @@ async def test_a_tiers_line_is_bounded() -> None:
 
 
 @in_virtual_time
+async def test_one_tenant_that_fills_a_line_keeps_no_other_out() -> None:
+    gate = Gate(tiers={"pro": {"max_queue": 4}})
+    waiting = [gate.start(gate.call("pro", tenant="mallory")) for _ in range(5)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await gate.answer(gate.call("pro", tenant="mallory"))
+    alices = gate.call("pro", tenant="alice")
+    await gate.answer(alices)
+    assert alices.receipt.notes["queue"]["waited"] < 0.5, "she is second"
+    await asyncio.gather(*waiting)
+    assert gate.is_empty()
+
+
+@in_virtual_time
 async def test_the_lowest_tier_is_shed_but_not_where_it_is_a_fallback() -> None:
     gate = Gate(tiers=TIERS)
     first = gate.start(gate.call("free"))
