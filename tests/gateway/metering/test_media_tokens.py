@@ -53,6 +53,14 @@ def test_each_providers_rule(model: str, a_second: float, a_page: int) -> None:
     assert rule_of(model).most_page >= a_page
 
 
+def test_a_request_cannot_make_sound_short_by_its_words() -> None:
+    """Servers that look into the file play AMR of 600 bytes a second, whatever it is called."""
+    unknown = b"#!AMR\n" + bytes(48_000)
+    for name in ("pcm16", "l16", "amr"):
+        assert most(sound(unknown, name), "openai", "llama") >= 48 * 32, name
+    assert usual(sound(bytes(48_000), "pcm16"), "llama") == 32, "it is one second as a rule"
+
+
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-opus-5", "gemini-2.5-pro", "llama"])
 @pytest.mark.parametrize(
     "part",
