@@ -19,6 +19,7 @@
     ├── RateLimited            429  too many requests or tokens, here or upstream
     │   └── BudgetSpent        429  the money for the day or month is spent
     ├── GuardUnavailable       503  a guard could not judge the content, and lets nothing pass then
+    │   └── AnswerUnjudged          the answer, of which nobody has been given anything
     ├── Overloaded             503  not admitted: it would wait too long
     ├── Upstream                    the model's server failed us
     │   ├── UpstreamFailed     502  it answered with an error, or with nonsense
@@ -212,6 +213,10 @@ class GuardUnavailable(GatewayError):
     status = 503
     code = "guard_unavailable"
     retryable = True
+
+
+class AnswerUnjudged(GuardUnavailable):
+    """It was computed, and would be again."""
 
 
 class Overloaded(GatewayError):

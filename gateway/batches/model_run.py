@@ -12,7 +12,7 @@ from gateway.batches.batch_table import BatchTable
 from gateway.batches.host import Host, LineAnswer, LineRequest
 from gateway.batches.line import Line, result_of
 from gateway.batches.line_queue import LineQueue
-from gateway.batches.outcome import FIRST_DELAY, delay_after, is_final
+from gateway.batches.outcome import FIRST_DELAY, counts, delay_after, is_final
 from gateway.batches.pace import Pace
 from gateway.batches.result_writer import ResultWriter
 from gateway.batches.window import Window
@@ -22,8 +22,6 @@ from gateway.errors import (
     GatewayError,
     Overloaded,
     Unauthenticated,
-    UpstreamFailed,
-    UpstreamTimeout,
 )
 from gateway.types import Principal
 
@@ -221,7 +219,7 @@ class ModelRun:
         self._troubles = 0
 
     def _repeat(self, run: LineRun, answer: LineAnswer) -> None:
-        if isinstance(answer.error, UpstreamFailed | UpstreamTimeout):
+        if counts(answer.error):
             self.failures[run.line.number] += 1
         self._host.count("repeated")
         self._put_off(run, answer.error)

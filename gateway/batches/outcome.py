@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.errors import (
+    AnswerUnjudged,
     AuthUnavailable,
     BudgetSpent,
     GatewayError,
@@ -16,7 +17,10 @@ from gateway.errors import (
 )
 
 MOST_FAILURES = 3
-"""Times that a model's server may fail on one line, or let its time pass: it may be the line's own fault."""
+"""Times that a model's server may fail on one line or let its time pass, or a guard not judge its answer: it may be the
+line's own fault."""
+_ITS_OWN = (UpstreamFailed, UpstreamTimeout, AnswerUnjudged)
+"""Failures that each cost what a model computes."""
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 """Seconds until a line runs again, doubled each time."""
 
@@ -34,15 +38,20 @@ def is_final(error: BaseException | None, failures: int) -> bool:
             return True
         case Overloaded() | RateLimited() | UpstreamUnavailable() | ShuttingDown():
             return False
-        case GuardUnavailable() | AuthUnavailable():
-            return False
         case UpstreamFailed(code="upstream_auth" | "upstream_billing"):
             return False  # of every line, until the operator acts
-        case UpstreamFailed() | UpstreamTimeout():
+        case UpstreamFailed() | UpstreamTimeout() | AnswerUnjudged():
             return failures + 1 >= MOST_FAILURES
+        case GuardUnavailable() | AuthUnavailable():
+            return False
         case GatewayError():
             return True
     return isinstance(error, Exception)  # a bug; what is cancelled is no exception of that kind
+
+
+def counts(error: BaseException | None) -> bool:
+    """Whether it is one of ``MOST_FAILURES``."""
+    return isinstance(error, _ITS_OWN)
 
 
 def delay_after(error: GatewayError | None, runs: int) -> float:

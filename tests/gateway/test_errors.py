@@ -51,6 +51,7 @@ def test_one_code_has_one_status() -> None:
 
 def test_only_what_another_try_could_mend_is_retryable() -> None:
     assert {kind.__name__ for kind in TREE if kind.retryable} == {
+        "AnswerUnjudged",
         "AuthUnavailable",
         "GuardUnavailable",
         "ModelUnavailable",

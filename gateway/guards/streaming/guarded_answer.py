@@ -109,6 +109,13 @@ class GuardedAnswer:
         return any(choice.queue for choice in self._choices.values())
 
     @property
+    def unjudged_by(self) -> Guard | None:
+        """It was cut for want of this guard's verdict, before anything of it has left."""
+        if self.cut is None or self.cut.reason != "guard_unavailable" or self.shown:
+            return None
+        return self.cut.guard
+
+    @property
     def is_done(self) -> bool:
         """Nothing is held, and no scan is due or in flight."""
         return not (self._in_flight or self._changed or self.is_holding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from gateway.errors import AnswerUnjudged
 from gateway.guards.actions.guards import Guard
 from gateway.guards.streaming.chunk_buffer import ChunkBuffer
 from gateway.guards.streaming.guarded_answer import GuardedAnswer
@@ -14,6 +15,8 @@ from gateway.types import Call, Chunk, Chunks, Handler
 
 KEEP_ALIVE = 5.0
 """Seconds between two comments to a client that waits for a verdict: proxies close idle connections."""
+RESTARTED = 15.0
+"""Seconds in which what a guard asks is back, as a rule."""
 AT_ONCE = 32
 """Held chunks that leave between two turns of the event loop."""
 
@@ -73,6 +76,11 @@ async def guarded(
                 yield Chunk(comment="held")
         buffer.stop(CUT)
         await buffer.aclose()
+        if call.line is not None and (silent := answer.unjudged_by) is not None:
+            raise AnswerUnjudged(
+                f"The guard '{silent.name}' could not judge the answer, three times in a row.",
+                retry_after=RESTARTED,
+            )
         for chunk in answer.final_chunks():
             yield chunk
     finally:
