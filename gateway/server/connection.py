@@ -47,6 +47,7 @@ class Connection(HttpToolsProtocol):
     """Pipelined requests."""
     limiter: ClassVar[ConnectionLimiter | None] = None
     """Bounds the number of connections."""
+    cycle: Cycle
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,9 +64,20 @@ class Connection(HttpToolsProtocol):
         self._half_closed: HalfClosed | None = None
         self._in_flight: RequestResponseCycle | None = None
         """Of pipelined requests uvicorn keeps the last only."""
+        self._scope: dict[str, Any] = {}
+        """What the scopes of all requests have."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            CONNECTION_STATE: self._state,
+        }
         self._sweeper = self.loop.call_later(self.read_timeout, self._sweep)
         if self.limiter is None:
             self._state.authenticated = True
@@ -153,7 +165,7 @@ class Connection(HttpToolsProtocol):
     def _keepalive(self) -> bytes:
         # With pipelined requests the response in flight is not that of the last one.
         cycle = self.cycle
-        if self.pipeline or self.flow.write_paused or not isinstance(cycle, Cycle):
+        if self.pipeline or self.flow.write_paused:
             return b""
         return cycle.keepalive()
 
@@ -163,7 +175,10 @@ class Connection(HttpToolsProtocol):
         # A head that begins within this read is counted from the next read on: the body before it may be in it, too.
         self._idle_bytes += len(data)
         try:
-            self._feed(data)
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._feed_again(data, upgrade)
         except httptools.HttpParserError:
             self.send_400_response("")
         if self._idle_bytes > self.max_head:
@@ -171,24 +186,25 @@ class Connection(HttpToolsProtocol):
                 431, f"The request's headers are larger than {self.max_head} bytes.", "headers_too_large"
             )
 
-    def _feed(self, data: bytes | memoryview) -> None:
+    def _feed_again(self, data: bytes | memoryview, upgrade: httptools.HttpParserUpgrade) -> None:
         """Raises ``httptools.HttpParserError``.
 
         At an ``Upgrade`` header the parser stops behind the head, and assumes that there is no body. A new parser then
         gets the head without that header, and all that follows.
         """
         while True:
-            try:
-                self.parser.feed_data(data)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                data = memoryview(data)[upgrade.args[0] :]
+            data = memoryview(data)[upgrade.args[0] :]
             if self.parser.get_method() == b"CONNECT":
                 raise httptools.HttpParserError("this is no proxy")
             head = self._head_without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
             self.parser.feed_data(head)
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as another:
+                upgrade = another
 
     def _head_without_upgrade(self) -> bytes:
         first = b"%b %b HTTP/%b" % (
@@ -201,22 +217,16 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self.url = b""
-        self.expect_100_continue = False
         self.headers = []
         self._in_head = True
-        self._idle_bytes = 0
-        self._complete = False
-        self._discarded = 0
+        self._idle_bytes = self._discarded = 0
+        self._complete = self.expect_100_continue = False
         self._received_at = self._began_at = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers are discarded (RFC 9110, section 6.5.1): among the headers they could name another caller.
-        if not self._in_head:
-            return
-        name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        self.headers.append((name, value))
+        if self._in_head:
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """As uvicorn's, but for what it has a setting for that is not made here, and its own class of cycles."""
@@ -225,26 +235,22 @@ class Connection(HttpToolsProtocol):
             return  # it is parsed again
         self._in_head = False
         self._idle_bytes = 0
+        headers = self.headers
+        named = dict(headers)
+        if b"expect" in named:
+            self.expect_100_continue = named[b"expect"].lower() == b"100-continue"
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         version = parser.get_http_version()
         scope: Any = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            **self._scope,
             "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
             "method": parser.get_method().decode("ascii"),
-            "root_path": "",
             "path": unquote(path) if "%" in path else path,
             "raw_path": url.path,
             "query_string": url.query or b"",
-            "headers": self.headers,
-            "state": self.app_state.copy(),
-            CONNECTION_STATE: self._state,
+            "headers": headers,
         }
-        self.scope = scope
         before = self.cycle
         self.cycle = cycle = Cycle(scope, self, keep_alive=version != "1.0" and parser.should_keep_alive())
         if before is None or before.response_complete:
@@ -273,7 +279,8 @@ class Connection(HttpToolsProtocol):
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        cycle.message_event.set()
+        if cycle.news is not None:
+            cycle.news.set()
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -282,7 +289,24 @@ class Connection(HttpToolsProtocol):
         cycle = self.cycle
         if not cycle.response_complete:
             cycle.more_body = False
-            cycle.message_event.set()
+            if cycle.news is not None:
+                cycle.news.set()
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "This is not a valid HTTP/1.1 request.", "invalid_http")

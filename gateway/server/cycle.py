@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,8 @@ class Cycle(RequestResponseCycle):
     response_complete = False
     chunked_encoding = False
     expected_content_length = 0
+    waiting_for_100_continue = False
+    logger = logging.getLogger("uvicorn.error")
     head = b""
     events = False
     """Whether the response is an event stream."""
@@ -78,18 +81,45 @@ class Cycle(RequestResponseCycle):
     """Written before the next chunk's size."""
     until_close = False
     """The end of the connection is that of the body: HTTP/1.0 knows of no chunks."""
+    news: asyncio.Event | None = None
+    """Set when more of the body has come, or there is nothing to wait for any more; None before anybody waits."""
+    _read = False
+    """The body has been received to its end."""
 
     def __init__(self, scope: Any, connection: HttpToolsProtocol, *, keep_alive: bool) -> None:
         self.scope = scope
         self.transport = connection.transport
         self.flow = connection.flow
-        self.logger = connection.logger
         self.default_headers = connection.server_state.default_headers
-        self.message_event = asyncio.Event()
         self.on_response = connection.on_response_complete
         self.keep_alive = keep_alive
-        self.waiting_for_100_continue = connection.expect_100_continue
+        if connection.expect_100_continue:
+            self.waiting_for_100_continue = True
         self.body = bytearray()
+
+    @property
+    def message_event(self) -> asyncio.Event:  # type: ignore[override]
+        """uvicorn's name for it."""
+        if self.news is None:
+            self.news = asyncio.Event()
+        return self.news
+
+    async def receive(self) -> Any:
+        """As uvicorn's, which makes an event for each request and awaits it, whether or not there is more to come."""
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        while not (self.disconnected or self.response_complete):
+            if self.flow.read_paused:
+                self.flow.resume_reading()
+            more = self.more_body
+            if self.body or not (more or self._read):
+                self._read = not more
+                body, self.body = bytes(self.body), bytearray()
+                return {"type": "http.request", "body": body, "more_body": more}
+            await self.message_event.wait()
+            self.message_event.clear()
+        return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -97,7 +127,7 @@ class Cycle(RequestResponseCycle):
         if self.disconnected:
             return
         if message["type"] == "http.response.start":
-            self._start(message["status"], message["headers"])
+            self._begin(message["status"], message["headers"])
             return
         if not self.response_started or self.response_complete:
             raise RuntimeError(f"{message['type']} out of turn")
@@ -113,17 +143,19 @@ class Cycle(RequestResponseCycle):
         elif self.until_close:
             self.transport.write(head + body)
         else:
-            self.expected_content_length -= len(body)
+            left = self.expected_content_length - len(body)
             if self.scope["method"] == "HEAD":
-                body, self.expected_content_length = b"", 0
-            if self.expected_content_length < 0 or (self.expected_content_length and not more):
+                body, left = b"", 0
+            if left and (left < 0 or not more):
                 raise RuntimeError("the body is not as long as its content-length says")
+            self.expected_content_length = left
             self.transport.write(head + body)
         if not more:
             self.response_complete = True
             if self.events:
                 self._connection.write_events = None
-            self.message_event.set()
+            if self.news is not None:
+                self.news.set()
             if not self.keep_alive:
                 self._close()
             self.on_response()
@@ -180,23 +212,18 @@ class Cycle(RequestResponseCycle):
         self.zeros += 1
         return b"0"
 
-    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         if self.response_started:
             raise RuntimeError("a response can begin only once")
         self.response_started = True
-        if self.waiting_for_100_continue and self.more_body:
+        if self.waiting_for_100_continue:
             # The body may come now or not: what follows could be it, or another request (RFC 9110, 10.1.1).
-            self.keep_alive = False
-        self.waiting_for_100_continue = False
-        self.head = self._head(status, headers)
-        if self.events and self.chunked_encoding:
-            self._connection.write_events = self.write_events
-
-    def _head(self, status: int, headers: list[tuple[bytes, bytes]]) -> bytes:
+            self.keep_alive = self.keep_alive and not self.more_body
+            self.waiting_for_100_continue = False
         fields = [*self.default_headers, *headers]
-        whole = STATUS_LINE[status] + b"\r\n".join([*map(b": ".join, fields), b""])
+        head = STATUS_LINE[status] + b"\r\n".join([*map(b": ".join, fields), b""])
         lines = 1 + len(fields)
-        if whole.count(b"\n") != lines or whole.count(b"\r") != lines:
+        if head.count(b"\n") != lines or head.count(b"\r") != lines:
             raise RuntimeError("a header holds a line break")
         named = dict(fields)
         length = named.get(b"content-length")
@@ -206,9 +233,11 @@ class Cycle(RequestResponseCycle):
             self.events = named.get(b"content-type", b"").startswith(b"text/event-stream")
             self.until_close = self.scope["http_version"] == "1.0"
             self.chunked_encoding = not self.until_close
-        if (b"connection", b"close") in fields:
+        if named.get(b"connection") == b"close":
             self.keep_alive = False
         elif not self.keep_alive or self.until_close:
             self.keep_alive = False
-            whole += b"connection: close\r\n"
-        return whole + (b"transfer-encoding: chunked\r\n\r\n" if self.chunked_encoding else b"\r\n")
+            head += b"connection: close\r\n"
+        self.head = head + (b"transfer-encoding: chunked\r\n\r\n" if self.chunked_encoding else b"\r\n")
+        if self.events and self.chunked_encoding:
+            self._connection.write_events = self.write_events
