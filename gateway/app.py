@@ -40,10 +40,9 @@ from gateway.runtime.sampler import Sampler
 from gateway.runtime.worker_state import WorkerState
 from gateway.settings import Settings
 from gateway.web import routes
-from gateway.web.auth import AuthMiddleware
+from gateway.web.auth import Authentication
 from gateway.web.batch_host import BatchHost
-from gateway.web.cors import CorsMiddleware
-from gateway.web.error_middleware import ErrorMiddleware
+from gateway.web.dispatcher import Dispatcher
 from gateway.web.operator_port import OperatorPort
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import EndpointRouter
@@ -165,10 +164,12 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     page = [Route(playground.PATH, playground.Playground(chat), methods=["POST"]), *page_files.routes()]
     router = EndpointRouter([*endpoints, *admin_routes(admin_operations), *page], lifespan)
     public = (*routes.PUBLIC, session.PATH, *oidc.PATHS, *page_files.paths())
-    guarded: ASGIApp = AuthMiddleware(router, public=public, sessions=sessions)
-    if settings.metrics_port is not None:
-        guarded = OperatorPort(guarded, settings.metrics_port, routes.OPERATORS)
-    app = ErrorMiddleware(
-        guarded, current=generations.current, metrics=metrics, error_writers=routes.ERROR_WRITERS
+    port = settings.metrics_port
+    return Dispatcher(
+        router,
+        Authentication(public=public, sessions=sessions),
+        current=generations.current,
+        metrics=metrics,
+        error_writers=routes.ERROR_WRITERS,
+        operator_port=OperatorPort(port, routes.OPERATORS) if port is not None else None,
     )
-    return CorsMiddleware(app, policy=lambda: generations.current().policy, metrics=metrics)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gateway.caching.answers import unpack
@@ -22,6 +21,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.quota.quotas import Quotas
+from gateway.server.headers import RequestHeaders
 from gateway.stages.cache import CacheRecorder
 from gateway.stages.meter import MeterRecorder
 from gateway.stages.quota import QuotaRecorder
@@ -38,7 +38,7 @@ _PER_REQUEST_BYTE = 4
 """Bytes that a request takes, raw and parsed, for each of its own."""
 _SPECIAL_HEADERS = frozenset({b"cache-control", b"x-tollgate-deadline", b"anthropic-beta"})
 
-_Headers = Iterable[tuple[bytes, bytes]]
+_TRACE = (b"traceparent", b"tracestate")
 _Key = tuple[Dialect, str, bytes]
 """A dialect, an API key's id, and a request's body."""
 
@@ -91,6 +91,8 @@ class RenderedCache:
         self._accounting = accounting
         self._recorder = CacheRecorder(metrics)
         self._answers = caches.answers if isinstance(caches.answers, MemoryAnswerStore) else None
+        self.is_used = self._answers is not None
+        """No answer is ever kept where it is not."""
         self._rendered: OrderedDict[_Key, RenderedAnswer] = OrderedDict()
         self.bytes = 0
 
@@ -99,7 +101,7 @@ class RenderedCache:
         dialect: Dialect,
         principal: Principal,
         request_id: str,
-        headers: _Headers,
+        headers: RequestHeaders,
         data: bytes,
         *,
         started: float,
@@ -113,12 +115,11 @@ class RenderedCache:
         rendered = self._rendered.get(key) if len(data) <= MAX_BYTES else None
         if rendered is None or self._answers is None:
             return None
-        trace_headers: dict[str, str] = {}
-        for header, value in headers:
-            if header in (b"traceparent", b"tracestate"):
-                trace_headers[header.decode()] = value.decode("latin-1")
-            elif header in _SPECIAL_HEADERS:
-                return None
+        if not _SPECIAL_HEADERS.isdisjoint(headers):
+            return None
+        trace_headers = {
+            header.decode(): headers[header].decode("latin-1") for header in _TRACE if header in headers
+        }
         age = self._caches.age(rendered.stored)
         head = dialect.answer_head(request_id, int(time.time()))
         if age is None or head is None or not self._is_valid(rendered) or rendered.principal != principal:

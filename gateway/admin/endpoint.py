@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import BadRequest, MethodNotAllowed, NotFound
-from gateway.web.body import ClientDisconnected, read_body
+from gateway.web.body import read_body
 from gateway.web.context import RequestContext
 from gateway.web.operation import Operation
 from gateway.web.responses import Headers, send_body
@@ -92,13 +92,10 @@ class Resource:
             allow = ", ".join(self._methods)
             raise MethodNotAllowed(f"'{scope['path']}' does not take {method}; use {allow}.", allow=allow)
         operation, handle = self._methods[method]
-        try:
-            request = Request(
-                *(context, scope, receive, send, scope.get("path_params", {})),
-                *(_read_query(operation, scope), await _read_body(operation, scope, receive)),
-            )
-        except ClientDisconnected:
-            return
+        request = Request(
+            *(context, scope, receive, send, scope.get("path_params", {})),
+            *(_read_query(operation, scope), await _read_body(operation, context, scope, receive)),
+        )
         answer = await handle(request)
         if isinstance(answer, Reply):
             headers = [*PRIVATE, *answer.headers]
@@ -133,8 +130,10 @@ def _lists(model: type[BaseModel] | None) -> set[str]:
     return {name for name, one in model.model_fields.items() if isinstance(one.get_default(), tuple)}
 
 
-async def _read_body(operation: Operation, scope: Scope, receive: Receive) -> BaseModel | None:
-    data = await read_body(scope, receive, MAX_BODY)
+async def _read_body(
+    operation: Operation, context: RequestContext, scope: Scope, receive: Receive
+) -> BaseModel | None:
+    data = await read_body(context.headers, receive, MAX_BODY)
     if operation.body is None:
         if data.strip():
             raise BadRequest(f"{operation.method} {scope['path']} takes no body.", code="invalid_value")

@@ -19,6 +19,7 @@ from gateway.identity.jwks_source import CHECK_FILE_EVERY, JwksSource, from_file
 from gateway.identity.jwt import TOKENS, TokenVerifier
 from gateway.policy.revoked_keys import RevokedKeys
 from gateway.policy.schema import Jwt, Policy
+from gateway.server.headers import RequestHeaders, by_name
 from gateway.types import Principal
 
 
@@ -61,13 +62,14 @@ class Authenticator:
         for entry in policy.jwt:
             self._sources[entry.issuer] = self._source(entry, folder, transport, known.get(entry.jwks))
 
-    async def principal(self, scope: Scope) -> Principal:
-        """Who sent this request. Waits for nothing but the keys of an issuer, and for those briefly.
+    async def principal(self, scope: Scope, headers: RequestHeaders | None = None) -> Principal:
+        """Who sent this request; ``headers`` are the scope's by name, where they are known. Waits for nothing but the
+        keys of an issuer, and for those briefly.
 
         Raises ``Unauthenticated``; ``Forbidden``, code ``ip_not_allowed``, for a good key in the wrong place; and
         ``AuthUnavailable`` where an issuer's keys, or the policy's, cannot be read.
         """
-        credential = presented(scope["headers"])
+        credential = presented(by_name(scope["headers"]) if headers is None else headers)
         digest = digest_of(credential)
         key = self._keys.lookup(digest, self._clock())
         if key is not None:

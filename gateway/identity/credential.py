@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gateway.errors import Unauthenticated
+from gateway.server.headers import RequestHeaders
+
+_BARE = (b"x-api-key", b"api-key", b"x-goog-api-key")
 
 
-def presented(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def presented(headers: RequestHeaders) -> str:
     """From ``Authorization: Bearer …``, as OpenAI's clients send it, or ``x-api-key``, as Anthropic's do, or
     ``api-key``, as Azure's do, or ``x-goog-api-key``, as Google's do.
 
     Where several are there, the first of these counts. Raises ``Unauthenticated`` where none can be used.
     """
-    api_key = azure_key = google_key = b""
-    malformed = False
-    for name, value in headers:
-        if name == b"authorization":
-            scheme, _, credential = value.strip().partition(b" ")
-            if scheme.lower() == b"bearer" and (credential := credential.strip()):
-                return str(credential, "latin-1")
-            malformed = True
-        elif name == b"x-api-key":
-            api_key = value.strip()
-        elif name == b"api-key":
-            azure_key = value.strip()
-        elif name == b"x-goog-api-key":
-            google_key = value.strip()
-    if found := api_key or azure_key or google_key:
-        return str(found, "latin-1")
-    if malformed:
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, credential = authorization.strip().partition(b" ")
+        if scheme.lower() == b"bearer" and (credential := credential.strip()):
+            return str(credential, "latin-1")
+    for name in _BARE:
+        if credential := headers.get(name, b"").strip():
+            return str(credential, "latin-1")
+    if authorization is not None:
         raise Unauthenticated(
             "The Authorization header is not of the form 'Bearer YOUR_KEY'. Send your API key that way."
         )

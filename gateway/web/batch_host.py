@@ -21,6 +21,7 @@ from gateway.files.file_store import FileStore
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
 from gateway.policy.schema import BatchSettings
+from gateway.server.headers import by_name
 from gateway.sidecar.api import TENANT
 from gateway.types import Principal
 from gateway.web.context import RequestContext
@@ -88,9 +89,12 @@ class BatchHost:
 
     async def answer(self, asked: LineRequest) -> LineAnswer:
         runtime = self._current()
-        context = RequestContext(asked.request_id, runtime, principal=asked.principal, line=asked.line)
         received = _Received(asked.body)
         scope = _scope(asked, self._endpoints[asked.endpoint])
+        headers = by_name(scope["headers"])
+        context = RequestContext(
+            asked.request_id, runtime, headers, principal=asked.principal, line=asked.line
+        )
         context.put(scope)
         TENANT.set(asked.principal.tenant)
         with runtime.in_use():

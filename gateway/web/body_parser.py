@@ -1,14 +1,20 @@
-"""Parsing request bodies: short ones on the event loop, long ones in a process pool."""
+"""Reading what requests ask for. Short bodies are parsed on the event loop, long ones in a process pool."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
+
+from starlette.types import Receive, Scope
 
 from gateway.children.process_pool import ProcessDied, ProcessPool
 from gateway.errors import BadRequest, Overloaded
 from gateway.policy.schema.limits import RequestLimits
+from gateway.web.body import read_body
+from gateway.web.context import RequestContext
+from gateway.wire.json_body import with_model
 
 _Read = TypeVar("_Read")
 
@@ -20,6 +26,30 @@ _STEP = 2**20
 """Bytes that are scanned before the event loop runs on."""
 TIMEOUT = 20.0
 """Seconds of processor time that parsing a body may take."""
+
+
+class BodyReader:
+    """For endpoints that take JSON."""
+
+    def __init__(self, parser: BodyParser, *, max_body: int) -> None:
+        self.parser = parser
+        self.max_body = max_body
+
+    async def read(
+        self, read: Callable[[bytes, RequestLimits], _Read], scope: Scope, receive: Receive
+    ) -> _Read:
+        """As ``BodyParser.read``, of the request's body. Raises as that and ``read_body`` do."""
+        context = RequestContext.of(scope)
+        data = await self.whole(context, receive)
+        return await self.parser.read(read, data, context.runtime.policy.limits, context.caller().tenant)
+
+    async def whole(self, context: RequestContext, receive: Receive) -> bytes:
+        """The body, with the model that the path names, where it names one."""
+        data = await read_body(context.headers, receive, self.max_body)
+        if context.deployment is None:
+            return data
+        naming = partial(with_model, model=context.deployment)
+        return await self.parser.read(naming, data, context.runtime.policy.limits, context.caller().tenant)
 
 
 class BodyParser:

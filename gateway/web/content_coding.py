@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from gateway.errors import BadRequest, UnsupportedCoding
+from gateway.server.headers import RequestHeaders
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -24,12 +25,12 @@ WINDOW_LOG = 23
 _GZIP, _ZLIB, _RAW = zlib.MAX_WBITS | 16, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
-def coding_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+def coding_of(headers: RequestHeaders) -> str | None:
     """How the body is compressed: ``gzip``, ``deflate``, ``zstd``, or None. Raises ``UnsupportedCoding``."""
-    named = [value for name, value in headers if name == b"content-encoding"]
-    if not named:
+    named = headers.get(b"content-encoding")
+    if named is None:
         return None
-    codings = [one.strip().lower() for one in str(b",".join(named), "latin-1").split(",")]
+    codings = [one.strip().lower() for one in str(named, "latin-1").split(",")]
     codings = [one.removeprefix("x-") for one in codings if one and one != "identity"]
     if not codings:
         return None

@@ -1,15 +1,16 @@
-"""The state of one request that the layers of ``web`` share; ``ErrorMiddleware`` makes it."""
+"""The state of one request that the layers of ``web`` share; ``Dispatcher`` makes it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from starlette.types import Scope, Send
 
 from gateway.errors import GatewayError, Internal
+from gateway.server.headers import RequestHeaders
 from gateway.types import BatchLine, Principal
 from gateway.web.responses import send_error
 from gateway.wire.dialect import ErrorWriter
@@ -31,7 +32,7 @@ class RequestContext:
     request_id: str
     runtime: Runtime
     """The policy generation in force when the request arrived; it serves the request to its end."""
-    started: float = field(default_factory=time.perf_counter)
+    headers: RequestHeaders
     principal: Principal | None = None
     authenticate: Callable[[Scope, Runtime], Awaitable[Principal]] | None = None
     """Who the caller is by a later policy, for answers that go on for hours. Raises as authentication does. Does not
@@ -42,6 +43,9 @@ class RequestContext:
     """What it runs under as a line of a batch."""
     error_body: ErrorWriter = openai_error
     """Renders an error in the caller's dialect."""
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    """The call's, for the answer or the error."""
+    started: float = field(default_factory=time.perf_counter)
 
     def caller(self) -> Principal:
         """The authenticated caller, on a path that needs one."""
@@ -51,11 +55,13 @@ class RequestContext:
 
     async def fail(self, send: Send, error: GatewayError) -> None:
         """Send an error in the caller's dialect."""
-        await send_error(send, error, self.error_body(error, self.request_id))
+        headers = {**self.reply_headers, **error.headers}
+        await send_error(send, error, self.error_body(error, self.request_id), headers)
 
     def put(self, scope: Scope) -> None:
         scope[_KEY] = self
 
     @staticmethod
     def of(scope: Scope) -> RequestContext:
-        return cast("RequestContext", scope[_KEY])
+        context: RequestContext = scope[_KEY]
+        return context

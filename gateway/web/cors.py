@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
 from gateway.errors import Forbidden
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Cors as Config
-from gateway.policy.schema import Policy
 from gateway.web.responses import Headers, send_error
 from gateway.wire.openai.errors import error_body
 
@@ -75,25 +74,22 @@ def _pattern(origin: str) -> str:
     return re.escape(origin).replace(r":\*", r"(:\d+)?").replace(r"\*\.", r"([a-z0-9_-]+\.)+")
 
 
-class CorsMiddleware:
-    """The outermost layer of all: refusals and faults need these headers, too, or no page could read them.
+class Cors:
+    """What goes around all else: refusals and faults need these headers, too, or no page could read them.
 
-    Off while the policy names no origin. A preflight is answered without a key, as browsers send none with it.
+    A preflight is answered without a key, as browsers send none with it.
     """
 
-    def __init__(self, app: ASGIApp, *, policy: Callable[[], Policy], metrics: Metrics) -> None:
-        self._app = app
-        self._policy = policy
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._config = Config()
-        self._rules: Rules | None = None
+        self._rules = Rules(self._config)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        rules = self._in_force() if scope["type"] == "http" else None
-        if rules is None:
-            await self._app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
+    async def admit(self, config: Config, scope: Scope, send: Send) -> Send | None:
+        """What the response is to be sent by; None for a preflight, which is answered here."""
+        if config is not self._config:
+            self._config, self._rules = config, Rules(config)
+        rules, headers = self._rules, dict(scope["headers"])
         origin = headers.get(b"origin")
         if (
             origin is not None
@@ -101,7 +97,7 @@ class CorsMiddleware:
             and b"access-control-request-method" in headers
         ):
             await self._preflight(rules, origin, headers, send)
-            return
+            return None
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -109,14 +105,7 @@ class CorsMiddleware:
                 message["headers"] = [*headers, *rules.answered(origin, (name for name, _ in headers))]
             await send(message)
 
-        await self._app(scope, receive, send_on)
-
-    def _in_force(self) -> Rules | None:
-        config = self._policy().cors
-        if config is not self._config:
-            self._config = config
-            self._rules = Rules(config) if config.allow_origins else None
-        return self._rules
+        return send_on
 
     async def _preflight(self, rules: Rules, origin: bytes, headers: dict[bytes, bytes], send: Send) -> None:
         if not rules.allows(origin):
@@ -126,7 +115,7 @@ class CorsMiddleware:
                 code="origin_not_allowed",
             )
             self._metrics.http.labels("preflight", str(error.status)).inc()
-            await send_error(send, error, error_body(error, ""))
+            await send_error(send, error, error_body(error, ""), error.headers)
             return
         self._metrics.http.labels("preflight", "204").inc()
         answer = rules.preflight(

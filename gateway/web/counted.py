@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Scope
 
-from gateway.errors import GatewayError
 from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.context import RequestContext
+from gateway.web.responses import encoded
 
 
 @asynccontextmanager
@@ -30,13 +30,11 @@ async def counted(scope: Scope, name: str) -> AsyncIterator[list[tuple[bytes, by
         route=scope["path"],
         receipt=Receipt(context.request_id, time.time()),
         started=context.started,
+        reply_headers=context.reply_headers,
     )
     reservation = await quotas.reserve(call)
     try:
-        yield [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
-    except GatewayError as error:
-        error.headers = {**call.reply_headers, **error.headers}
-        raise
+        yield encoded(call.reply_headers)
     finally:
         if reservation is not None:
             quotas.settle(reservation, tokens=0, nanodollars=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from gateway.errors import NotFound
 
@@ -20,20 +20,17 @@ def arrived_at(scope: Scope, port: int | None) -> bool:
 class OperatorPort:
     """The operator's pages are on the operator's port, and nothing else is. Without one they are where all is."""
 
-    def __init__(self, app: ASGIApp, port: int, paths: Collection[str]) -> None:
+    def __init__(self, port: int, paths: Collection[str]) -> None:
         """``paths`` are those that the port has."""
-        self._app = app
         self._port = port
         self._paths = frozenset(paths)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def check(self, scope: Scope) -> None:
         """Raises ``NotFound``."""
-        if scope["type"] == "http":
-            if arrived_at(scope, self._port):
-                if scope["path"] not in self._paths:
-                    raise NotFound(
-                        f"This port has {', '.join(sorted(self._paths))} only. Models are at the gateway's own port."
-                    )
-            elif scope["path"] == PAGE:
-                raise NotFound(f"{PAGE} has a port of its own here (TOLLGATE_METRICS_PORT).")
-        await self._app(scope, receive, send)
+        if arrived_at(scope, self._port):
+            if scope["path"] not in self._paths:
+                raise NotFound(
+                    f"This port has {', '.join(sorted(self._paths))} only. Models are at the gateway's own port."
+                )
+        elif scope["path"] == PAGE:
+            raise NotFound(f"{PAGE} has a port of its own here (TOLLGATE_METRICS_PORT).")

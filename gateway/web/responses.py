@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import orjson
 from starlette.types import Send
@@ -35,13 +36,17 @@ async def send_body(
     await send({"type": "http.response.body", "body": body})
 
 
+def encoded(headers: Mapping[str, str]) -> Headers:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
 async def send_json(send: Send, value: Json, *, status: int = 200) -> None:
     await send_body(send, orjson.dumps(value), status=status)
 
 
-async def send_error(send: Send, error: GatewayError, body: bytes) -> None:
-    """``body`` is the error, rendered in the caller's dialect."""
-    headers: Headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+async def send_error(send: Send, error: GatewayError, body: bytes, told: Mapping[str, str]) -> None:
+    """``body`` is the error, rendered in the caller's dialect; ``told`` are headers besides its own."""
+    headers = encoded(told)
     if error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after))))
     if error.status == 401:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NoReturn
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.routing import Router as StarletteRouter
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from gateway.errors import GatewayError, MethodNotAllowed, NotFound
 from gateway.web.unsupported_paths import explanation
@@ -20,15 +20,15 @@ Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
 class EndpointRouter:
     """Raises ``NotFound`` and ``MethodNotAllowed`` for what no route takes.
 
-    A POST to a fixed path goes straight to its endpoint: Starlette tries one regular expression after the other, and
-    wraps every request in an exception handler, which ``ErrorMiddleware`` is for all of them.
+    A POST to one of ``fixed_posts`` need not pass here: Starlette tries one regular expression after the other, and
+    wraps every request in an exception handler, which ``Dispatcher`` is for all of them.
     """
 
     def __init__(self, routes: Sequence[Route], lifespan: Lifespan) -> None:
         # Paths arrive in canonical form, so there is nothing to redirect to.
         self._router = StarletteRouter(routes, redirect_slashes=False, lifespan=lifespan)
-        self._fixed_posts: dict[str, tuple[Route, ASGIApp]] = {
-            route.path: (route, route.app)
+        self.fixed_posts: Mapping[str, Route] = {
+            route.path: route
             for route in routes
             if route.methods is not None and "POST" in route.methods and "{" not in route.path
         }
@@ -41,11 +41,6 @@ class EndpointRouter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            found = self._fixed_posts.get(scope["path"])
-            if found is not None and scope["method"] == "POST":
-                scope["route"] = found[0]
-                await found[1](scope, receive, send)
-                return
             # With this Starlette raises its 404 and 405 instead of answering by itself.
             scope["app"] = self
         try:

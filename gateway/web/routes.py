@@ -15,7 +15,7 @@ from gateway.policy.schema.limits import RequestLimits
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.types import ChatRequest
 from gateway.version import version
-from gateway.web.body_parser import BodyParser
+from gateway.web.body_parser import BodyParser, BodyReader
 from gateway.web.dialect import Spoken
 from gateway.web.endpoints import health, requests
 from gateway.web.endpoints.batches import Batches, CancelBatch, OneBatch
@@ -78,38 +78,38 @@ def build(
     metrics_age: float = 1.0,
 ) -> list[Route]:
     """``documented`` are operations of other routes, which ``/openapi.json`` has, too."""
-    reader, reads = BodyParser(pool), HeavyReads()
+    reader, reads = BodyReader(BodyParser(pool), max_body=max_body), HeavyReads()
 
     def generating(dialect: Dialect) -> Generate:
-        return Generate(dialect, reader, reads, max_body=max_body, heartbeat=heartbeat)
+        return Generate(dialect, reader, reads, heartbeat=heartbeat)
 
     def passing(read_request: Callable[[bytes, RequestLimits], ChatRequest]) -> PassThrough:
-        return PassThrough(json_reader(read_request, reader, max_body=max_body), heartbeat=heartbeat)
+        return PassThrough(json_reader(read_request, reader), heartbeat=heartbeat)
 
     def uploading(api: Api) -> PassThrough:
         return PassThrough(form_reader(api, max_body=max_body), heartbeat=heartbeat)
 
     def googles(streams: bool) -> GenerateContent:
-        return GenerateContent(reader, max_body=max_body, heartbeat=heartbeat, streams=streams)
+        return GenerateContent(reader, heartbeat=heartbeat, streams=streams)
 
     google: dict[str, ASGIApp] = {
         "generateContent": googles(False),
         "streamGenerateContent": googles(True),
-        "countTokens": CountContentTokens(reader, max_body=max_body),
-        "embedContent": EmbedContent(reader, max_body=max_body, batch=False),
-        "batchEmbedContents": EmbedContent(reader, max_body=max_body, batch=True),
+        "countTokens": CountContentTokens(reader),
+        "embedContent": EmbedContent(reader, batch=False),
+        "batchEmbedContents": EmbedContent(reader, batch=True),
     }
     rerank = passing(api_rerank.read_request)
-    create = CreateResponse(reader, background, reads, summaries, max_body=max_body, heartbeat=heartbeat)
-    counting = CountInputTokens(reader, reads, summaries, max_body=max_body)
-    compact = Compact(reader, reads, summaries, max_body=max_body)
+    create = CreateResponse(reader, background, reads, summaries, heartbeat=heartbeat)
+    counting = CountInputTokens(reader, reads, summaries)
+    compact = Compact(reader, reads, summaries)
     stored = StoredResponses(background, reads)
     models = Models({"openai": openai_models, "anthropic": anthropic_models, "gemini": gemini_models})
     return [
         Route("/v1/chat/completions", generating(CHAT), methods=["POST"]),
         Route("/v1/completions", generating(COMPLETIONS), methods=["POST"]),
         Route("/v1/embeddings", generating(EMBEDDINGS), methods=["POST"]),
-        Route("/v1/moderations", Moderations(reader, max_body=max_body), methods=["POST"]),
+        Route("/v1/moderations", Moderations(reader), methods=["POST"]),
         Route("/v1/audio/speech", passing(api_speech.read_request), methods=["POST"]),
         Route("/v1/audio/transcriptions", uploading("transcription"), methods=["POST"]),
         Route("/v1/audio/translations", uploading("translation"), methods=["POST"]),
@@ -120,7 +120,7 @@ def build(
         Route("/tokenize", passing(api_tokens.read_tokenize), methods=["POST"]),
         Route("/detokenize", passing(api_tokens.read_detokenize), methods=["POST"]),
         Route("/v1/messages", generating(AnthropicDialect()), methods=["POST"]),
-        Route("/v1/messages/count_tokens", CountTokens(reader, max_body=max_body), methods=["POST"]),
+        Route("/v1/messages/count_tokens", CountTokens(reader), methods=["POST"]),
         Route("/v1/responses", create, methods=["POST"]),
         Route("/v1/responses/input_tokens", counting, methods=["POST"]),
         Route("/v1/responses/compact", compact, methods=["POST"]),

@@ -14,11 +14,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cached_property
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive
 
 from gateway.errors import BadRequest
 from gateway.media import MediaKind
 from gateway.metering.audio_seconds import THINNEST, THOROUGH, seconds_of
+from gateway.server.headers import RequestHeaders
 from gateway.web.body import body_pieces
 from gateway.web.form_parser import Event, FormParser, PartBegins, PartData
 from gateway.web.spool import Section, Spool
@@ -183,12 +184,12 @@ class UploadedForm:
             ) from None
 
 
-async def receive_form(scope: Scope, receive: Receive, limit: int) -> UploadedForm:
+async def receive_form(headers: RequestHeaders, receive: Receive, limit: int) -> UploadedForm:
     """Raises as ``body_pieces`` does, and ``BadRequest`` for what is no form; nothing is left of it then."""
-    parser = FormParser(dict(scope["headers"]).get(b"content-type", b""))
+    parser = FormParser(headers.get(b"content-type", b""))
     form = UploadedForm()
     try:
-        async for piece in body_pieces(scope, receive, limit):
+        async for piece in body_pieces(headers, receive, limit):
             for event in parser.feed(piece):
                 await form.take(event)
         parser.end()

@@ -29,8 +29,8 @@ from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.generations import Generations
 from gateway.runtime.worker_state import WorkerState
 from gateway.web import routes
-from gateway.web.auth import AuthMiddleware
-from gateway.web.error_middleware import ErrorMiddleware
+from gateway.web.auth import Authentication
+from gateway.web.dispatcher import Dispatcher
 from gateway.web.operator_token import OperatorToken
 from gateway.web.router import EndpointRouter
 from gateway.wire.responses.sealed import SummarySeal
@@ -258,9 +258,12 @@ async def a_world(state: Path) -> AsyncIterator[World]:
         ),
         lifespan,
     )
-    guarded = AuthMiddleware(paths, public=routes.PUBLIC)
-    app = ErrorMiddleware(
-        guarded, current=generations.current, metrics=metrics, error_writers=routes.ERROR_WRITERS
+    app = Dispatcher(
+        paths,
+        Authentication(public=routes.PUBLIC),
+        current=generations.current,
+        metrics=metrics,
+        error_writers=routes.ERROR_WRITERS,
     )
     world = World(app, generations, metrics)
     await world.take_up(a_policy())

@@ -19,7 +19,7 @@ from gateway.admin.site import Site
 from gateway.admin.snapshot import merged
 from gateway.errors import GatewayError, Overloaded
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
-from gateway.web.body import ClientDisconnected, WhileConnected
+from gateway.web.body import WhileConnected
 from gateway.web.event_stream import EventStream
 from gateway.web.operation import EVENTS, Operation
 
@@ -64,17 +64,13 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             heartbeat=b": waiting\n\n",
             every=10.0,
         )
-        try:
-            async with WhileConnected(request.scope, request.receive):
-                with stream:
-                    await stream.write(b"retry: 2000\n\n")
-                    async for one in sampler.samples():
-                        if _is_stopping(request) or not await _may_watch(site, request):
-                            break  # a browser asks again, here or at another gateway, and is told why not
-                        await stream.write(b"event: snapshot\ndata: " + orjson.dumps(one) + b"\n\n")
-                    await stream.end(b"")
-        except ClientDisconnected:
-            return
+        with WhileConnected(request.scope, request.receive), stream:
+            await stream.write(b"retry: 2000\n\n")
+            async for one in sampler.samples():
+                if _is_stopping(request) or not await _may_watch(site, request):
+                    break  # a browser asks again, here or at another gateway, and is told why not
+                await stream.write(b"event: snapshot\ndata: " + orjson.dumps(one) + b"\n\n")
+            await stream.end(b"")
 
     return [
         (operation("GET", "/snapshot", "snapshot", "What goes on now", Snapshot), once),

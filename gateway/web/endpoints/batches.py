@@ -17,7 +17,7 @@ from gateway.batches.batch_table import BatchTable
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, Conflict, Forbidden, NotFound, UpstreamUnavailable
 from gateway.types import Json
-from gateway.web.body import ClientDisconnected, read_body
+from gateway.web.body import read_body
 from gateway.web.context import RequestContext
 from gateway.web.counted import counted
 from gateway.web.responses import send_body
@@ -42,10 +42,7 @@ class Batches:
         """GET and POST."""
         async with counted(scope, NAME) as headers:
             if scope["method"] == "POST":
-                try:
-                    batch = await self._create(scope, receive)
-                except ClientDisconnected:
-                    return
+                batch = await self._create(scope, receive)
                 await send_body(send, orjson.dumps(wire_form.written(batch)), headers=headers)
             else:
                 await send_body(send, orjson.dumps(await _page(scope)), headers=headers)
@@ -53,7 +50,7 @@ class Batches:
     async def _create(self, scope: Scope, receive: Receive) -> Batch:
         context = RequestContext.of(scope)
         policy, caller = context.runtime.policy, context.caller()
-        data = await read_body(scope, receive, MAX_BODY)
+        data = await read_body(context.headers, receive, MAX_BODY)
         asked = json_body.check(wire_form.CreateBatchBody, json_body.read_json(data, policy.limits))
         if not policy.batches.enabled:
             raise Forbidden(

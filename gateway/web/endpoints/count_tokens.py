@@ -8,13 +8,12 @@ from dataclasses import replace
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import GatewayError
 from gateway.types import ChatRequest, Json
-from gateway.web.body import ClientDisconnected, WhileConnected, read_body
-from gateway.web.body_parser import BodyParser
+from gateway.web.body import WhileConnected
+from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call
-from gateway.web.responses import Headers, send_body
+from gateway.web.responses import Headers, encoded, send_body
 from gateway.wire.anthropic.body_to_request import read_count_request
 
 COUNTED_BY = b"x-tollgate-count"
@@ -28,20 +27,14 @@ class CountTokens:
     For other models, and while it cannot be asked, the count is what quotas think.
     """
 
-    def __init__(self, reader: BodyParser, *, max_body: int) -> None:
+    def __init__(self, reader: BodyReader) -> None:
         self._reader = reader
-        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
-        try:
-            data = await read_body(scope, receive, self._max_body)
-            limits, owner = context.runtime.policy.limits, context.caller().tenant
-            request = await self._reader.read(read_count_request, data, limits, owner)
-            async with WhileConnected(scope, receive):
-                tokens, headers = await count(context, request, scope)
-        except ClientDisconnected:
-            return
+        request = await self._reader.read(read_count_request, scope, receive)
+        with WhileConnected(scope, receive):
+            tokens, headers = await count(context, request, scope)
         await send_body(send, orjson.dumps(tokens), headers=headers)
 
 
@@ -54,13 +47,9 @@ async def count(
     """
     call = make_call(context, replace(request, api="count_tokens"), scope)
     call.residency = residency
-    try:
-        async with aclosing(context.runtime.counter(call)) as chunks:
-            counts = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
-    except GatewayError as error:
-        error.headers = {**call.reply_headers, **error.headers}
-        raise
-    headers = [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
+    async with aclosing(context.runtime.counter(call)) as chunks:
+        counts = [dict(chunk.envelope) async for chunk in chunks if chunk.envelope]
+    headers = encoded(call.reply_headers)
     if counts:
         return counts[0], [*headers, (COUNTED_BY, b"provider")]
     tokens = context.runtime.quotas.estimator.estimate(call).prompt

@@ -14,7 +14,7 @@ from gateway.errors import BadRequest, NotFound
 from gateway.files.file_store import FileMissing, StoredFile
 from gateway.files.stored_files import StoredFiles, Upload
 from gateway.types import Json
-from gateway.web.body import ClientDisconnected, WhileConnected, body_pieces, declared_length
+from gateway.web.body import WhileConnected, body_pieces, declared_length
 from gateway.web.context import RequestContext
 from gateway.web.counted import counted
 from gateway.web.form_parser import (
@@ -43,10 +43,7 @@ class Files:
         """GET and POST."""
         async with counted(scope, NAME) as headers:
             if scope["method"] == "POST":
-                try:
-                    file = await _uploaded(scope, receive)
-                except ClientDisconnected:
-                    return
+                file = await _uploaded(scope, receive)
                 await send_body(send, orjson.dumps(wire.write_file(file)), headers=headers)
             else:
                 await send_body(send, orjson.dumps(await _page(scope)), headers=headers)
@@ -75,27 +72,23 @@ class FileContent:
         async with counted(scope, NAME) as headers:
             file = await _found(scope, wanted)
             try:
-                async with (
-                    WhileConnected(scope, receive),
-                    aclosing(_store(scope).read(file.tenant, wanted)) as pieces,
-                ):
-                    await _send_content(send, file, pieces, headers)
+                with WhileConnected(scope, receive):
+                    async with aclosing(_store(scope).read(file.tenant, wanted)) as pieces:
+                        await _send_content(send, file, pieces, headers)
             except FileMissing:
                 raise _not_found(wanted) from None
-            except ClientDisconnected:
-                return
 
 
 async def _uploaded(scope: Scope, receive: Receive) -> StoredFile:
     store, caller = _store(scope), RequestContext.of(scope).caller()
-    headers = dict(scope["headers"])
+    headers = RequestContext.of(scope).headers
     form = FormParser(headers.get(b"content-type", b""))
-    most, length = store.bounds.file_bytes, declared_length(scope)
+    most, length = store.bounds.file_bytes, declared_length(headers)
     if length is not None and b"content-encoding" not in headers:
         most = min(most, length)
     received = _Received(store, caller.tenant, caller.key_id, most)
     try:
-        async for piece in body_pieces(scope, receive, store.bounds.file_bytes + FORM_BYTES):
+        async for piece in body_pieces(headers, receive, store.bounds.file_bytes + FORM_BYTES):
             for event in form.feed(piece):
                 await received.take(event)
         form.end()

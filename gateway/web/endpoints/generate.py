@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
@@ -24,14 +23,13 @@ from gateway.server.cycle import TAKE_BY
 from gateway.splice import Splice
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.attached_files import attach
-from gateway.web.body import ClientDisconnected, WhileConnected, read_body
-from gateway.web.body_parser import BodyParser
+from gateway.web.body import WhileConnected
+from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext, route_of
 from gateway.web.event_stream import EVENTS, EventStream
 from gateway.web.heavy_reads import HeavyReads, Reading
-from gateway.web.responses import Headers, send_body
+from gateway.web.responses import Headers, encoded, send_body
 from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
-from gateway.wire.json_body import with_model
 
 LAST_WORDS = 0.5
 """Seconds in which a client takes the news that its answer is cut, or does not."""
@@ -48,55 +46,42 @@ _HEEDED = _TRACE | _PROVIDER | {b"cache-control", b"x-tollgate-deadline", b"user
 class Generate:
     """The ASGI endpoint of one dialect."""
 
-    def __init__(
-        self, dialect: Dialect, reader: BodyParser, reads: HeavyReads, *, max_body: int, heartbeat: float
-    ) -> None:
+    def __init__(self, dialect: Dialect, reader: BodyReader, reads: HeavyReads, *, heartbeat: float) -> None:
         """``heartbeat`` is the longest silence, in seconds, of a stream; 0 is without bound."""
         self._dialect = dialect
         self._reader = reader
         self._reads = reads
-        self._max_body = max_body
         self._heartbeat = heartbeat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
+        runtime, dialect, owner = context.runtime, self._dialect, context.caller().tenant
+        repeats = runtime.rendered.is_used and context.line is None
         reading: Reading | None = None
         try:
-            data = await read_body(scope, receive, self._max_body)
-            limits, owner = context.runtime.policy.limits, context.caller().tenant
-            if context.deployment is not None:
-                naming = partial(with_model, model=context.deployment)
-                data = await self._reader.read(naming, data, limits, owner)
-            if context.line is None and await self._rendered(context, scope, data, send):
+            data = await self._reader.whole(context, receive)
+            if repeats and await self._rendered(context, scope, data, send):
                 return
-            request = await self._reader.read(self._dialect.read_request, data, limits, owner)
+            request = await self._reader.parser.read(dialect.read_request, data, runtime.policy.limits, owner)
             if b'"file_id"' in data and request.native is None:
                 reading = self._reads.of(owner)
-                files = context.runtime.files
-                request = await attach(request, files, owner, reading, most_bytes=self._max_body)
+                most = self._reader.max_body
+                request = await attach(request, runtime.files, owner, reading, most_bytes=most)
             call = make_call(context, request, scope)
-            if request.stream:
-                call.splice = Splice()
-            try:
-                async with (
-                    WhileConnected(scope, receive),
-                    aclosing(context.runtime.handler(call)) as chunks,
-                ):
-                    if request.stream:
-                        events = self._dialect.event_writer(call)
+            with WhileConnected(scope, receive):
+                if request.stream:
+                    call.splice = Splice()
+                    async with aclosing(runtime.handler(call)) as chunks:
+                        events = dialect.event_writer(call)
                         await write_stream(events, call, chunks, scope, send, heartbeat=self._heartbeat)
-                    else:
-                        await write_whole(self._dialect.body_writer(call), call, chunks, send)
-            except GatewayError as error:
-                error.headers = {**call.reply_headers, **error.headers}
-                raise
-        except ClientDisconnected:
-            return
+                else:
+                    async with aclosing(runtime.handler(call)) as chunks:
+                        await write_whole(dialect.body_writer(call), call, chunks, send)
         finally:
             if reading is not None:
                 reading.release()
-        if context.line is None:
-            context.runtime.rendered.keep(self._dialect, call, data)
+        if repeats:
+            runtime.rendered.keep(dialect, call, data)
 
     async def _rendered(self, context: RequestContext, scope: Scope, data: bytes, send: Send) -> bool:
         """Whether an answer stood ready. It waits for nothing, so nobody watches for its client to leave."""
@@ -104,7 +89,7 @@ class Generate:
             self._dialect,
             context.caller(),
             context.request_id,
-            scope["headers"],
+            context.headers,
             data,
             started=context.started,
             route=route_of(scope),
@@ -131,9 +116,12 @@ async def write_whole(
     settle: Settle | None = None,
 ) -> None:
     """Send an answer as one body."""
-    whole.add(await _first(chunks))
+    empty = True
     async for chunk in chunks:
+        empty = False
         whole.add(chunk)
+    if empty:
+        raise _nothing()
     if settle is not None:
         await settle(None)
     await send_body(send, whole.body(), headers=reply_headers(call))
@@ -203,8 +191,12 @@ def _time_left(call: Call) -> float:
 async def _first(chunks: AsyncIterator[Chunk]) -> Chunk:
     first = await anext(chunks, None)
     if first is None:
-        raise UpstreamFailed("The model's server sent an empty answer.")
+        raise _nothing()
     return first
+
+
+def _nothing() -> UpstreamFailed:
+    return UpstreamFailed("The model's server sent an empty answer.")
 
 
 async def _write_all(
@@ -250,25 +242,23 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
         raise UnknownModel.named(request.model)
-    cache_control, deadline, positions, user_agent = "", None, False, ""
     headers = {"traceparent": "", "x-request-id": context.request_id}
     provider: dict[str, str] = {}
-    for name, value in [header for header in scope["headers"] if header[0] in _HEEDED]:
-        if name in _TRACE:
+    cache_control, deadline, positions, user_agent = "", None, False, ""
+    for name in sorted(_HEEDED & context.headers.keys()):
+        value = context.headers[name]
+        if name == b"user-agent":
+            user_agent = _product(value)
+        elif name in _TRACE:
             headers[name.decode()] = value.decode("latin-1")
         elif name == b"cache-control":
-            # The lists of several headers are one list (RFC 9110, 5.3).
-            cache_control += ("," if cache_control else "") + value.decode("latin-1")
+            cache_control = value.decode("latin-1")
         elif name == b"x-tollgate-deadline":
             deadline = context.started + _seconds(value.decode("latin-1"))
-        elif name == b"user-agent":
-            user_agent = _product(value)
         elif name == b"x-tollgate-queue":
             positions = value.strip().lower() == b"positions"
         else:
-            before = provider.get(name.decode())
-            text = value.decode("latin-1")
-            provider[name.decode()] = text if before is None else f"{before},{text}"
+            provider[name.decode()] = value.decode("latin-1")
     return Call(
         request_id=context.request_id,
         principal=principal,
@@ -286,6 +276,7 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
         route=scope["path"],
         query=scope.get("query_string", b"").decode("latin-1"),
         line=context.line,
+        reply_headers=context.reply_headers,
     )
 
 
@@ -312,6 +303,4 @@ def _seconds(text: str) -> float:
 
 def reply_headers(call: Call) -> Headers:
     answered = call.candidate.model if call.candidate else call.model
-    headers = {"x-tollgate-model": answered, **call.reply_headers}
-    headers["x-tollgate-model"] = answered
-    return [(name.encode(), value.encode()) for name, value in headers.items()]
+    return encoded({**call.reply_headers, "x-tollgate-model": answered})

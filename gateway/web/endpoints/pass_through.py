@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from functools import partial
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -16,8 +15,8 @@ from gateway.errors import GatewayError, UpstreamFailed
 from gateway.policy.schema.limits import RequestLimits
 from gateway.server.cycle import TAKE_BY
 from gateway.types import Call, ChatRequest, Chunk
-from gateway.web.body import ClientDisconnected, WhileConnected, read_body
-from gateway.web.body_parser import BodyParser
+from gateway.web.body import WhileConnected
+from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call, reply_headers
 from gateway.web.event_stream import EventStream
@@ -25,7 +24,6 @@ from gateway.web.responses import Headers, send_body
 from gateway.web.upload import receive_form
 from gateway.wire import sse
 from gateway.wire.apis.forms import read_form
-from gateway.wire.json_body import with_model
 from gateway.wire.openai.errors import error_body
 
 Read = Callable[[RequestContext, Scope, Receive], AbstractAsyncContextManager[ChatRequest]]
@@ -36,19 +34,12 @@ _NOT_A_PAGE = (b"x-content-type-options", b"nosniff")
 """What a provider sends is shown as what it says it is, or not at all."""
 
 
-def json_reader(
-    read_request: Callable[[bytes, RequestLimits], ChatRequest], reader: BodyParser, *, max_body: int
-) -> Read:
+def json_reader(read_request: Callable[[bytes, RequestLimits], ChatRequest], reader: BodyReader) -> Read:
     """``read_request`` is a function of a module's top level."""
 
     @asynccontextmanager
     async def read(context: RequestContext, scope: Scope, receive: Receive) -> AsyncIterator[ChatRequest]:
-        data = await read_body(scope, receive, max_body)
-        limits, owner = context.runtime.policy.limits, context.caller().tenant
-        if context.deployment is not None:
-            naming = partial(with_model, model=context.deployment)
-            data = await reader.read(naming, data, limits, owner)
-        yield await reader.read(read_request, data, limits, owner)
+        yield await reader.read(read_request, scope, receive)
 
     return read
 
@@ -56,7 +47,7 @@ def json_reader(
 def form_reader(api: Api, *, max_body: int) -> Read:
     @asynccontextmanager
     async def read(context: RequestContext, scope: Scope, receive: Receive) -> AsyncIterator[ChatRequest]:
-        form = await receive_form(scope, receive, max_body)
+        form = await receive_form(context.headers, receive, max_body)
         try:
             files = [file.name for file in form.files]
             request = read_form(api, form, form.texts, files, context.deployment)
@@ -79,20 +70,11 @@ class PassThrough:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
-        try:
-            async with self._read(context, scope, receive) as request:
-                call = make_call(context, request, scope)
-                try:
-                    async with (
-                        WhileConnected(scope, receive),
-                        aclosing(context.runtime.handler(call)) as chunks,
-                    ):
-                        await self._answer(call, chunks, scope, send)
-                except GatewayError as error:
-                    error.headers = {**call.reply_headers, **error.headers}
-                    raise
-        except ClientDisconnected:
-            return
+        async with self._read(context, scope, receive) as request:
+            call = make_call(context, request, scope)
+            with WhileConnected(scope, receive):
+                async with aclosing(context.runtime.handler(call)) as chunks:
+                    await self._answer(call, chunks, scope, send)
 
     async def _answer(self, call: Call, chunks: AsyncIterator[Chunk], scope: Scope, send: Send) -> None:
         first = await anext(chunks, None)

@@ -8,10 +8,9 @@ from contextlib import aclosing
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import GatewayError
 from gateway.policy.schema.limits import RequestLimits
-from gateway.web.body import ClientDisconnected, WhileConnected, read_body
-from gateway.web.body_parser import BodyParser
+from gateway.web.body import WhileConnected
+from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall
 from gateway.web.endpoints.count_tokens import count
@@ -28,23 +27,20 @@ Read = Callable[[bytes, RequestLimits], ResponseRequest]
 class _OfConversation:
     """An ASGI endpoint that reads a conversation."""
 
-    def __init__(self, reader: BodyParser, reads: HeavyReads, seal: SummarySeal, *, max_body: int) -> None:
+    def __init__(self, reader: BodyReader, reads: HeavyReads, seal: SummarySeal) -> None:
         self._reader = reader
         self._reads = reads
         self._seal = seal
-        self._max_body = max_body
 
     async def _read(
         self, read: Read, context: RequestContext, scope: Scope, receive: Receive, reading: Reading
     ) -> tuple[ResponseRequest, Conversation]:
-        data = await read_body(scope, receive, self._max_body)
-        limits, owner = context.runtime.policy.limits, context.caller().tenant
-        asked = await self._reader.read(read, data, limits, owner)
+        asked = await self._reader.read(read, scope, receive)
         return await recall(
             context.runtime.responses,
-            *(owner, asked, reading),
-            most_items=limits.messages,
-            most_bytes=self._max_body,
+            *(context.caller().tenant, asked, reading),
+            most_items=context.runtime.policy.limits.messages,
+            most_bytes=self._reader.max_body,
         )
 
 
@@ -56,11 +52,9 @@ class CountInputTokens(_OfConversation):
         reading = self._reads.of(context.caller().tenant)
         try:
             asked, before = await self._read(read_count_request, context, scope, receive, reading)
-            async with WhileConnected(scope, receive):
+            with WhileConnected(scope, receive):
                 chat = asked.chat(self._seal, context.caller().tenant, before.items)
                 tokens, headers = await count(context, chat, scope, before.residency)
-        except ClientDisconnected:
-            return
         finally:
             reading.release()
         body = {"object": "response.input_tokens", "input_tokens": tokens["input_tokens"]}
@@ -79,16 +73,11 @@ class Compact(_OfConversation):
             call = make_call(context, question, scope)
             call.residency = before.residency
             summary = compaction.CompactionWriter(call, [*before.items, *asked.items], self._seal)
-            try:
-                async with WhileConnected(scope, receive), aclosing(context.runtime.handler(call)) as chunks:
+            with WhileConnected(scope, receive):
+                async with aclosing(context.runtime.handler(call)) as chunks:
                     async for chunk in chunks:
                         summary.add(chunk)
-                body = orjson.dumps(summary.response())
-            except GatewayError as error:
-                error.headers = {**call.reply_headers, **error.headers}
-                raise
-        except ClientDisconnected:
-            return
+            body = orjson.dumps(summary.response())
         finally:
             reading.release()
         await send_body(send, body, headers=reply_headers(call))

@@ -16,8 +16,8 @@ from gateway.stores.responses import ResponseStore, StoredResponse
 from gateway.stores.store import StoreDown
 from gateway.types import Call, Json
 from gateway.web.attached_files import attach
-from gateway.web.body import ClientDisconnected, WhileConnected, read_body
-from gateway.web.body_parser import BodyParser
+from gateway.web.body import WhileConnected
+from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall, store_down
 from gateway.web.endpoints.generate import make_call, write_stream, write_whole
@@ -44,12 +44,11 @@ class CreateResponse:
 
     def __init__(
         self,
-        reader: BodyParser,
+        reader: BodyReader,
         background: BackgroundRequests,
         reads: HeavyReads,
         seal: SummarySeal,
         *,
-        max_body: int,
         heartbeat: float,
     ) -> None:
         """``heartbeat`` is the longest silence, in seconds, of a stream; 0 is without bound."""
@@ -57,23 +56,25 @@ class CreateResponse:
         self._background = background
         self._reads = reads
         self._seal = seal
-        self._max_body = max_body
         self._heartbeat = heartbeat
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
         reading = self._reads.of(context.caller().tenant)
         try:
-            data = await read_body(scope, receive, self._max_body)
-            limits, owner = context.runtime.policy.limits, context.caller().tenant
-            asked = await self._reader.read(read_request, data, limits, owner)
+            asked = await self._reader.read(read_request, scope, receive)
+            owner, limits, most = (
+                context.caller().tenant,
+                context.runtime.policy.limits,
+                self._reader.max_body,
+            )
             store = context.runtime.responses
             asked, before = await recall(
-                store, owner, asked, reading, most_items=limits.messages, most_bytes=self._max_body
+                store, owner, asked, reading, most_items=limits.messages, most_bytes=most
             )
             files = context.runtime.files
             chat = asked.chat(self._seal, owner, before.items)
-            request = await attach(chat, files, owner, reading, most_bytes=self._max_body)
+            request = await attach(chat, files, owner, reading, most_bytes=most)
             call = make_call(context, request, scope)
             call.residency = before.residency
             if asked.left_out:
@@ -84,11 +85,8 @@ class CreateResponse:
                 await self._begin(context, answer, send, reading)
                 reading = self._reads.of(owner)  # the other goes on
                 return
-            try:
-                async with (
-                    WhileConnected(scope, receive),
-                    aclosing(context.runtime.handler(call)) as chunks,
-                ):
+            with WhileConnected(scope, receive):
+                async with aclosing(context.runtime.handler(call)) as chunks:
                     if asked.stream:
                         await write_stream(
                             ObfuscatedEvents(answer.events) if asked.obfuscates else answer.events,
@@ -96,14 +94,8 @@ class CreateResponse:
                             heartbeat=self._heartbeat,
                         )
                     else:
-                        await write_whole(
-                            ResponseBodyWriter(answer.events), call, chunks, send, answer.settle
-                        )
-            except GatewayError as error:
-                error.headers = {**call.reply_headers, **error.headers}
-                raise
-        except ClientDisconnected:
-            return
+                        whole = ResponseBodyWriter(answer.events)
+                        await write_whole(whole, call, chunks, send, answer.settle)
         finally:
             reading.release()
 

@@ -11,7 +11,8 @@ import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import Scope
 
 from gateway.children.process_pool import ProcessPool
 from gateway.guards.actions.moderator import CATEGORIES, Moderator
@@ -20,6 +21,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.quota.quotas import Quotas
 from gateway.runtime.runtime import Runtime
+from gateway.server.headers import RequestHeaders
 from gateway.sidecar.api import Scored, SidecarDown
 from gateway.stages.meter import meter
 from gateway.stages.quota import quota
@@ -27,10 +29,11 @@ from gateway.stages.record import record
 from gateway.stages.trace import trace
 from gateway.stores.memory import MemoryStore
 from gateway.types import Handler, Principal
-from gateway.web.body_parser import BodyParser
-from gateway.web.context import RequestContext
+from gateway.web.auth import Authentication
+from gateway.web.body_parser import BodyParser, BodyReader
+from gateway.web.dispatcher import Dispatcher
 from gateway.web.endpoints.moderations import Moderations
-from gateway.web.error_middleware import ErrorMiddleware
+from gateway.web.router import EndpointRouter
 from gateway.web.routes import ERROR_WRITERS
 from tests.fakes import policy
 
@@ -51,16 +54,18 @@ class Served:
             handler = stage(handler)
         accounting = Accounting(Metrics(), None)
         runtime = SimpleNamespace(
-            policy=rules_, moderator=handler, in_use=nullcontext, accounting=accounting, telemetry=None
+            policy=rules_,
+            moderator=handler,
+            in_use=nullcontext,
+            accounting=accounting,
+            telemetry=None,
+            authenticator=self,
         )
-        endpoint: ASGIApp = Moderations(BodyParser(ProcessPool()), max_body=100_000)
-
-        async def authenticated(scope: Scope, receive: Receive, send: Send) -> None:
-            RequestContext.of(scope).principal = Principal("k", "acme")
-            await endpoint(scope, receive, send)
-
-        self.app = ErrorMiddleware(
-            authenticated,
+        endpoint = Moderations(BodyReader(BodyParser(ProcessPool()), max_body=100_000))
+        routes = [Route("/v1/moderations", endpoint, methods=["POST"])]
+        self.app = Dispatcher(
+            EndpointRouter(routes, lambda _: nullcontext()),
+            Authentication(public=()),
             current=lambda: cast("Runtime", runtime),
             metrics=self.metrics,
             error_writers=ERROR_WRITERS,
@@ -71,6 +76,10 @@ class Served:
         self.sdk = AsyncOpenAI(
             base_url="http://gateway/v1", api_key="x", max_retries=0, http_client=cast("Any", self.http)
         )
+
+    @staticmethod
+    async def principal(scope: Scope, headers: RequestHeaders) -> Principal:
+        return Principal("k", "acme")
 
     @staticmethod
     def _fast(text: str) -> dict[str, float]:

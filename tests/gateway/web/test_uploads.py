@@ -456,8 +456,8 @@ async def read(body: bytes, sizes: list[int]) -> UploadedForm:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
-    headers = [(b"content-type", b"multipart/form-data; boundary=bound")]
-    return await receive_form({"headers": headers}, receive, 10**6)
+    headers = {b"content-type": b"multipart/form-data; boundary=bound"}
+    return await receive_form(headers, receive, 10**6)
 
 
 @settings(max_examples=80, deadline=None)
