@@ -30,7 +30,7 @@ _BOUNDS = {
 }
 """Lists in a body, and which of the policy's ``limits`` bounds them."""
 _SHORT = 1024
-"""Bytes in which brackets are soon counted."""
+"""Bytes."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
@@ -45,7 +45,8 @@ def read_json(
 
     ``bounds`` names for its lists which of ``limits`` each keeps to; ``conversation`` is the one whose parts count.
     """
-    _bound(body, limits)
+    if len(body) > limits.values or len(body) > limits.entries:  # each takes a byte
+        _bound(body, limits)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -54,7 +55,9 @@ def read_json(
     if not isinstance(value, dict):
         kind = {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a bare value")
         raise BadRequest(f"The request body is {kind}. Send a JSON object.", code="invalid_json")
-    if is_too_deep(body, value, limits.depth):
+    # Most have too few brackets for it, which in a short body are soon counted.
+    deep = len(body) > _SHORT or body.count(b"{") + body.count(b"[") > limits.depth
+    if deep and is_too_deep(body, value, limits.depth):
         raise BadRequest(
             f"The request body is nested more than {limits.depth} levels deep. Send flatter JSON.",
             code="invalid_json",
@@ -71,8 +74,6 @@ def with_model(body: bytes, limits: RequestLimits, model: str) -> bytes:
 
 def _bound(body: bytes, limits: RequestLimits) -> None:
     """Before it is parsed, as each value takes 50 bytes of memory or more."""
-    if len(body) <= limits.values and len(body) <= limits.entries:
-        return  # each takes a byte
     if _values(body, quotes=2) <= limits.values and body.count(b",") < limits.entries:
         return
     bare = _STRING.sub(b'"', body)
@@ -122,11 +123,9 @@ def too_long(name: str, length: int, longest: int) -> BadRequest:
 
 def is_too_deep(data: bytes, value: Any, depth: int) -> bool:
     """``is_deeper`` for the ``value`` of ``data``, which mostly has too few brackets for it."""
-    if len(data) <= _SHORT and data.count(b"{") + data.count(b"[") <= depth:
-        return False
     left = depth
     for bracket in (b"{", b"["):
-        # In a longer one, to hop from one to the next is cheaper than to count them: most bytes are text.
+        # In a long one, to hop from one to the next is cheaper than to count them: most bytes are text.
         at = data.find(bracket)
         while at >= 0 and left >= 0:
             left -= 1
@@ -156,7 +155,9 @@ def check(schema: type[Body], raw: dict[str, Any]) -> Body:
     """
     while True:
         try:
-            return schema.model_validate(raw)
+            # What ``model_validate`` calls, which looks for options first.
+            checked: Body = schema.__pydantic_validator__.validate_python(raw)
+            return checked
         except ValidationError as error:
             if not _make_whole(raw, error):
                 raise _complaint(error) from None

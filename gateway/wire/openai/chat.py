@@ -11,7 +11,7 @@ from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire import json_body
-from gateway.wire.openai.envelope import AnswerFormat, ChoiceParts
+from gateway.wire.openai.envelope import AnswerFormat, Choice
 from gateway.wire.openai.events_to_chunks import read_chunks
 
 PATH = "/chat/completions"
@@ -95,7 +95,7 @@ _OWN = frozenset({"model", "messages", "prompt", "stream", "n"})
 def read_request(data: bytes, limits: RequestLimits = USUAL) -> ChatRequest:
     """Raises ``BadRequest``."""
     raw = json_body.read_json(data, limits)
-    return request_from(raw, json_body.check(ChatBody, raw), limits, messages=tuple(raw.get("messages", ())))
+    return request_from(raw, json_body.check(ChatBody, raw), limits, messages=tuple(raw["messages"]))
 
 
 def request_from(
@@ -173,9 +173,9 @@ def read_event(raw: Mapping[str, Json]) -> list[Chunk]:
     return read_chunks(raw, lambda choice: choice.get("delta") or {})
 
 
-def body_choice(index: int, choice: ChoiceParts) -> dict[str, Json]:
-    """A choice of a whole answer, from all its deltas."""
-    fields: Mapping[str, Json] = choice.delta
+def body_choice(index: int, choice: Choice) -> dict[str, Json]:
+    """A choice of a whole answer."""
+    fields = choice.delta or {}
     if None in fields.values():
         # Other servers write null, or nothing, where the published schema has fields that are always there or never
         # null.
@@ -186,12 +186,12 @@ def body_choice(index: int, choice: ChoiceParts) -> dict[str, Json]:
     written = {
         "index": index,
         "message": message,
-        "logprobs": _logprobs(choice.logprobs) if choice.logprobs else choice.logprobs,
-        "finish_reason": choice.finish_reason,
+        "logprobs": _logprobs(choice.logprobs) if choice.logprobs else None,
+        "finish_reason": choice.finish_reason or None,
     }
     if choice.stop is not None:
         written["stop_reason"] = choice.stop
-    return {**written, **choice.more} if choice.more else written
+    return {**written, **choice.choice} if choice.choice else written
 
 
 def event_choice(chunk: Chunk) -> dict[str, Json]:

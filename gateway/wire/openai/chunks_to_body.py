@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import orjson
 
 from gateway.types import Call, Chunk, Json, Usage
-from gateway.wire.openai.envelope import AnswerFormat, ChoiceParts, envelope_fields
+from gateway.wire.openai.envelope import JOINED, AnswerFormat, JoinedChoice, envelope_fields
 from gateway.wire.openai.usage import write_usage
 
 
@@ -17,7 +17,8 @@ class OpenAIBodyWriter:
     def __init__(self, format: AnswerFormat, call: Call) -> None:
         self._format = format
         self._call = call
-        self._choices: dict[int, ChoiceParts] = {}
+        self._choices: dict[int, Chunk | JoinedChoice] = {}
+        """Nobody changes a chunk."""
         self._usage: Usage | None = None
         self._envelope: dict[str, Json] = {}
         self._revocation: Mapping[str, Json] | None = None
@@ -29,21 +30,24 @@ class OpenAIBodyWriter:
             self._usage = chunk.usage
         if chunk.revocation is not None:
             self._revocation = chunk.revocation
-        if chunk.delta is None:
+        delta, index = chunk.delta, chunk.index
+        if delta is None:
             return
-        choice = self._choices.get(chunk.index)
-        if choice is None:
-            self._choices[chunk.index] = ChoiceParts(chunk)
-        else:
-            choice.add(chunk)
+        before = self._choices.get(index)
+        if before is None and JOINED.isdisjoint(delta):
+            self._choices[index] = chunk
+            return
+        if not isinstance(before, JoinedChoice):
+            self._choices[index] = whole = JoinedChoice()
+            if before is not None:
+                whole.add(before)
+            before = whole
+        before.add(chunk)
 
     def body(self) -> bytes:
         form = self._format
         body = envelope_fields(self._envelope, form.object, form.id_prefix, self._call)
-        body["choices"] = written = []
-        for index, choice in sorted(self._choices.items()):
-            choice.finish()
-            written.append(form.body_choice(index, choice))
+        body["choices"] = [form.body_choice(*choice) for choice in sorted(self._choices.items())]
         if self._usage is not None:
             body["usage"] = write_usage(self._usage)
         if self._revocation is not None:

@@ -14,7 +14,7 @@ from gateway.policy.schema.limits import USUAL, RequestLimits
 from gateway.types import ChatRequest, Chunk, Json
 from gateway.wire import json_body
 from gateway.wire.openai.chat import Sampling, request_from
-from gateway.wire.openai.envelope import AnswerFormat, ChoiceParts
+from gateway.wire.openai.envelope import AnswerFormat, Choice
 from gateway.wire.openai.events_to_chunks import read_chunks
 
 PATH = "/completions"
@@ -48,15 +48,15 @@ def read_answer(raw: Mapping[str, Json]) -> list[Chunk]:
     return read_chunks(raw, lambda choice: {"content": choice.get("text") or ""})
 
 
-def body_choice(index: int, choice: ChoiceParts) -> dict[str, Json]:
-    """A choice of a whole answer, from all its deltas."""
+def body_choice(index: int, choice: Choice) -> dict[str, Json]:
+    """A choice of a whole answer."""
     return {
         "index": index,
-        "text": choice.delta.get("content") or "",
-        "logprobs": choice.logprobs,
-        "finish_reason": choice.finish_reason,
+        "text": (choice.delta or {}).get("content") or "",
+        "logprobs": choice.logprobs or None,
+        "finish_reason": choice.finish_reason or None,
         **({} if choice.stop is None else {"stop_reason": choice.stop}),
-        **(choice.more or {}),
+        **(choice.choice or {}),
     }
 
 

@@ -5,59 +5,61 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.deltas import SEALED_FIELDS, join_delta, join_lists, joined
 from gateway.types import Call, Chunk, Json
 from gateway.wire.openai.thinking_blocks import ThinkingBlocks
 
 
-class ChoiceParts:
-    """All chunks of one choice, joined. Of a single one its own delta is kept, as nobody changes it."""
+class Choice(Protocol):
+    """All of one choice: its only chunk, as it came, or ``JoinedChoice``."""
 
-    __slots__ = ("_joined", "_thinking", "delta", "finish_reason", "logprobs", "more", "stop")
+    @property
+    def delta(self) -> Mapping[str, Json] | None: ...
+    @property
+    def logprobs(self) -> Mapping[str, Json] | None: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def stop(self) -> str | int | None: ...
+    @property
+    def choice(self) -> Mapping[str, Json] | None: ...
 
-    def __init__(self, first: Chunk) -> None:
-        delta: Mapping[str, Json] = first.delta or {}
-        self._joined: dict[str, Json]
-        self._thinking: ThinkingBlocks | None = None
-        """None while ``delta`` is the first chunk's."""
-        self.delta = delta
-        self.logprobs: Mapping[str, Json] | None = first.logprobs or None
-        self.finish_reason = first.finish_reason or None
-        self.stop = first.stop if self.finish_reason is not None else None
-        self.more = first.choice
+
+class JoinedChoice:
+    """All chunks of one choice, joined."""
+
+    __slots__ = ("_joined", "_thinking", "choice", "finish_reason", "logprobs", "stop")
+
+    def __init__(self) -> None:
+        self._thinking = ThinkingBlocks()
+        self._joined: dict[str, Json] = {}
+        self.logprobs: Mapping[str, Json] | None = None
+        self.finish_reason: str | None = None
+        self.stop: str | int | None = None
+        self.choice: Mapping[str, Json] | None = None
         """Further fields of the choice; the last of each name."""
-        if not _JOINED.isdisjoint(delta):
-            self._join(delta)
 
     def add(self, chunk: Chunk) -> None:
-        if self._thinking is None:
-            self._join(self.delta)
         if chunk.delta:
-            self._join(chunk.delta)
+            join_delta(self._joined, self._thinking.feed(chunk.delta))
         if chunk.logprobs:
             logprobs: dict[str, Json] = {}
             join_lists(logprobs, self.logprobs or {})
             join_lists(logprobs, chunk.logprobs)
             self.logprobs = logprobs
         if chunk.choice:
-            self.more = {**(self.more or {}), **chunk.choice}
+            self.choice = {**(self.choice or {}), **chunk.choice}
         if chunk.finish_reason:
             self.finish_reason, self.stop = chunk.finish_reason, chunk.stop
 
-    def _join(self, delta: Mapping[str, Json]) -> None:
-        if self._thinking is None:
-            self._thinking, self._joined = ThinkingBlocks(), {}
-            self.delta = self._joined
-        join_delta(self._joined, self._thinking.feed(delta))
-
-    def finish(self) -> None:
-        """No more will come."""
-        if self._thinking is not None:
-            self.delta = joined(self.delta)
+    @property
+    def delta(self) -> Mapping[str, Json]:
+        return joined(self._joined)
 
 
-_JOINED = frozenset({"tool_calls", "reasoning_content"}) | SEALED_FIELDS
+JOINED = frozenset({"tool_calls", "reasoning_content"}) | SEALED_FIELDS
 """Fields of a delta that are not written as they come."""
 
 
@@ -68,7 +70,7 @@ class AnswerFormat:
     object: str
     chunk_object: str
     id_prefix: str
-    body_choice: Callable[[int, ChoiceParts], dict[str, Json]]
+    body_choice: Callable[[int, Choice], dict[str, Json]]
     event_choice: Callable[[Chunk], dict[str, Json]]
 
 
@@ -78,15 +80,11 @@ _FOREIGN_ID = "msg_"
 
 def envelope_fields(envelope: Mapping[str, Json], kind: str, prefix: str, call: Call) -> dict[str, Json]:
     """An answer's fields beside choices and usage; ``kind`` is its ``object``."""
-    given = envelope.get("id")
-    if not isinstance(given, str) or not given or given.startswith(_FOREIGN_ID):
-        given = prefix + call.request_id
-    fields = {
-        "id": given,
-        "created": int(time.time()),
-        **envelope,
-        "object": kind,
-        "model": call.candidate.model if call.candidate else call.model,
-    }
-    fields["id"] = given
+    fields: dict[str, Json] = {"id": "", "created": 0, **envelope, "object": kind}
+    given = fields["id"]
+    if type(given) is not str or not given or given.startswith(_FOREIGN_ID):
+        fields["id"] = prefix + call.request_id
+    if "created" not in envelope:
+        fields["created"] = int(time.time())
+    fields["model"] = call.candidate.model if call.candidate else call.model
     return fields
