@@ -65,7 +65,8 @@ class Runtime:
     telemetry: Telemetry | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     _users: int = 0
-    _unused: asyncio.Event = field(default_factory=asyncio.Event)
+    _unused: asyncio.Event | None = None
+    """Of who waits for the last user to go."""
 
     @property
     def resources(self) -> frozenset[Closable]:
@@ -103,13 +104,14 @@ class Runtime:
 
     def __enter__(self) -> None:
         self._users += 1
-        self._unused.clear()
 
     def __exit__(self, *error: object) -> None:
         self._users -= 1
-        if not self._users:
+        if self._unused is not None and not self._users:
             self._unused.set()
 
     async def unused(self) -> None:
-        if self._users:
+        while self._users:
+            self._unused = self._unused or asyncio.Event()
+            self._unused.clear()
             await self._unused.wait()

@@ -171,7 +171,8 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
         # A head that begins within this read is counted from the next read on: the body before it may be in it, too.
         self._idle_bytes += len(data)
         try:

@@ -37,11 +37,11 @@ async def read_body(headers: RequestHeaders, receive: Receive, limit: int) -> by
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
-        part, more = message.get("body", b""), message.get("more_body", False)
-        size += len(part)
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
         if size > limit:
             raise _too_large(limit)
-        parts.append(part)
+        more = message.get("more_body", False)
     return b"".join(parts).removeprefix(_BYTE_ORDER_MARK)
 
 

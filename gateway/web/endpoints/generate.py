@@ -20,6 +20,7 @@ from gateway.errors import (
 )
 from gateway.policy.schema import parse_duration
 from gateway.server.cycle import TAKE_BY
+from gateway.server.headers import RequestHeaders
 from gateway.splice import Splice
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.attached_files import attach
@@ -242,42 +243,43 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
         raise UnknownModel.named(request.model)
-    headers = {"traceparent": "", "x-request-id": context.request_id}
-    provider: dict[str, str] = {}
-    cache_control, deadline, positions, user_agent = "", None, False, ""
-    for name in sorted(_HEEDED & context.headers.keys()):
-        value = context.headers[name]
-        if name == b"user-agent":
-            user_agent = _product(value)
-        elif name in _TRACE:
-            headers[name.decode()] = value.decode("latin-1")
-        elif name == b"cache-control":
-            cache_control = value.decode("latin-1")
-        elif name == b"x-tollgate-deadline":
-            deadline = context.started + _seconds(value.decode("latin-1"))
-        elif name == b"x-tollgate-queue":
-            positions = value.strip().lower() == b"positions"
-        else:
-            provider[name.decode()] = value.decode("latin-1")
-    return Call(
+    call = Call(
         request_id=context.request_id,
         principal=principal,
         request=request,
         policy=policy,
         receipt=Receipt(context.request_id, time.time()),
         started=context.started,
-        headers=headers,
+        headers={"traceparent": "", "x-request-id": context.request_id},
         model=model,
-        deadline=deadline,
-        cache_control=cache_control,
-        positions=positions,
-        user_agent=user_agent,
-        provider_headers=provider,
         route=scope["path"],
         query=scope.get("query_string", b"").decode("latin-1"),
         line=context.line,
         reply_headers=context.reply_headers,
     )
+    if not _HEEDED.isdisjoint(context.headers):
+        _heed(context.headers, call)
+    return call
+
+
+def _heed(sent: RequestHeaders, call: Call) -> None:
+    """Do what the caller's headers say."""
+    traced, provider = dict(call.headers), {}
+    for name in sorted(_HEEDED & sent.keys()):
+        text = sent[name].decode("latin-1")
+        if name == b"user-agent":
+            call.user_agent = _product(sent[name])
+        elif name in _TRACE:
+            traced[name.decode()] = text
+        elif name in _PROVIDER:
+            provider[name.decode()] = text
+        elif name == b"cache-control":
+            call.cache_control = text
+        elif name == b"x-tollgate-deadline":
+            call.deadline = call.started + _seconds(text)
+        else:
+            call.positions = text.strip().lower() == "positions"
+    call.headers, call.provider_headers = traced, provider
 
 
 def _product(user_agent: bytes) -> str:
