@@ -33,7 +33,7 @@ class ConnectionState:
     )
 
     def __init__(
-        self, on_authenticated: Callable[[], object], linger: Callable[[], object] = _nothing
+        self, on_authenticated: Callable[[], object] = _nothing, linger: Callable[[], object] = _nothing
     ) -> None:
         """``linger`` closes the connection of a client that still sends."""
         self.linger = linger
@@ -128,13 +128,13 @@ class Cycle(RequestResponseCycle):
             return
         if message["type"] == "http.response.start":
             self._begin(message["status"], message["headers"])
-            return
-        if not self.response_started or self.response_complete:
+            if "body" not in message:
+                return
+            # A whole response in one message: no ASGI, but half of its cost.
+        elif not self.response_started or self.response_complete:
             raise RuntimeError(f"{message['type']} out of turn")
         body, more = message.get("body", b""), message.get("more_body", False)
-        head = self.head
-        if head:
-            self.head = b""
+        head, self.head = self.head, b""
         if self.chunked_encoding:
             self.zeros = 0
             if body:

@@ -42,8 +42,8 @@ class Authentication:
             if "inference" not in caller.scopes:
                 raise _wrong_scope(caller, "inference")
             context.principal = caller
-        connection: ConnectionState | None = request.get(CONNECTION_STATE)
-        if connection is not None and not connection.authenticated:
+        connection: ConnectionState = request[CONNECTION_STATE]
+        if not connection.authenticated:
             connection.authenticate()
         TENANT.set(caller.tenant)  # for whatever this request's task does
 

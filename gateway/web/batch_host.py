@@ -21,6 +21,7 @@ from gateway.files.file_store import FileStore
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
 from gateway.policy.schema import BatchSettings
+from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.server.headers import by_name
 from gateway.sidecar.api import TENANT
 from gateway.types import Principal
@@ -156,8 +157,7 @@ class _Received:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-        else:
-            self.body += message.get("body", b"")
+        self.body += message.get("body", b"")
 
 
 def _scope(asked: LineRequest, route: Route) -> Scope:
@@ -171,6 +171,7 @@ def _scope(asked: LineRequest, route: Route) -> Scope:
             (b"user-agent", asked.user_agent.encode("latin-1", "replace")),
         ],
         "route": route,
+        CONNECTION_STATE: ConnectionState(),
     }
 
 

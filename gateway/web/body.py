@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from types import TracebackType
 
 from starlette.types import Receive, Scope
 
@@ -91,48 +90,15 @@ def _too_large(limit: int) -> BodyTooLarge:
     )
 
 
-class WhileConnected:
-    """``with WhileConnected(scope, receive):`` cancels its block and raises ``ClientDisconnected``.
+def cancel_on_disconnect(scope: Scope) -> None:
+    """From here on the request's task is cancelled when its client leaves; ``Dispatcher`` ends that.
 
-    Enter it after the body has been read: from then on the only message left to receive is the disconnect.
+    Called after the body has been read. Raises ``ClientDisconnected`` where the client has left before.
     """
-
-    __slots__ = ("_connection", "_disconnected", "_receive", "_task", "_watcher")
-
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self._connection: ConnectionState | None = scope.get(CONNECTION_STATE)
-        self._receive = receive
-        self._disconnected = False
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("WhileConnected needs a task to cancel")
-        self._task = task
-        connection = self._connection
-        if connection is None:
-            self._watcher = asyncio.create_task(self._watch())
-        elif connection.disconnected:
-            raise ClientDisconnected
-        else:
-            connection.on_disconnect = self._disconnect
-
-    async def _watch(self) -> None:
-        """On servers other than ours there is only ASGI's own way."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._disconnect()
-
-    def _disconnect(self) -> None:
-        self._disconnected = True
-        self._task.cancel()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._connection is None:
-            self._watcher.cancel()
-        else:
-            self._connection.on_disconnect = None
-        if self._disconnected and isinstance(error, asyncio.CancelledError) and self._task.uncancel() == 0:
-            raise ClientDisconnected from None
+    connection: ConnectionState = scope[CONNECTION_STATE]
+    if connection.disconnected:
+        raise ClientDisconnected
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("there is no task to cancel")
+    connection.on_disconnect = task.cancel

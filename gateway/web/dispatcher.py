@@ -19,7 +19,9 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
 from gateway.observe.tracing import level_of, sent_trace_id
 from gateway.runtime.runtime import Runtime
+from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.server.headers import by_name
+from gateway.web import another_server
 from gateway.web.auth import Authentication
 from gateway.web.body import ClientDisconnected
 from gateway.web.canonical import canonical
@@ -90,6 +92,10 @@ class Dispatcher:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
+        connection: ConnectionState | None = scope.get(CONNECTION_STATE)
+        if connection is None:
+            await another_server.serve(self, scope, receive, send)
+            return
         runtime = self._current()
         if runtime.policy.cors.allow_origins:
             admitted = await self._cors.admit(runtime.policy.cors, scope, send)
@@ -124,7 +130,10 @@ class Dispatcher:
                 await self._authentication.admit(context, scope)
                 if to.route is not None:
                     scope["route"] = to.route
-                await to.app(scope, receive, send_with_id)
+                try:
+                    await to.app(scope, receive, send_with_id)
+                finally:
+                    connection.on_disconnect = None
             except ClientDisconnected:
                 pass
             except GatewayError as error:
@@ -134,8 +143,8 @@ class Dispatcher:
                     self._refused(context, scope, error)
                 await context.fail(send_with_id, error)
             except asyncio.CancelledError:
-                # The server is stopping and this request outlasted the drain timeout.
-                if not status:
+                # If not its client, the server goes, and this request outlasted the drain timeout.
+                if not (status or connection.disconnected):
                     await context.fail(send_with_id, ShuttingDown(TOO_LATE, retry_after=1.0))
             except Exception:
                 log.exception("%s failed inside the gateway", context.request_id)

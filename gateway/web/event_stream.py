@@ -100,8 +100,8 @@ class EventStream:
         headers = [(b"content-type", self._kind), *_HEAD, *self._headers()]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         if self._scope is not None:
-            connection: ConnectionState | None = self._scope.get(CONNECTION_STATE)
-            self._write = None if connection is None else connection.write_events
+            connection: ConnectionState = self._scope[CONNECTION_STATE]
+            self._write = connection.write_events
 
     async def _settle(self, sending: asyncio.Task[None]) -> None:
         """One sends at a time: a client that does not read may delay a heartbeat."""

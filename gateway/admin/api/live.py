@@ -19,7 +19,7 @@ from gateway.admin.site import Site
 from gateway.admin.snapshot import merged
 from gateway.errors import GatewayError, Overloaded
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
-from gateway.web.body import WhileConnected
+from gateway.web.body import cancel_on_disconnect
 from gateway.web.event_stream import EventStream
 from gateway.web.operation import EVENTS, Operation
 
@@ -64,7 +64,8 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             heartbeat=b": waiting\n\n",
             every=10.0,
         )
-        with WhileConnected(request.scope, request.receive), stream:
+        cancel_on_disconnect(request.scope)
+        with stream:
             await stream.write(b"retry: 2000\n\n")
             async for one in sampler.samples():
                 if _is_stopping(request) or not await _may_watch(site, request):
@@ -87,8 +88,8 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
 
 def _is_stopping(request: Request) -> bool:
     """A gateway that is stopped lets answers in flight finish, and this one would not."""
-    connection: ConnectionState | None = request.scope.get(CONNECTION_STATE)
-    return connection is not None and connection.stopping
+    connection: ConnectionState = request.scope[CONNECTION_STATE]
+    return connection.stopping
 
 
 async def _may_watch(site: Site, request: Request) -> bool:

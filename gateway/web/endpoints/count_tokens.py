@@ -9,7 +9,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.types import ChatRequest, Json
-from gateway.web.body import WhileConnected
+from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call
@@ -33,8 +33,8 @@ class CountTokens:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
         request = await self._reader.read(read_count_request, scope, receive)
-        with WhileConnected(scope, receive):
-            tokens, headers = await count(context, request, scope)
+        cancel_on_disconnect(scope)
+        tokens, headers = await count(context, request, scope)
         await send_body(send, orjson.dumps(tokens), headers=headers)
 
 

@@ -14,7 +14,7 @@ from gateway.errors import BadRequest, NotFound
 from gateway.files.file_store import FileMissing, StoredFile
 from gateway.files.stored_files import StoredFiles, Upload
 from gateway.types import Json
-from gateway.web.body import WhileConnected, body_pieces, declared_length
+from gateway.web.body import body_pieces, cancel_on_disconnect, declared_length
 from gateway.web.context import RequestContext
 from gateway.web.counted import counted
 from gateway.web.form_parser import (
@@ -72,9 +72,9 @@ class FileContent:
         async with counted(scope, NAME) as headers:
             file = await _found(scope, wanted)
             try:
-                with WhileConnected(scope, receive):
-                    async with aclosing(_store(scope).read(file.tenant, wanted)) as pieces:
-                        await _send_content(send, file, pieces, headers)
+                cancel_on_disconnect(scope)
+                async with aclosing(_store(scope).read(file.tenant, wanted)) as pieces:
+                    await _send_content(send, file, pieces, headers)
             except FileMissing:
                 raise _not_found(wanted) from None
 

@@ -24,12 +24,12 @@ from gateway.server.headers import RequestHeaders
 from gateway.splice import Splice
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.attached_files import attach
-from gateway.web.body import WhileConnected
+from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext, route_of
 from gateway.web.event_stream import EVENTS, EventStream
 from gateway.web.heavy_reads import HeavyReads, Reading
-from gateway.web.responses import Headers, encoded, send_body
+from gateway.web.responses import Headers, send_body
 from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
 
 LAST_WORDS = 0.5
@@ -69,15 +69,15 @@ class Generate:
                 most = self._reader.max_body
                 request = await attach(request, runtime.files, owner, reading, most_bytes=most)
             call = make_call(context, request, scope)
-            with WhileConnected(scope, receive):
-                if request.stream:
-                    call.splice = Splice()
-                    async with aclosing(runtime.handler(call)) as chunks:
-                        events = dialect.event_writer(call)
-                        await write_stream(events, call, chunks, scope, send, heartbeat=self._heartbeat)
-                else:
-                    async with aclosing(runtime.handler(call)) as chunks:
-                        await write_whole(dialect.body_writer(call), call, chunks, send)
+            cancel_on_disconnect(scope)
+            if request.stream:
+                call.splice = Splice()
+                async with aclosing(runtime.handler(call)) as chunks:
+                    events = dialect.event_writer(call)
+                    await write_stream(events, call, chunks, scope, send, heartbeat=self._heartbeat)
+            else:
+                async with aclosing(runtime.handler(call)) as chunks:
+                    await write_whole(dialect.body_writer(call), call, chunks, send)
         finally:
             if reading is not None:
                 reading.release()
@@ -305,4 +305,8 @@ def _seconds(text: str) -> float:
 
 def reply_headers(call: Call) -> Headers:
     answered = call.candidate.model if call.candidate else call.model
-    return encoded({**call.reply_headers, "x-tollgate-model": answered})
+    headers = [(b"x-tollgate-model", answered.encode())]
+    for name, value in call.reply_headers.items():
+        if name != "x-tollgate-model":
+            headers.append((name.encode(), value.encode()))
+    return headers

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import Blocked, ContentPolicy, GatewayError
 from gateway.types import Call, Json
-from gateway.web.body import WhileConnected
+from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.count_tokens import count
@@ -42,14 +42,14 @@ class GenerateContent:
         call = make_call(context, request, _asked(scope))
         events = self._writer(scope, call) if self._streams else None
         try:
-            with WhileConnected(scope, receive):
-                async with aclosing(context.runtime.handler(call)) as chunks:
-                    if events is None:
-                        await write_whole(GeminiBodyWriter(call), call, chunks, send)
-                    else:
-                        await write_stream(
-                            events, call, chunks, scope, send, heartbeat=self._heartbeat, kind=events.kind
-                        )
+            cancel_on_disconnect(scope)
+            async with aclosing(context.runtime.handler(call)) as chunks:
+                if events is None:
+                    await write_whole(GeminiBodyWriter(call), call, chunks, send)
+                else:
+                    await write_stream(
+                        events, call, chunks, scope, send, heartbeat=self._heartbeat, kind=events.kind
+                    )
         except (Blocked, ContentPolicy) as error:
             # In this API the answer to a prompt that was blocked is no error.
             await self._blocked(events, call, error, send)
@@ -79,8 +79,8 @@ class CountTokens:
         context = RequestContext.of(scope)
         read = partial(body_to_request.read_count_request, model=_model(scope))
         request = await self._reader.read(read, scope, receive)
-        with WhileConnected(scope, receive):
-            counted, headers = await count(context, request, _asked(scope))
+        cancel_on_disconnect(scope)
+        counted, headers = await count(context, request, _asked(scope))
         native = counted.get("native")
         body: Json = native if isinstance(native, dict) else {"totalTokens": counted["input_tokens"]}
         await send_body(send, orjson.dumps(body), headers=headers)
@@ -99,9 +99,9 @@ class EmbedContent:
         request = await self._reader.read(read, scope, receive)
         call = make_call(context, request, _asked(scope))
         whole: BodyWriter = embeddings.EmbeddingsWriter(call, batch=self._batch)
-        with WhileConnected(scope, receive):
-            async with aclosing(context.runtime.handler(call)) as chunks:
-                await write_whole(whole, call, chunks, send)
+        cancel_on_disconnect(scope)
+        async with aclosing(context.runtime.handler(call)) as chunks:
+            await write_whole(whole, call, chunks, send)
 
 
 def _model(scope: Scope) -> str:

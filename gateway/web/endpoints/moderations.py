@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.guards.actions.moderator import MODEL
 from gateway.types import Call, ChatRequest, Receipt
-from gateway.web.body import WhileConnected
+from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.responses import encoded, send_body
@@ -28,11 +28,11 @@ class Moderations:
         context = RequestContext.of(scope)
         texts = await self._reader.read(openai_moderations.read_request, scope, receive)
         call = _call(context, texts, scope)
-        with WhileConnected(scope, receive):
-            async with aclosing(context.runtime.moderator(call)) as chunks:
-                results = [chunk.delta["moderation"] async for chunk in chunks if chunk.delta is not None]
-            body = openai_moderations.write_answer(context.request_id, MODEL, results)
-            await send_body(send, body, headers=encoded(call.reply_headers))
+        cancel_on_disconnect(scope)
+        async with aclosing(context.runtime.moderator(call)) as chunks:
+            results = [chunk.delta["moderation"] async for chunk in chunks if chunk.delta is not None]
+        body = openai_moderations.write_answer(context.request_id, MODEL, results)
+        await send_body(send, body, headers=encoded(call.reply_headers))
 
 
 def _call(context: RequestContext, texts: list[str], scope: Scope) -> Call:

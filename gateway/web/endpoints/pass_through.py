@@ -15,7 +15,7 @@ from gateway.errors import GatewayError, UpstreamFailed
 from gateway.policy.schema.limits import RequestLimits
 from gateway.server.cycle import TAKE_BY
 from gateway.types import Call, ChatRequest, Chunk
-from gateway.web.body import WhileConnected
+from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call, reply_headers
@@ -72,9 +72,9 @@ class PassThrough:
         context = RequestContext.of(scope)
         async with self._read(context, scope, receive) as request:
             call = make_call(context, request, scope)
-            with WhileConnected(scope, receive):
-                async with aclosing(context.runtime.handler(call)) as chunks:
-                    await self._answer(call, chunks, scope, send)
+            cancel_on_disconnect(scope)
+            async with aclosing(context.runtime.handler(call)) as chunks:
+                await self._answer(call, chunks, scope, send)
 
     async def _answer(self, call: Call, chunks: AsyncIterator[Chunk], scope: Scope, send: Send) -> None:
         first = await anext(chunks, None)

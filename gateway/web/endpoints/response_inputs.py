@@ -9,7 +9,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.policy.schema.limits import RequestLimits
-from gateway.web.body import WhileConnected
+from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall
@@ -52,9 +52,9 @@ class CountInputTokens(_OfConversation):
         reading = self._reads.of(context.caller().tenant)
         try:
             asked, before = await self._read(read_count_request, context, scope, receive, reading)
-            with WhileConnected(scope, receive):
-                chat = asked.chat(self._seal, context.caller().tenant, before.items)
-                tokens, headers = await count(context, chat, scope, before.residency)
+            cancel_on_disconnect(scope)
+            chat = asked.chat(self._seal, context.caller().tenant, before.items)
+            tokens, headers = await count(context, chat, scope, before.residency)
         finally:
             reading.release()
         body = {"object": "response.input_tokens", "input_tokens": tokens["input_tokens"]}
@@ -73,10 +73,10 @@ class Compact(_OfConversation):
             call = make_call(context, question, scope)
             call.residency = before.residency
             summary = compaction.CompactionWriter(call, [*before.items, *asked.items], self._seal)
-            with WhileConnected(scope, receive):
-                async with aclosing(context.runtime.handler(call)) as chunks:
-                    async for chunk in chunks:
-                        summary.add(chunk)
+            cancel_on_disconnect(scope)
+            async with aclosing(context.runtime.handler(call)) as chunks:
+                async for chunk in chunks:
+                    summary.add(chunk)
             body = orjson.dumps(summary.response())
         finally:
             reading.release()

@@ -16,7 +16,7 @@ from gateway.stores.responses import ResponseStore, StoredResponse
 from gateway.stores.store import StoreDown
 from gateway.types import Call, Json
 from gateway.web.attached_files import attach
-from gateway.web.body import WhileConnected
+from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall, store_down
@@ -85,17 +85,17 @@ class CreateResponse:
                 await self._begin(context, answer, send, reading)
                 reading = self._reads.of(owner)  # the other goes on
                 return
-            with WhileConnected(scope, receive):
-                async with aclosing(context.runtime.handler(call)) as chunks:
-                    if asked.stream:
-                        await write_stream(
-                            ObfuscatedEvents(answer.events) if asked.obfuscates else answer.events,
-                            *(call, chunks, scope, send, answer.settle),
-                            heartbeat=self._heartbeat,
-                        )
-                    else:
-                        whole = ResponseBodyWriter(answer.events)
-                        await write_whole(whole, call, chunks, send, answer.settle)
+            cancel_on_disconnect(scope)
+            async with aclosing(context.runtime.handler(call)) as chunks:
+                if asked.stream:
+                    await write_stream(
+                        ObfuscatedEvents(answer.events) if asked.obfuscates else answer.events,
+                        *(call, chunks, scope, send, answer.settle),
+                        heartbeat=self._heartbeat,
+                    )
+                else:
+                    whole = ResponseBodyWriter(answer.events)
+                    await write_whole(whole, call, chunks, send, answer.settle)
         finally:
             reading.release()
 
