@@ -225,9 +225,7 @@ class Connection(HttpToolsProtocol):
         self._received_at = self._began_at = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers are discarded (RFC 9110, section 6.5.1): among the headers they could name another caller.
-        if self._in_head:
-            self.headers.append((name.lower(), value))
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """As uvicorn's, but for what it has a setting for that is not made here, and its own class of cycles."""
@@ -236,10 +234,11 @@ class Connection(HttpToolsProtocol):
             return  # it is parsed again
         self._in_head = False
         self._idle_bytes = 0
-        headers = self.headers
-        named = dict(headers)
-        if b"expect" in named:
-            self.expect_100_continue = named[b"expect"].lower() == b"100-continue"
+        # Trailers come to another list, and to nobody (RFC 9110, section 6.5.1): they could name another caller.
+        headers, self.headers = self.headers, []
+        expected = dict(headers).get(b"expect")
+        if expected is not None:
+            self.expect_100_continue = expected.lower() == b"100-continue"
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         version = parser.get_http_version()

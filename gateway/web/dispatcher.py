@@ -156,7 +156,7 @@ class Dispatcher:
                 await context.fail(send_with_id, fault)
             finally:
                 # The path's pattern, never the path itself: anyone can make up paths.
-                route = route_of(scope) or "none"
+                route = scope["route"].path if "route" in scope else "none"
                 self._metrics.http[route, str(status or 499)].inc()
 
     def _find(self, scope: Scope) -> _Destination:

@@ -11,7 +11,8 @@ from gateway.types import Chunk, Json
 from gateway.wire.openai.usage import read_usage
 
 # "obfuscation" pads one event of OpenAI's, and means nothing in another.
-_OURS = frozenset({"choices", "usage", "object", "obfuscation", "native"})
+_RARE = frozenset({"obfuscation", "native"})
+_OURS = _RARE | {"choices", "usage", "object"}
 
 
 def read_chunks(
@@ -22,8 +23,9 @@ def read_chunks(
     choices = envelope.pop("choices") or ()
     usage = read_usage(envelope.pop("usage", None))
     envelope.pop("object", None)
-    envelope.pop("obfuscation", None)
-    envelope.pop("native", None)
+    if not _RARE.isdisjoint(raw):
+        envelope.pop("obfuscation", None)
+        envelope.pop("native", None)
     chunks: list[Chunk] = []
     for i, choice in enumerate(choices):
         fields = delta(choice)

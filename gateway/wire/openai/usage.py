@@ -22,8 +22,9 @@ def read_usage(raw: Json) -> Usage | None:
         completion = counted(completion)
     if prompt is None or completion is None:
         return None
-    read, details = raw.get("prompt_tokens_details"), raw.get("completion_tokens_details")
-    reasoning = count(details, "reasoning_tokens") if details else 0
+    details, reasoning = raw.get("completion_tokens_details"), 0
+    if details:
+        reasoning = count(details, "reasoning_tokens")
     whole = raw.get("total_tokens")
     if whole != prompt + completion and (beyond := (counted(whole) or 0) - prompt - completion) > 0:
         # xAI and Gemini leave reasoning, which they bill, out of the completion; others report only the total.
@@ -34,6 +35,7 @@ def read_usage(raw: Json) -> Usage | None:
     more = None
     cached = written = 0
     if not raw.keys() <= _COUNTED:
+        read = raw.get("prompt_tokens_details")
         more, cached = _beside(raw), _cached(raw, read)
         written = count(read, "cache_write_tokens") if read else 0
     usage = Usage(prompt, completion, cached, reasoning, written, more=more)
