@@ -40,15 +40,14 @@ class BodyReader:
     ) -> _Read:
         """As ``BodyParser.read``, of the request's body. Raises as that and ``read_body`` do."""
         context = RequestContext.of(scope)
-        data = await self.whole(context, receive)
+        data = await read_body(context.headers, receive, self.max_body)
+        if context.deployment is not None:
+            data = await self.naming(context.deployment, data, context)
         return await self.parser.read(read, data, context.runtime.policy.limits, context.caller().tenant)
 
-    async def whole(self, context: RequestContext, receive: Receive) -> bytes:
-        """The body, with the model that the path names, where it names one."""
-        data = await read_body(context.headers, receive, self.max_body)
-        if context.deployment is None:
-            return data
-        naming = partial(with_model, model=context.deployment)
+    async def naming(self, model: str, data: bytes, context: RequestContext) -> bytes:
+        """A body with the model that its path names."""
+        naming = partial(with_model, model=model)
         return await self.parser.read(naming, data, context.runtime.policy.limits, context.caller().tenant)
 
 

@@ -24,7 +24,7 @@ from gateway.server.headers import RequestHeaders
 from gateway.splice import Splice
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.attached_files import attach
-from gateway.web.body import cancel_on_disconnect
+from gateway.web.body import cancel_on_disconnect, read_body
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext, route_of
 from gateway.web.event_stream import EVENTS, EventStream
@@ -60,7 +60,9 @@ class Generate:
         repeats = runtime.rendered.is_used and context.line is None
         reading: Reading | None = None
         try:
-            data = await self._reader.whole(context, receive)
+            data = await read_body(context.headers, receive, self._reader.max_body)
+            if context.deployment is not None:
+                data = await self._reader.naming(context.deployment, data, context)
             if repeats and await self._rendered(context, scope, data, send):
                 return
             request = await self._reader.parser.read(dialect.read_request, data, runtime.policy.limits, owner)
