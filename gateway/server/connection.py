@@ -55,6 +55,8 @@ class Connection(HttpToolsProtocol):
         self._idle_bytes = 0
         """Bytes read since the request last made progress."""
         self._complete = False
+        self._idle_since: float | None = None
+        """When its last response was complete; None while there is a request."""
         self._received_at = self._began_at = self.loop.time()
         self._sweeper: asyncio.TimerHandle | None = None
         self._lingering = False
@@ -98,6 +100,8 @@ class Connection(HttpToolsProtocol):
             self._sweeper.cancel()
         if self._stalled is not None:
             self._stalled.cancel()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         if self._half_closed is not None:
             self._half_closed.cancel()
             self._half_closed = None  # it holds this object
@@ -122,7 +126,7 @@ class Connection(HttpToolsProtocol):
     @property
     def idle(self) -> bool:
         slow = not self._complete and self.loop.time() - self._began_at > SLOW
-        return slow or self.timeout_keep_alive_task is not None
+        return slow or self._idle_since is not None
 
     def abort(self) -> None:
         self.transport.abort()
@@ -170,9 +174,7 @@ class Connection(HttpToolsProtocol):
         return cycle.keepalive()
 
     def data_received(self, data: bytes) -> None:
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
+        self._idle_since = None
         # A head that begins within this read is counted from the next read on: the body before it may be in it, too.
         self._idle_bytes += len(data)
         try:
@@ -296,17 +298,29 @@ class Connection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._keep_alive_for(self.timeout_keep_alive)
+
+    def _keep_alive_for(self, seconds: float) -> None:
+        # It runs on through the next requests: to make one and to cancel it takes longer than to parse a head.
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return  # the next response begins anew
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._keep_alive_for(left)
         else:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "This is not a valid HTTP/1.1 request.", "invalid_http")
@@ -351,6 +365,6 @@ class Connection(HttpToolsProtocol):
             self._lingering = True
         elif silence < self.read_timeout:
             wait -= silence
-        elif not (answering or self.timeout_keep_alive_task or self.flow.read_paused):
+        elif not (answering or self._idle_since is not None or self.flow.read_paused):
             self.transport.close()
         self._sweeper = self.loop.call_later(wait, self._sweep)

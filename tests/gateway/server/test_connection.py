@@ -603,3 +603,23 @@ async def test_a_head_that_is_refused_amid_it_is_told() -> None:
         got, in_order = await asyncio.to_thread(send_all, address, b"GET / HTTP/1.1\r\nx: ", 10_000_000)
         assert in_order
         assert got.startswith(b"HTTP/1.1 431")
+
+
+async def test_a_connection_is_kept_from_its_last_response_on() -> None:
+    made: list[Connection] = []
+
+    def remembered(connection: Connection, transport: asyncio.Transport) -> None:
+        made.append(connection)
+        Connection.connection_made(connection, transport)
+
+    async with connected(read_timeout=300, connection_made=remembered) as (reader, writer):
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await answer(reader) == (200, b"0")
+            [connection] = made
+            connection.timeout_keep_alive_handler()  # of the first response; the last is no minute old
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await answer(reader) == (200, b"0")
+        connection.timeout_keep_alive = 0
+        connection.timeout_keep_alive_handler()
+        assert await closed(reader)
