@@ -64,7 +64,6 @@ def masked(key: str) -> str:
 class ApiKey:
     """An active key: its principal, its expiry, and the networks it may be used from."""
 
-    digest: bytes
     principal: Principal
     key: Key | None = None
     """The policy's entry."""
@@ -103,7 +102,7 @@ class KeyRing:
                 self._active.setdefault(key.previous.sha256, _previous(key, key.previous, tenants))
         if dev_key_sha256 and not self._active:
             principal = replace(DEVELOPMENT, tier=tier_of(DEVELOPMENT.tenant, tenants))
-            self._active[dev_key_sha256] = ApiKey(bytes.fromhex(dev_key_sha256), principal)
+            self._active[dev_key_sha256] = ApiKey(principal)
         self._revoked = RevokedKeys()
         self._refused: frozenset[str] = frozenset()
         """Ids of ``_revoked``."""
@@ -182,16 +181,14 @@ def _active(key: Key, tenants: Mapping[str, Tenant]) -> ApiKey:
         residency=key.residency,
     )
     networks = tuple(map(ip_network, key.allow_ips))
-    return ApiKey(bytes.fromhex(key.sha256), principal, key, _midnight(key.expires), key.expires, networks)
+    return ApiKey(principal, key, _midnight(key.expires), key.expires, networks)
 
 
 def _previous(key: Key, previous: PreviousHash, tenants: Mapping[str, Tenant]) -> ApiKey:
     """What ``key`` was before it was rotated: the same caller, for a while."""
     now = _active(key, tenants)
     ends = min(previous.until.timestamp(), now.expires)
-    return replace(
-        now, digest=bytes.fromhex(previous.sha256), key=None, expires=ends, expiry_date=previous.until.date()
-    )
+    return replace(now, key=None, expires=ends, expiry_date=previous.until.date())
 
 
 def _midnight(day: date | None) -> float:

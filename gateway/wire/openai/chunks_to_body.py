@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import starmap
 
 import orjson
 
@@ -47,7 +48,7 @@ class OpenAIBodyWriter:
     def body(self) -> bytes:
         form = self._format
         body = envelope_fields(self._envelope, form.object, form.id_prefix, self._call)
-        body["choices"] = [form.body_choice(*choice) for choice in sorted(self._choices.items())]
+        body["choices"] = [*starmap(form.body_choice, sorted(self._choices.items()))]
         if self._usage is not None:
             body["usage"] = write_usage(self._usage)
         if self._revocation is not None:
