@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.request_spans import DECIDED
 from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.policy.schema import Target
+from gateway.policy.schema import Policy, Target
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
@@ -109,10 +109,11 @@ def _swapped(call: Call) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The stages before ``UpstreamPipeline``'s. Caches see masked requests, and keep only answers that the guards let
-    through.
+    """The stages before ``UpstreamPipeline``'s, as far as ``policy`` has a use for them. Caches see masked requests,
+    and keep only answers that the guards let through.
     """
 
+    policy: Policy
     metrics: Metrics
     receipts: Receipts
     accounting: Accounting
@@ -143,12 +144,24 @@ class Pipeline:
             "cascade": cascade(self.scorer),
             "shadow": shadow(self.shadows, self.metrics, for_shadows),
         }
+        for name in self._unused():
+            del stages[name]
         if self.telemetry is None:
             return fold(stages.values(), upstream)
         if self.telemetry.config.content:
             # Past the guards of input, and outside those of output: all that passes here is masked.
             stages["cache"] = partial(fold, [content, stages["cache"]])
         return fold(with_spans(stages), upstream)
+
+    def _unused(self) -> Iterator[str]:
+        """The stages that no request has a use for, whoever sends it."""
+        models = self.policy.models.values()
+        if not self.policy.guards:
+            yield from ("guard_input", "guard_output")
+        if not any(model.cascade for model in models):
+            yield "cascade"
+        if not any(model.shadow for model in models):
+            yield "shadow"
 
     def recorded(self, handler: Handler) -> Handler:
         """For requests that are answered here, as moderations are."""

@@ -88,7 +88,7 @@ class UpstreamLoop:
                             first_token = admission.first_token(attempt.call)
                         if chunk.finish_reason is not None:
                             admission.lease.release_one()
-                        if stream.passthrough:
+                        if stream.passthrough or failover.opens(attempt, chunk):
                             attempt.add(chunk)
                             yield chunk
                             continue

@@ -99,6 +99,8 @@ class Breaker:
             circuit.recovered()
 
     def _succeeded(self, permit: Permit) -> None:
+        if not self._circuits:
+            return
         for circuit, member in self._of(permit.caller):
             circuit.succeeded(permit, member)
 
@@ -112,6 +114,8 @@ class Breaker:
         self._sweep_at = max(self._sweep_at, self._clock() + permit.limits.window)
 
     def _release(self, permit: Permit) -> None:
+        if not self._circuits:
+            return
         for circuit, _ in self._of(permit.caller):
             circuit.release(permit)
 

@@ -152,6 +152,11 @@ class OpeningFilter:
         self.passthrough = False
         self._held: list[Chunk] = []
 
+    def opens(self, chunk: Chunk) -> bool:
+        """Whether everything can be passed on from ``chunk`` on, and nothing is held."""
+        self.passthrough = not self._held and has_content(chunk)
+        return self.passthrough
+
     def feed(self, chunk: Chunk) -> Iterable[Chunk]:
         if has_content(chunk):
             self.passthrough = True

@@ -169,6 +169,14 @@ class Failover:
         if attempt.filter.passthrough:
             self.delivers(attempt)
 
+    def opens(self, attempt: Attempt, chunk: Chunk) -> bool:
+        """Whether ``chunk`` is the first of a first attempt, and has content: nothing is held back then."""
+        opening = attempt.filter
+        if chunk.comment is not None or opening.__class__ is not OpeningFilter or not opening.opens(chunk):
+            return False
+        self.delivers(attempt)
+        return True
+
     def delivers(self, attempt: Attempt) -> None:
         """The caller is about to be given something of ``attempt``."""
         if attempt.delivered:

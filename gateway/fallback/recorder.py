@@ -27,6 +27,8 @@ from gateway.types import Call, Candidate
 
 log = logging.getLogger("gateway.backends")
 
+ATTEMPTS = "x-tollgate-attempts"
+"""The header with their number, where there were several."""
 CREDENTIALS = frozenset({"upstream_auth", "upstream_billing"})
 OUTCOMES = UPSTREAM | {
     *("ok", "deviated", "client_left", "internal_error", "deadline_exceeded", "rate_limit_exceeded", "cut")
@@ -51,7 +53,9 @@ class AttemptRecorder:
 
     def started(self, attempt: Attempt) -> None:
         attempt.call.sent = False
-        self._count(+1)
+        self._made += 1
+        if self._made > 1:
+            self._call.reply_headers[ATTEMPTS] = str(self._made)
 
     def ended(self, attempt: Attempt, error: BaseException | None) -> None:
         """``error`` is None for an attempt that was completed."""
@@ -68,7 +72,7 @@ class AttemptRecorder:
         else:
             outcome = "deviated" if isinstance(error, AnswerDiverged) else outcome_of(error).code or "error"
             self._failed(attempt, error)
-        attempt.permit.release()
+            attempt.permit.release()
         facts["outcome"] = outcome
         self._facts.append(facts)
         label = outcome if outcome in OUTCOMES else "rejected"
@@ -98,10 +102,12 @@ class AttemptRecorder:
 
     def write_receipt(self, skipped: list[str], continued: int) -> None:
         """``skipped`` are backends with an open breaker, ``continued`` how many attempts continued the answer."""
-        # A cascade sends one call through here several times.
-        before = self._call.receipt.notes.get("fallback", {})
-        made = [*before.get("attempts", ()), *self._facts]
-        self._call.receipt.note("fallback", attempts=made, continued=before.get("continued", 0) + continued)
+        notes, made = self._call.receipt.notes, self._facts
+        if (before := notes.get("fallback")) is None:
+            notes["fallback"] = {"attempts": made, "continued": continued}
+        else:  # a cascade sends one call through here several times
+            before["attempts"] = [*before.get("attempts", ()), *made]
+            before["continued"] = before.get("continued", 0) + continued
         if skipped:
             self._call.receipt.note("fallback", breaker_open=skipped)
 
@@ -114,7 +120,11 @@ class AttemptRecorder:
         if isinstance(error, GatewayError) and not own_limit:
             self._log(attempt, error)
         if not attempt.admitted:
-            self._count(-1)
+            self._made -= 1
+            if self._made > 1:
+                self._call.reply_headers[ATTEMPTS] = str(self._made)
+            else:
+                self._call.reply_headers.pop(ATTEMPTS, None)
 
     def _log(self, attempt: Attempt, error: GatewayError) -> None:
         """Log and count what a backend did wrong; other errors are no backend's doing."""
@@ -134,13 +144,6 @@ class AttemptRecorder:
         )
         if reason in CREDENTIALS:
             self._health.credentials_refused(target.backend, target.model, reason)
-
-    def _count(self, made: int) -> None:
-        self._made += made
-        if self._made > 1:
-            self._call.reply_headers["x-tollgate-attempts"] = str(self._made)
-        else:
-            self._call.reply_headers.pop("x-tollgate-attempts", None)
 
 
 def is_own_limit(error: BaseException) -> bool:

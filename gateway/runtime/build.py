@@ -100,6 +100,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     judges = _judges(policy, side_calls.stage(upstream_handler))
     scanners = build_scanners(policy, state.sidecar, judges, state.poster)
     pipeline = Pipeline(
+        policy=policy,
         metrics=metrics,
         receipts=receipts,
         accounting=accounting,

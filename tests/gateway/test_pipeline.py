@@ -38,6 +38,7 @@ async def test_a_call_passes_all_stages_in_order() -> None:
         metrics=metrics,
     )
     stages = pipeline.Pipeline(
+        policy=call.policy,
         metrics=metrics,
         receipts=receipts,
         accounting=accounting,
