@@ -20,6 +20,7 @@ from gateway.errors import (
     Upstream,
 )
 from gateway.fallback.health import HealthRegistry
+from gateway.fallback.hop import Hops
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.metering.bill import Bill
@@ -51,6 +52,7 @@ from gateway.upstream_loop import UpstreamLoop
 class UpstreamPipeline:
     """From the choice of a backend on. The judges of guards enter here, past quotas, guards and caches."""
 
+    policy: Policy
     backends: Mapping[str, Backend]
     """Those that are enabled, by name."""
     router: Router
@@ -63,9 +65,8 @@ class UpstreamPipeline:
         send = dispatch(self.backends)
         if self.telemetry is not None:
             send = attempt(self.telemetry)(send)
-        return UpstreamLoop(
-            self.router, self.health, Queue(self.pools, self.metrics), send, self.metrics, self.telemetry
-        )
+        hops, places = Hops(self.policy, self.health), Queue(self.pools, self.metrics)
+        return UpstreamLoop(self.router, hops, places, send, self.metrics, self.telemetry)
 
     async def count_tokens(self, call: Call) -> Chunks:
         """One chunk with the provider's count as its envelope, which is empty where no provider counts."""

@@ -17,7 +17,7 @@ from gateway.admission.queue import Queue
 from gateway.errors import BadRequest, GatewayError, Overloaded, RateLimited, Upstream
 from gateway.fallback.attempt import Attempt
 from gateway.fallback.failover import Failover
-from gateway.fallback.health import HealthRegistry
+from gateway.fallback.hop import Hops
 from gateway.observe.metric_buffers import BufferedCounter
 from gateway.observe.metrics import Metrics
 from gateway.observe.telemetry.telemetry import Telemetry
@@ -27,19 +27,21 @@ from gateway.types import Call, Chunks, Handler
 
 
 class UpstreamLoop:
-    """A ``Handler``. ``health`` and what ``queue`` knows outlive the policy; ``send`` asks the call's target."""
+    """A ``Handler``. What ``queue`` and ``hops`` know of health and load outlives the policy; ``send`` asks the call's
+    target.
+    """
 
     def __init__(
         self,
         router: Router,
-        health: HealthRegistry,
+        hops: Hops,
         queue: Queue,
         send: Handler,
         metrics: Metrics,
         telemetry: Telemetry | None = None,
     ) -> None:
         self._router = router
-        self._health = health
+        self._hops = hops
         self._queue = queue
         self._send = send
         self._metrics = metrics
@@ -68,7 +70,7 @@ class UpstreamLoop:
         return chunks
 
     async def _attempts(self, call: Call) -> Chunks:
-        failover = Failover(call, self._health, self._metrics, self._telemetry, self._router.deferred)
+        failover = Failover(call, self._hops, self._metrics, self._telemetry, self._router.deferred)
         first = call.candidate
         try:
             while not failover.answered:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import (
@@ -18,24 +17,13 @@ from gateway.errors import (
 )
 from gateway.fallback.circuit_breaker import Permit
 from gateway.fallback.continuation import AnswerDiverged, AnswerFilter, SentAnswer, whole_usage
+from gateway.fallback.hop import PlannedAttempt
 from gateway.metering.api_bounds import settled
 from gateway.metering.dense_text import dense_prompt
 from gateway.metering.estimate import LearnedEstimate, rough_estimate, unseen_tokens
 from gateway.metering.price import price_of
 from gateway.metering.usage_counter import UsageCounter
-from gateway.types import Call, Candidate, Chunk, Json, Purpose, UpstreamUsage, Usage
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedAttempt:
-    """A candidate, and how often it has failed for this call.
-
-    With ``restart`` it is asked for the whole answer again, not for a continuation.
-    """
-
-    candidate: Candidate
-    failures: int = 0
-    restart: bool = False
+from gateway.types import Call, Chunk, Json, Purpose, UpstreamUsage, Usage
 
 
 class Attempt:
@@ -78,11 +66,12 @@ class Attempt:
         """Whether the caller has been given anything of it."""
         self.usage_counter = UsageCounter()
         self.began = time.perf_counter()
-        target = planned.candidate.target
+        candidate = planned.hop.candidate
+        target = candidate.target
         self.facts: dict[str, Any] = {"backend": target.backend, "model": target.model}
         """For the receipt."""
-        if planned.candidate.why != "primary":
-            self.facts["why"] = planned.candidate.why
+        if candidate.why != "primary":
+            self.facts["why"] = candidate.why
 
     def add(self, chunk: Chunk) -> None:
         """Count ``chunk``, which goes to the caller as it is."""
@@ -119,7 +108,7 @@ class Attempt:
             found = (reported, False) if reported is not None else self._estimated(error)
         if found is None:
             return None
-        candidate = self.planned.candidate
+        candidate = self.planned.hop.candidate
         return UpstreamUsage(candidate.target, *found, self._purpose(error), candidate.model)
 
     def _passed_on(self, error: BaseException | None) -> tuple[Usage, bool] | None:

@@ -43,9 +43,9 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.fallback import retry
-from gateway.fallback.attempt import Attempt, PlannedAttempt
+from gateway.fallback.attempt import Attempt
 from gateway.fallback.circuit import PROBE_RETRY_AFTER
-from gateway.fallback.circuit_breaker import Breaker, Caller, Permit
+from gateway.fallback.circuit_breaker import Caller, Permit
 from gateway.fallback.continuation import (
     AnswerDiverged,
     ContinuationFilter,
@@ -54,7 +54,7 @@ from gateway.fallback.continuation import (
     SentAnswer,
     continuation_request,
 )
-from gateway.fallback.health import HealthRegistry
+from gateway.fallback.hop import Hops, PlannedAttempt
 from gateway.fallback.recorder import AttemptRecorder, is_own_limit
 from gateway.fallback.retry import RetryBudget
 from gateway.observe.metrics import Metrics
@@ -91,7 +91,7 @@ class Failover:
     def __init__(
         self,
         call: Call,
-        health: HealthRegistry,
+        hops: Hops,
         metrics: Metrics,
         telemetry: Telemetry | None = None,
         deferred: Deferred | None = None,
@@ -99,21 +99,21 @@ class Failover:
         if not call.candidates:
             raise Internal("The request reached the backends without a candidate.")
         self._call = call
-        self._health = health
         self._deferred = deferred
-        self._recorder = AttemptRecorder(call, health, metrics, telemetry)
+        self._recorder = AttemptRecorder(call, hops.health, metrics, telemetry)
         self._began = time.perf_counter()
         self._unsolicited = call.purpose in UNSOLICITED
         self._caller = Caller(call.principal.tenant, call.principal.key_id)
-        first = call.candidates[0]
-        self._left = deque((PlannedAttempt(first),))
+        first, *others = call.candidates
+        planned = hops.first(first)
+        self._left = deque((planned,))
         self._larger: list[PlannedAttempt] = []
-        for candidate in call.candidates[1:]:
-            (self._larger if candidate.why == LARGER else self._left).append(PlannedAttempt(candidate))
+        for candidate in others:
+            (self._larger if candidate.why == LARGER else self._left).append(hops.first(candidate))
         self._skipped: list[PlannedAttempt] = []
         """Those whose breaker is open."""
         self._errors: list[tuple[PlannedAttempt, GatewayError]] = []
-        elsewhere = len(self._left) > 1 or call.policy.backends[first.target.backend].continues
+        elsewhere = len(self._left) > 1 or planned.hop.backend.continues
         self._sent = SentAnswer() if elsewhere and call.request.choices == 1 else None
         """None where nobody could continue the answer."""
 
@@ -121,9 +121,9 @@ class Failover:
         """The next attempt, let through by its breaker. Raises the error for the caller if none is left."""
         while self._left:
             planned = self._left.popleft()
-            candidate = planned.candidate
-            limits = self._call.policy.backends[candidate.target.backend].breaker
-            permit = self._breaker(planned).acquire(self._caller, limits, counts=not self._unsolicited)
+            hop = planned.hop
+            candidate = hop.candidate
+            permit = hop.breaker.acquire(self._caller, hop.backend.breaker, counts=not self._unsolicited)
             if permit is None:
                 self._skipped.append(planned)
                 continue
@@ -131,7 +131,7 @@ class Failover:
                 self._recorder.failover(*self._last_failure, candidate)
                 self._last_failure = None
             if not planned.failures:
-                self._budget(planned).deposit(self._call.policy.models[candidate.model].retry.budget)
+                self._budget(planned).deposit(hop.retry.budget)
             self._attempts += 1
             if self._interruption is not None and self._sent is not None:
                 return self._recovery(planned, permit, self._sent)
@@ -235,7 +235,7 @@ class Failover:
         """An attempt to go on with the answer that was broken off."""
         self._recoveries += 1
         candidate = planned.candidate
-        backend = self._call.policy.backends[candidate.target.backend]
+        backend = planned.hop.backend
         asked = None if planned.restart else continuation_request(self._call.request, sent, backend)
         if asked is None:
             call = replace(self._call, candidate=candidate)
@@ -280,7 +280,7 @@ class Failover:
 
     def _plan_retry(self, planned: PlannedAttempt, error: GatewayError) -> None:
         """Try the same candidate again after a delay, where the retry rules allow it."""
-        rules = self._call.policy.models[planned.candidate.model].retry
+        rules = planned.hop.retry
         failures = planned.failures + 1
         if failures >= rules.attempts or not retry.is_retryable(error) or not self._is_usable(planned):
             return
@@ -306,11 +306,10 @@ class Failover:
         """An only candidate may go on with its own answer, once, unless it fell silent or its breaker is open."""
         if self._asked_again or len(self._call.candidates) > 1 or isinstance(error, UpstreamTimeout):
             return
-        candidate = planned.candidate
-        budget = self._call.policy.models[candidate.model].retry.budget
+        budget = planned.hop.retry.budget
         if self._is_usable(planned) and self._budget(planned).take(budget):
             self._asked_again = True
-            self._left.append(PlannedAttempt(candidate))
+            self._left.append(PlannedAttempt(planned.hop))
 
     def _after_recovery(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
         """``attempt`` was to go on with an answer, and has given nothing of it."""
@@ -326,14 +325,11 @@ class Failover:
                 raise error
 
     def _is_usable(self, planned: PlannedAttempt) -> bool:
-        return self._breaker(planned).wait(self._caller) == 0
+        return planned.hop.breaker.wait(self._caller) == 0
 
     def _budget(self, planned: PlannedAttempt) -> RetryBudget:
-        health = self._health[planned.candidate.target.backend]
+        health = planned.hop.health
         return health.unsolicited_retries if self._unsolicited else health.retries
-
-    def _breaker(self, planned: PlannedAttempt) -> Breaker:
-        return self._health.breaker(planned.candidate.target)
 
     def _time_left(self, candidate: Candidate) -> float:
         end = self._began + candidate.timeouts.total
@@ -382,7 +378,6 @@ class Failover:
         )
 
     def _wait(self, planned: PlannedAttempt) -> float:
-        wait = self._breaker(planned).wait(self._caller)
-        backend = self._call.policy.backends[planned.candidate.target.backend]
+        wait = planned.hop.breaker.wait(self._caller)
         # An engine is polled, and its breaker closes as soon as it answers.
-        return min(wait, ENGINE_SOON) if isinstance(backend, EngineBackend) else wait
+        return min(wait, ENGINE_SOON) if isinstance(planned.hop.backend, EngineBackend) else wait

@@ -67,7 +67,7 @@ class AttemptRecorder:
         outcome = "ok"
         if error is None:
             attempt.permit.succeeded()
-            if self._health[facts["backend"]].credentials_refused:
+            if attempt.planned.hop.health.credentials_refused:
                 self._health.credentials_accepted(facts["backend"], facts["model"])
         else:
             outcome = "deviated" if isinstance(error, AnswerDiverged) else outcome_of(error).code or "error"

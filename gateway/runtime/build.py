@@ -83,6 +83,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     state.pools.update(policy)
     update_terms(policy, state.pools)
     upstream = UpstreamPipeline(
+        policy=policy,
         backends=backends,
         router=Router(
             policy,

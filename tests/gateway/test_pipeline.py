@@ -31,6 +31,7 @@ async def test_a_call_passes_all_stages_in_order() -> None:
     metrics, receipts, quotas, pools = Metrics(), Receipts(MemoryStore()), Quotas("memory"), Pools()
     accounting, call = Accounting(metrics, None), a_call()
     upstream = pipeline.UpstreamPipeline(
+        policy=call.policy,
         backends={"up": backend},
         router=Router(call.policy, {"up"}, pools),
         health=HealthRegistry(),

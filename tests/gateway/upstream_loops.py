@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.admission.pools import Pools
 from gateway.admission.queue import Queue
 from gateway.fallback.health import HealthRegistry
+from gateway.fallback.hop import Hops
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy
 from gateway.routing.router import Router
@@ -30,7 +31,7 @@ def upstream_loop(
     metrics = metrics or Metrics()
     return UpstreamLoop(
         router or Router(policy, policy.backends, pools),
-        health or HealthRegistry(),
+        Hops(policy, health or HealthRegistry()),
         Queue(pools, metrics, quiet=quiet, interval=interval),
         send,
         metrics,
