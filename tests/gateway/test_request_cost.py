@@ -145,7 +145,7 @@ def _of_a_stream(worker: Counted, words: int) -> Cost:
         assert b"[DONE]" in answer and b"word09 " in answer, answer
 
     ask()
-    return Cost.of(worker.least(ask, 4))
+    return Cost.of(worker.least(ask, 10))
 
 
 def check(row: str, found: Cost) -> None:

@@ -183,7 +183,14 @@ class Serve:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gateway", "serve", "--policies", "policies", "--port", "0", *options],
             cwd=folder,
-            env={**os.environ, "TOLLGATE_DEV_KEY": "dev-key", "TOLLGATE_SHUTDOWN_DELAY": "0", **env},
+            env={
+                **os.environ,
+                "TOLLGATE_DEV_KEY": "dev-key",
+                "TOLLGATE_SHUTDOWN_DELAY": "0",
+                # Its own: another's generations count on.
+                "TOLLGATE_STATE_DIR": str(folder / "state"),
+                **env,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.metering.estimate import Estimator
+from gateway.metering.media_tokens import MediaBounds
 from gateway.metering.price import Rates
 from gateway.metering.unit_price import UnitRates
 from gateway.policy.schema import Target
@@ -75,7 +76,9 @@ def test_how_long_answers_get() -> None:
     assert first("d") == (None, None)
     place = book.target(made, "n", Target(backend="up", model="p1"))
     assert place == TargetBounds(
-        Rates(10**6, 10**6, 2 * 10**6), "openai", 300, 300, None, units=(UnitRates(),)
+        *(Rates(10**6, 10**6, 2 * 10**6), "openai", 300, 300, None),
+        media=MediaBounds.of("openai", "p1"),
+        units=(UnitRates(),),
     )
 
 

@@ -109,8 +109,8 @@ async def asked(gateway: Gateway, upstream: FakeUpstream, name: str) -> dict[str
     }
 
 
-UNLIKE = "seconds_(sum|bucket)|created|http|loop_lag|process|python|inter_token|saturation"
-"""Metrics that hang on the time: saturation is sampled, and may be that of the moment before."""
+UNLIKE = "seconds_(sum|bucket)|created|http|loop_lag|process|python|inter_token|saturation|rows_waiting"
+"""Metrics that hang on the time: gauges are sampled, and may be those of the moment before."""
 
 
 def untimed(value: Any) -> Any:
