@@ -10,75 +10,61 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import compress
+from itertools import compress, repeat
 from typing import Generic, Protocol, TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
 
 
-class Buffered(Protocol):
-    def flush(self) -> None:
-        """Pass on what was buffered."""
-        ...
-
-
 class BufferedCounter:
     """A counter or a gauge; with None its values are dropped."""
 
-    __slots__ = ("_changed", "_metric", "_more", "_waiting", "flushed")
+    __slots__ = ("_metric", "flushed", "pending")
 
-    def __init__(self, metric: Counter | Gauge | None, changed: list[Buffered]) -> None:
+    def __init__(self, metric: Counter | Gauge | None) -> None:
         self._metric = metric
-        self._changed = changed
-        self._more = 0.0
-        self._waiting = False
+        self.pending = 0.0
+        """What is added with the next flush. What each request counts is added to it in place, without a call."""
         self.flushed = time.monotonic()
 
     def inc(self, amount: float = 1) -> None:
-        self._more += amount
-        if not self._waiting:
-            self._waiting = True
-            self._changed.append(self)
+        self.pending += amount
 
     def dec(self) -> None:
         """For gauges only."""
-        self._more -= 1
-        if not self._waiting:
-            self._waiting = True
-            self._changed.append(self)
+        self.pending -= 1
 
     @property
     def value(self) -> float:
         """This process's."""
-        return self._more + (self._metric._value.get() if self._metric is not None else 0.0)
+        return self.pending + (self._metric._value.get() if self._metric is not None else 0.0)
 
     def flush(self) -> None:
-        more, self._more, self._waiting = self._more, 0.0, False
-        self.flushed = time.monotonic()
-        if more and self._metric is not None:
-            self._metric.inc(more)
+        """Pass on what is pending, if anything is."""
+        more = self.pending
+        if more:
+            self.pending = 0.0
+            self.flushed = time.monotonic()
+            if self._metric is not None:
+                self._metric.inc(more)
 
 
 class BufferedHistogram:
     """A histogram; with None its values are dropped."""
 
-    __slots__ = ("_bounds", "_changed", "_counts", "_metric", "_sum", "_waiting", "flushed")
+    __slots__ = ("_bounds", "_metric", "_values", "flushed", "observe")
 
-    def __init__(self, metric: Histogram | None, changed: list[Buffered]) -> None:
+    def __init__(self, metric: Histogram | None) -> None:
         self._metric = metric
-        self._changed = changed
         self._bounds: list[float] = metric._upper_bounds if metric is not None else []
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._waiting = False
-        self._sum = 0.0
+        self._values: list[float] = []
+        self.observe: Callable[[float], None] = self._values.append
+        """Add a value: in C, as a request adds half a dozen. It comes into its bucket with the next flush."""
         self.flushed = time.monotonic()
 
-    def observe(self, value: float, times: int = 1) -> None:
-        self._counts[bisect_left(self._bounds, value)] += times
-        self._sum += value * times
-        if not self._waiting:
-            self._waiting = True
-            self._changed.append(self)
+    def observe_each(self, value: float, times: int) -> None:
+        """``value``, so many times."""
+        self._values.extend(repeat(value, times))
 
     @property
     def bounds(self) -> Sequence[float]:
@@ -89,22 +75,35 @@ class BufferedHistogram:
     def counts(self) -> list[float]:
         """This process's, of each bucket by itself."""
         flushed = [one.get() for one in self._metric._buckets] if self._metric is not None else []
-        return [before + more for before, more in zip(flushed, self._counts, strict=False)]
+        return [before + more for before, more in zip(flushed, self._pending(), strict=False)]
 
     def flush(self) -> None:
-        # prometheus_client itself only takes single values.
-        counts, self._counts = self._counts, [0] * len(self._counts)
-        self._waiting = False
-        total, self._sum = self._sum, 0.0
-        self.flushed = time.monotonic()
-        if self._metric is None:
+        """Pass on what is pending, if anything is."""
+        values = self._values
+        if not values:
             return
-        self._metric._sum.inc(total)
-        for bucket, count in compress(zip(self._metric._buckets, counts, strict=False), counts):
-            bucket.inc(count)
+        self.flushed = time.monotonic()
+        if self._metric is not None:
+            # prometheus_client itself only takes single values.
+            self._metric._sum.inc(sum(values))
+            counts = self._pending()
+            for bucket, count in compress(zip(self._metric._buckets, counts, strict=False), counts):
+                bucket.inc(count)
+        values.clear()
+
+    def _pending(self) -> list[int]:
+        """How many values wait for each bucket."""
+        bounds, counts = self._bounds, [0] * (len(self._bounds) + 1)
+        for value in self._values:
+            counts[bisect_left(bounds, value)] += 1
+        return counts
 
 
-class BufferedChild(Buffered, Protocol):
+class BufferedChild(Protocol):
+    def flush(self) -> None:
+        """Pass on what is pending, if anything is."""
+        ...
+
     @property
     def flushed(self) -> float:
         """When it last had a value to pass on (``time.monotonic()``)."""
@@ -149,6 +148,11 @@ class Family(dict[tuple[str, ...], _Child], Generic[_Child]):
 
     def labels(self, *values: str) -> _Child:
         return self[values]
+
+    def flush(self) -> None:
+        for child in self.values():
+            child.flush()
+        self._dropped.flush()
 
     def __missing__(self, values: tuple[str, ...]) -> _Child:
         if len(self) >= MAX_SERIES:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from gateway.observe.metric_buffers import Buffered, BufferedCounter, BufferedHistogram, Family
+from gateway.observe.metric_buffers import BufferedCounter, BufferedHistogram, Family
 from gateway.observe.metric_files import MetricFiles
 from gateway.observe.sampled_gauge import SampledGauge
 
@@ -16,10 +16,10 @@ Collected = Counter | Gauge | Histogram
 class Families:
     """Makes the metrics of one registry."""
 
-    def __init__(self, registry: CollectorRegistry, changed: list[Buffered]) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._changed = changed
         self.made: list[Collected] = []
+        self.buffered: list[Family[BufferedCounter] | Family[BufferedHistogram]] = []
         files = MetricFiles.of_this_process()
         self._has_space = files.allocate if files is not None else lambda: True
         self._has_space()
@@ -36,12 +36,14 @@ class Families:
     ) -> Family[BufferedHistogram]:
         metric = Histogram(name, about, labels, buckets=buckets, registry=self._registry)
         self.made.append(metric)
-        return Family(
-            lambda values: BufferedHistogram(metric.labels(*values), self._changed),
-            dropped=BufferedHistogram(None, self._changed),
+        family = Family(
+            lambda values: BufferedHistogram(metric.labels(*values)),
+            dropped=BufferedHistogram(None),
             has_space=self._has_space,
             remove=metric.remove if self._may_remove else None,
         )
+        self.buffered.append(family)
+        return family
 
     def sampled(
         self,
@@ -70,9 +72,11 @@ class Families:
 
     def _counts(self, metric: Counter | Gauge, *, remove_idle: bool = False) -> Family[BufferedCounter]:
         self.made.append(metric)
-        return Family(
-            lambda values: BufferedCounter(metric.labels(*values), self._changed),
-            dropped=BufferedCounter(None, self._changed),
+        family = Family(
+            lambda values: BufferedCounter(metric.labels(*values)),
+            dropped=BufferedCounter(None),
             has_space=self._has_space,
             remove=metric.remove if remove_idle and self._may_remove else None,
         )
+        self.buffered.append(family)
+        return family

@@ -18,7 +18,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from gateway.observe import metric_buckets
-from gateway.observe.metric_buffers import Buffered, BufferedHistogram
+from gateway.observe.metric_buffers import BufferedHistogram
 from gateway.observe.metric_families import Collected, Families
 from gateway.observe.metric_files import FOLDER
 from gateway.observe.tenant_labels import TenantLabels
@@ -41,8 +41,7 @@ class Metrics:
         self.tenants = TenantLabels(by_default=tenants)
         self._registry = CollectorRegistry()
         here = self._registry
-        self._changed: list[Buffered] = []
-        make = Families(here, self._changed)
+        make = Families(here)
         self.http = make.counter(
             "tollgate_http_requests_total",
             "HTTP requests by route and status.",
@@ -174,7 +173,7 @@ class Metrics:
             buckets=metric_buckets.LAG,
             registry=here,
         )
-        self._loop_lag = BufferedHistogram(loop_lag, self._changed)
+        self._loop_lag = BufferedHistogram(loop_lag)
         self._samples = 0
         self.cache = make.counter(
             "tollgate_cache_requests_total",
@@ -328,6 +327,7 @@ class Metrics:
             metric_buckets.FIRST_TOKEN,
         )
         self._collected = [*make.made, loop_lag]
+        self._buffered = [*make.buffered, self._loop_lag]
 
     def observe_lag(self, late: float) -> None:
         """A timer of the event loop was ``late`` by so many seconds. Flushes all metrics now and then."""
@@ -337,9 +337,8 @@ class Metrics:
             self.flush()
 
     def flush(self) -> None:
-        for one in self._changed:
+        for one in self._buffered:
             one.flush()
-        self._changed.clear()
 
     def tenant(self, name: str) -> str:
         """The value of the label ``tenant``: empty, unless the operator has tenants told apart."""

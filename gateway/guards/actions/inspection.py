@@ -175,7 +175,7 @@ class Inspection:
         self._scans += times
         self._seconds += seconds * times
         self._metrics.guard_scans.labels(self.guard.name, check, outcome).inc(times)
-        self._metrics.guard_seconds.labels(self.guard.name, check).observe(seconds, times)
+        self._metrics.guard_seconds.labels(self.guard.name, check).observe_each(seconds, times)
 
     def _failed(self, check: str, began: float, error: Exception) -> Unscanned:
         self._timed(check, began, "unscanned")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from gateway.observe.metric_buffers import Buffered, BufferedCounter, BufferedHistogram
+from gateway.observe.metric_buffers import BufferedCounter, BufferedHistogram
 from gateway.observe.metrics import FLUSH_EVERY, Metrics
 
 BOUNDS = (0.1, 0.5, 2.0)
@@ -13,22 +13,16 @@ BOUNDS = (0.1, 0.5, 2.0)
 @given(st.lists(st.one_of(st.sampled_from([0.0, 0.1, 0.5, 2.0, 1e9, None]), st.floats(0, 5))))
 def test_times_are_what_prometheus_itself_would_tell(steps: list[float | None]) -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
-    changed: list[Buffered] = []
-    gathered = BufferedHistogram(Histogram("h", "x", buckets=BOUNDS, registry=ours), changed)
+    gathered = BufferedHistogram(Histogram("h", "x", buckets=BOUNDS, registry=ours))
     plain = Histogram("h", "x", buckets=BOUNDS, registry=theirs)
-
-    def flush() -> None:
-        for one in changed:
-            one.flush()
-        changed.clear()
 
     for step in steps:
         if step is None:
-            flush()
+            gathered.flush()
         else:
             gathered.observe(step)
             plain.observe(step)
-    flush()
+    gathered.flush()
 
     def told(registry: CollectorRegistry) -> list[tuple[str, float]]:
         lines = generate_latest(registry).decode().splitlines()
@@ -40,16 +34,14 @@ def test_times_are_what_prometheus_itself_would_tell(steps: list[float | None]) 
 
 def test_a_gauge_comes_back_to_where_it_was() -> None:
     registry = CollectorRegistry()
-    changed: list[Buffered] = []
-    count = BufferedCounter(Gauge("g", "x", registry=registry), changed)
+    count = BufferedCounter(Gauge("g", "x", registry=registry))
     count.inc()
     count.dec()
     count.inc(2)
-    assert len(changed) == 1
-    changed.pop().flush()
+    count.flush()
     assert registry.get_sample_value("g") == 2
     count.dec()
-    changed.pop().flush()
+    count.flush()
     assert registry.get_sample_value("g") == 1
 
 
