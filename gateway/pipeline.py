@@ -25,6 +25,7 @@ from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guards
 from gateway.metering.bill import Bill
 from gateway.observe.accounting import Accounting
+from gateway.observe.ended import Ended
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.request_spans import DECIDED
@@ -37,12 +38,9 @@ from gateway.stages.cache import cache
 from gateway.stages.cascade import cascade
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
-from gateway.stages.meter import meter
-from gateway.stages.quota import quota
-from gateway.stages.record import record
+from gateway.stages.record import Observers, record
 from gateway.stages.shadow import shadow
 from gateway.stages.spans import attempt, content, entering
-from gateway.stages.trace import trace
 from gateway.stages.truncate import truncate
 from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, Json, PassesOn, Stage
 from gateway.upstream_loop import UpstreamLoop
@@ -93,11 +91,11 @@ class SideCalls:
         def as_caller(call: Call) -> Chunks:
             return following(_swapped(call))
 
-        paid = record(quota(self._quotas, self))(as_caller)
+        paid = record(Observers(self._quotas, self))(as_caller)
         return lambda call: paid(_swapped(call)) if call.payer is not None else following(call)
 
-    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
-        self._accounting.record_charges(call, bill.charges)
+    def record(self, call: Call, ended: Ended) -> None:
+        self._accounting.record_charges(call, ended.bill.charges)
 
     def record_for_house(self, call: Call, bill: Bill) -> None:
         self._accounting.record_for_house(call, bill)
@@ -133,11 +131,7 @@ class Pipeline:
             return self.side_calls.stage(cascade(self.scorer)(following))
 
         stages = {
-            "record": record(
-                trace(self.receipts, self.telemetry),
-                meter(self.metrics),
-                quota(self.quotas, self.accounting),
-            ),
+            "record": record(self._observers),
             "guard_input": guard_input(self.guards, self.flags, self.metrics),
             "cache": cache(self.caches, self.metrics),
             "guard_output": guard_output(self.guards, self.flags, self.metrics),
@@ -166,15 +160,18 @@ class Pipeline:
 
     def recorded(self, handler: Handler) -> Handler:
         """For requests that are answered here, as moderations are."""
-        return record(
-            trace(self.receipts, self.telemetry), meter(self.metrics), quota(self.quotas, self.accounting)
-        )(handler)
+        return record(self._observers)(handler)
+
+    @property
+    def _observers(self) -> Observers:
+        return Observers(self.quotas, self.accounting, self.metrics, self.receipts, self.telemetry)
 
     def counter(self, upstream: UpstreamPipeline) -> Handler:
         """Counts a prompt's tokens as its provider sees it, past the input guards. No model is run: it is a request for
         limits, and has a receipt, but is no part of the ledger and of what models took."""
         counting = guard_input(self.guards, self.flags, self.metrics, replies=False)(upstream.count_tokens)
-        return record(trace(self.receipts, self.telemetry), quota(self.quotas))(counting)
+        observers = Observers(self.quotas, receipts=self.receipts, telemetry=self.telemetry)
+        return record(observers)(counting)
 
 
 def fold(stages: Iterable[Stage], handler: Handler) -> Handler:

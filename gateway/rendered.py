@@ -2,7 +2,7 @@
 
 For requests on which no stage but ``cache`` and ``quota`` would do more than record: the tenant has no input guards,
 and no header asks for anything special. All else goes through the stages, and so does the first repetition, and
-whatever is refused. The stages' own recorders record what is answered here.
+whatever is refused. The stages' own recorder records what is answered here.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.quota.quotas import Quotas
 from gateway.server.headers import RequestHeaders
 from gateway.stages.cache import CacheRecorder
-from gateway.stages.meter import MeterRecorder
-from gateway.stages.quota import QuotaRecorder
-from gateway.stages.trace import trace
+from gateway.stages.record import Observers, Recorder
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Principal, Receipt, Usage
 from gateway.wire.dialect import Dialect
 
@@ -86,9 +84,7 @@ class RenderedCache:
         self._caches = caches
         self._guards = guards
         self._quotas = quotas
-        self._metrics = metrics
-        self._trace = trace(receipts, telemetry)
-        self._accounting = accounting
+        self._observers = Observers(quotas, accounting, metrics, receipts, telemetry)
         self._recorder = CacheRecorder(metrics)
         self._answers = caches.answers if isinstance(caches.answers, MemoryAnswerStore) else None
         self.is_used = self._answers is not None
@@ -137,20 +133,20 @@ class RenderedCache:
             model=rendered.model,
             route=route,
         )
-        quota = QuotaRecorder(self._quotas, self._accounting, call)
+        reservation = None
         if rendered.limited:
             try:
-                quota.begin_now()
+                reservation = self._quotas.reserve_now(call)
             except GatewayError:
                 return None
-        meter = MeterRecorder(self._metrics, call)
+        recorder = Recorder(self._observers, call)
+        recorder.admitted(reservation)
         self._recorder.count("exact", "hit")
         looked = round(time.perf_counter() - started, 6)
         facts = {"began": looked, "seconds": 0.0}  # it lay at hand
         self._recorder.served(call, "exact", rendered.candidate, age=round(age, 1), **facts)
-        meter.rendered(rendered.gaps, rendered.usage)
-        for recorder in (quota, meter, self._trace(call)):
-            recorder.end(None)
+        recorder.rendered(rendered.gaps, rendered.usage)
+        recorder.end(None)
         added = [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
         return rendered.request.stream, head.join(rendered.parts), rendered.headers + added
 

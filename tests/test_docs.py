@@ -59,13 +59,13 @@ def test_every_package_has_its_line_in_the_order_of_the_floors(package: str) -> 
 
 
 def test_the_drawing_has_the_stages_in_their_order() -> None:
-    drawn = re.search(r"--> (trace --> [\w ->]+) --> backend\[", ARCHITECTURE)
+    drawn = re.search(r"--> (record --> [\w ->]+) --> backend\[", ARCHITECTURE)
     assert drawn is not None
     assert drawn[1].split(" --> ") == stages_in_order(ROOT / "gateway" / "pipeline.py")
 
 
 def stages_in_order(pipeline: Path) -> list[str]:
-    """What the handler of ``Pipeline`` lists, and what ``record`` is given; then the loop over what is upstream."""
+    """What the handler of ``Pipeline`` lists; then the loop over what is upstream."""
     parts = {
         node.name: node for node in ast.parse(pipeline.read_text()).body if isinstance(node, ast.ClassDef)
     }
@@ -76,10 +76,7 @@ def stages_in_order(pipeline: Path) -> list[str]:
     ]
     assert isinstance(stages, ast.Dict)
     calls = [ast.unparse(call.func) for call in stages.values if isinstance(call, ast.Call)]
-    [recorders] = [call.args for call in stages.values if ast.unparse(call).startswith("record(")]
-    recorded = [ast.unparse(call.func) for call in recorders if isinstance(call, ast.Call)]
-    found = [one for call in calls for one in (recorded if call == "record" else [call])]
-    return [*found, *("upstream_loop" for node in parts.values() if "UpstreamLoop(" in ast.unparse(node))]
+    return [*calls, *("upstream_loop" for node in parts.values() if "UpstreamLoop(" in ast.unparse(node))]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,7 +1,7 @@
 """Log, ledger and receipts: processor time of the event loop's thread for one request, and of all threads
 
-A request is recorded as the stages ``trace`` and ``quota`` record it, with the defaults of ``tollgate serve``: the log
-at info to a pipe that is read, an SQLite ledger, receipts in memory, metrics.
+A request's end is recorded as the stage ``record`` does it, but for its times, with the defaults of ``tollgate serve``:
+the log at info to a pipe that is read, an SQLite ledger, receipts in memory, metrics.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.quota.quotas import Quotas
-from gateway.stages.quota import QuotaRecorder
-from gateway.stages.trace import TraceRecorder
+from gateway.stages.record import Observers, Recorder
 from gateway.stores.memory import MemoryStore
 from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt, UpstreamUsage, Usage
 
@@ -112,10 +111,12 @@ def _recorder(
     if not kept:
         receipts.keep = lambda tenant, receipt: None  # type: ignore[method-assign]
 
+    observers = Observers(quotas, accounting, receipts=receipts)
+
     def record(call: Call) -> None:
-        trace = TraceRecorder(receipts, call)
-        QuotaRecorder(quotas, accounting, call).end(None)
-        trace.end(None)
+        recorder = Recorder(observers, call)
+        recorder.admitted(None)
+        recorder.end(None)
 
     return record
 

@@ -102,7 +102,7 @@ class AttemptRecorder:
 
     def write_receipt(self, skipped: list[str], continued: int) -> None:
         """``skipped`` are backends with an open breaker, ``continued`` how many attempts continued the answer."""
-        notes, made = self._call.receipt.notes, self._facts
+        notes, made = self._call.receipt.noted, self._facts
         if (before := notes.get("fallback")) is None:
             notes["fallback"] = {"attempts": made, "continued": continued}
         else:  # a cascade sends one call through here several times

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gateway.metering.bill import Bill, Charge
 from gateway.metering.price import NANO
 from gateway.observe.cache_days import CacheDays
+from gateway.observe.ended import Ended
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.types import HOUSE, Call, Principal
@@ -27,18 +28,18 @@ class Accounting:
         self._blocked = blocked
         self._cache_days = cache_days
 
-    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
-        """A request that has ended; ``error`` is why it failed."""
-        for charge in bill.charges:
+    def record(self, call: Call, ended: Ended) -> None:
+        """A request that has ended."""
+        for charge in ended.bill.charges:
             self._count(call.principal, charge)
         if self._ledger is not None:
-            self._ledger.record(call, bill, status, error)
+            self._ledger.record(ended)
         if self._blocked is not None and (
-            error == "content_policy_violation" or "cut" in call.receipt.notes.get("guard_output", ())
+            ended.error == "content_policy_violation" or "cut" in ended.noted.get("guard_output", ())
         ):
             self._blocked(call)
-        if self._cache_days is not None:
-            self._cache_days.record(call, bill)
+        if self._cache_days is not None and "cache" in ended.noted:
+            self._cache_days.record(call, ended.bill)
 
     def record_charges(self, call: Call, charges: Sequence[Charge]) -> None:
         """What was sent in addition to a request, on account of ``call.principal``."""
@@ -73,8 +74,8 @@ class Accounting:
     def _count(self, principal: Principal, charge: Charge) -> None:
         upstream, metrics = charge.upstream, self._metrics
         usage, model = upstream.usage, upstream.model
-        metrics.tokens[model, "in", upstream.purpose].inc(usage.prompt)
-        metrics.tokens[model, "out", upstream.purpose].inc(usage.completion)
+        metrics.tokens[model, "in", upstream.purpose].pending += usage.prompt
+        metrics.tokens[model, "out", upstream.purpose].pending += usage.completion
         if metrics.tenants.enabled and (tenant := metrics.tenant(principal.tenant)):
             metrics.tenant_tokens[tenant, "in"].inc(usage.prompt)
             metrics.tenant_tokens[tenant, "out"].inc(usage.completion)

@@ -79,7 +79,7 @@ class CacheDays:
 
     def record(self, call: Call, bill: Bill) -> None:
         """Count a request that has ended, where the semantic cache was asked."""
-        notes = call.receipt.notes.get("cache")
+        notes = call.receipt.noted.get("cache")
         if not notes or ("semantic" not in notes and notes.get("result") != "semantic"):
             return
         shadow = "would_serve" in notes

@@ -44,9 +44,8 @@ class EventRecord(logging.LogRecord):
     """
 
     def __init__(self, name: str, level: int, event: str, message: str, values: tuple[Fact, ...]) -> None:
-        self.__dict__.update(_DEFAULTS)
+        self.__dict__.update(BLANK[level])
         self.name = name
-        self.levelno, self.levelname = level, logging.getLevelName(level)
         self.msg = message  # without arguments it is not a format
         self.created = now = time.time()
         self.msecs = now % 1 * 1000
@@ -59,7 +58,11 @@ class EventRecord(logging.LogRecord):
         return {"event": self.event, **dict(zip(KEYS[self.event], self.values, strict=True))}
 
 
-_DEFAULTS = vars(logging.makeLogRecord({}))
+BLANK: Mapping[int, Mapping[str, object]] = {
+    level: vars(logging.makeLogRecord({"levelno": level, "levelname": logging.getLevelName(level)}))
+    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+}
+"""What a record of a level has before anything is known of it."""
 
 
 def log_event(log: logging.Logger, level: int, event: str, message: str, *values: Fact) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gateway.databases.database import Database, DatabaseError, Row
 from gateway.databases.tables import SPENDINGS
-from gateway.metering.bill import NOTHING, Bill, Charge
+from gateway.metering.bill import NOTHING, Charge
 from gateway.observe.batch_writer import BatchWriter, TryAgain
-from gateway.types import Call, Principal, Usage
+from gateway.observe.ended import Ended
+from gateway.types import Principal, Usage
 
 RETRY = 1.0
 """Seconds after which a failed write is tried again."""
@@ -19,6 +20,9 @@ RETRY = 1.0
 _LONGEST_NAME = 256
 
 log = logging.getLogger(__name__)
+
+_Entry = Row | Ended
+"""A request that has ended is made a row, or several, where it is written."""
 
 
 class Ledger:
@@ -48,44 +52,9 @@ class Ledger:
     def closed(self) -> bool:
         return self._writer.closed
 
-    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
-        """Record a request that has ended, with its last attempt. Repeating it changes nothing.
-
-        ``error`` is why it failed (``gateway.observe.outcome.reason_of``).
-        """
-        principal, candidate = call.principal, call.candidate
-        answer = bill.answer
-        used = answer.upstream.usage if answer is not None else NOTHING
-        self._add(
-            (
-                call.request_id,
-                call.receipt.created,
-                principal.tenant,
-                principal.key_id,
-                principal.tier,
-                call.request.model[:_LONGEST_NAME],
-                candidate.model if candidate else None,
-                candidate.target.backend if candidate else None,
-                candidate.target.model if candidate else None,
-                status,
-                call.request.stream,
-                used.prompt,
-                used.cached,
-                used.completion,
-                used.reasoning,
-                answer.nanodollars if answer is not None else 0,
-                answer is not None and answer.upstream.estimated,
-                round(time.perf_counter() - call.started, 6),
-                call.receipt.attempts or len(bill.charges),
-                error,
-                used.cache_write,
-                used.cache_write_1h,
-                call.user_agent,
-                *_units(used),
-            )
-        )
-        if others := bill.others:
-            self.record_charges(call.request_id, call.receipt.created, principal, others, call.user_agent)
+    def record(self, ended: Ended) -> None:
+        """Record a request that has ended, with its last attempt. Repeating it changes nothing."""
+        self._add(ended)
 
     def record_charges(
         self,
@@ -96,32 +65,8 @@ class Ledger:
         user_agent: str = "",
     ) -> None:
         """Record charges of ``principal`` other than answers, on account of a request. ``created`` is Unix time."""
-        for number, (upstream, nanodollars) in enumerate(charges):
-            used = upstream.usage
-            self._add(
-                (
-                    request_id,
-                    number,
-                    created,
-                    principal.tenant,
-                    principal.key_id,
-                    principal.tier,
-                    upstream.purpose,
-                    upstream.model[:_LONGEST_NAME],
-                    upstream.target.backend,
-                    upstream.target.model,
-                    used.prompt,
-                    used.cached,
-                    used.completion,
-                    used.reasoning,
-                    nanodollars,
-                    upstream.estimated,
-                    used.cache_write,
-                    used.cache_write_1h,
-                    user_agent,
-                    *_units(used),
-                )
-            )
+        for row in _spendings(request_id, created, principal, charges, user_agent):
+            self._add(row)
 
     def record_refusal(self, request_id: str, principal: Principal, status: int, error: str) -> None:
         """Record a request that was refused before its body was read."""
@@ -139,12 +84,19 @@ class Ledger:
         if self._writer.waiting():
             log.error("%d requests are missing from the ledger '%s'", self.lost, self.database)
 
-    def _add(self, row: Row) -> None:
-        if not self._writer.add(row):
+    def _add(self, entry: _Entry) -> None:
+        if not self._writer.add(entry):
             message = "the ledger '%s' falls behind: %d requests are not recorded so far"
             self._writer.warn(log, message, self.database, self.lost)
 
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, entries: list[_Entry]) -> None:
+        rows: list[Row] = []
+        for entry in entries:
+            try:
+                rows += _rows(entry) if isinstance(entry, Ended) else [entry]
+            except Exception:
+                self._writer.lost += 1
+                log.exception("a row of the ledger '%s' is lost to a bug", self.database)
         try:
             self._insert(rows)
             if self._away:
@@ -180,6 +132,69 @@ class Ledger:
             self._insert([row])
         except Exception:
             self._writer.lost += 1
+
+
+def _rows(ended: Ended) -> Iterator[Row]:
+    """A request's own row, and those of what was charged beside its answer."""
+    principal, candidate, bill = ended.principal, ended.candidate, ended.bill
+    answer = bill.answer
+    used = answer.upstream.usage if answer is not None else NOTHING
+    yield (
+        ended.request_id,
+        ended.created,
+        principal.tenant,
+        principal.key_id,
+        principal.tier,
+        ended.asked[:_LONGEST_NAME],
+        candidate.model if candidate else None,
+        candidate.target.backend if candidate else None,
+        candidate.target.model if candidate else None,
+        ended.status,
+        ended.stream,
+        used.prompt,
+        used.cached,
+        used.completion,
+        used.reasoning,
+        answer.nanodollars if answer is not None else 0,
+        answer is not None and answer.upstream.estimated,
+        ended.seconds,
+        ended.attempts or len(bill.charges),
+        ended.error,
+        used.cache_write,
+        used.cache_write_1h,
+        ended.user_agent,
+        *_units(used),
+    )
+    yield from _spendings(ended.request_id, ended.created, principal, bill.others, ended.user_agent)
+
+
+def _spendings(
+    request_id: str, created: float, principal: Principal, charges: Iterable[Charge], user_agent: str
+) -> Iterator[Row]:
+    for number, (upstream, nanodollars) in enumerate(charges):
+        used = upstream.usage
+        yield (
+            request_id,
+            number,
+            created,
+            principal.tenant,
+            principal.key_id,
+            principal.tier,
+            upstream.purpose,
+            upstream.model[:_LONGEST_NAME],
+            upstream.target.backend,
+            upstream.target.model,
+            used.prompt,
+            used.cached,
+            used.completion,
+            used.reasoning,
+            nanodollars,
+            upstream.estimated,
+            used.cache_write,
+            used.cache_write_1h,
+            user_agent,
+            *_units(used),
+        )
 
 
 def _units(used: Usage) -> tuple[str, float]:

@@ -22,6 +22,8 @@ class TenantLabels:
         """``by_default``: what holds where the policy is silent, and before there is one."""
         self._by_default = by_default
         self._limit = 0
+        self.enabled = False
+        """Whether tenants are told apart."""
         self._reserved: set[str] = set()
         self._labelled: set[str] = set()
         self.update(None)
@@ -29,13 +31,10 @@ class TenantLabels:
     def update(self, told: bool | None, limit: int = MAX_TENANTS, named: Iterable[str] = ()) -> None:
         """Apply a policy's ``metrics``; ``named`` are its tenants, in its order."""
         self._limit = limit if (self._by_default if told is None else told) else 0
+        self.enabled = self._limit > 0
         places = max(0, self._limit - len(self._labelled))
         fresh = (name for name in dict.fromkeys(named) if name not in self._labelled)
         self._reserved = set(islice(fresh, places))
-
-    @property
-    def enabled(self) -> bool:
-        return self._limit > 0
 
     def of(self, name: str) -> str:
         """The value of the label ``tenant``: empty without a tenant, or where they are not told apart."""

@@ -14,10 +14,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import TOO_LATE, GatewayError, Internal, ShuttingDown
+from gateway.observe.ended import level_of
 from gateway.observe.events import log_event
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
-from gateway.observe.tracing import level_of, sent_trace_id
+from gateway.observe.tracing import sent_trace_id
 from gateway.runtime.runtime import Runtime
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.server.headers import by_name

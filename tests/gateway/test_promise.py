@@ -14,8 +14,7 @@ from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Budget, Target
 from gateway.quota.prompt_bound import most_tokens
 from gateway.quota.quotas import Quotas
-from gateway.stages.quota import quota
-from gateway.stages.record import record
+from gateway.stages.record import Observers, record
 from gateway.types import Call, Candidate, Chunk, Chunks, Principal, Timeouts, Usage
 from tests.fakes import a_call, policy
 from tests.gateway.upstream_loops import attempts
@@ -59,7 +58,7 @@ async def ask(servers: Servers, budget: float, *models: str, **request: Any) -> 
     quotas, metrics = Quotas("memory"), Metrics()
     pools = Pools()
     pools.update(RULES)
-    handler = record(quota(quotas))(attempts(servers, RULES, pools=pools, metrics=metrics))
+    handler = record(Observers(quotas))(attempts(servers, RULES, pools=pools, metrics=metrics))
     call = a_call(
         policy_=RULES, principal=Principal("k", "acme", budget=Budget(usd_per_day=budget)), **request
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,24 @@ DECIDED: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
 }
 """Whether a stage that noted these facts had anything to decide. ``fallback``'s decisions are the attempts."""
 _MOST_ITEMS, _LONGEST = 16, 256
+
+
+def export_request(trace: Trace, call: Call, status: int, reason: str | None) -> None:
+    """The request has ended: send its spans."""
+    end, notes = time.perf_counter(), call.receipt.notes
+    trace.leave(_decided(call, end), notes)
+    request = request_span(trace, call, status, reason, end)
+    if trace.content:
+        told = content_attributes(trace.asked, trace.answer)
+        answered = next((span for span in reversed(trace.attempts) if span.error is None), request)
+        answered.attributes.update(told)
+    trace.close([request, *decision_spans(trace, call, end)])
+
+
+def _decided(call: Call, end: float) -> float:
+    """When the last stage that the request came to had decided: with the answer's first chunk, or its end."""
+    first = call.receipt.notes.get("meter", {}).get("first_token")
+    return end if first is None else call.started + float(first)
 
 
 def request_span(trace: Trace, call: Call, status: int, error: str | None, end: float) -> Span:

@@ -16,6 +16,7 @@ from gateway.databases.database import Database
 from gateway.databases.postgres import PostgresDatabase
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.metering.bill import Bill, Charge
+from gateway.observe.ended import Ended
 from gateway.observe.ledger import Ledger
 from gateway.types import Principal, Purpose, UpstreamUsage, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call
@@ -80,7 +81,7 @@ def recorded(database: Database) -> None:
         call.candidate = CANDIDATE if answered else None
         used = Usage(1000, 10, cached=5, reasoning=2, cache_write=7)
         error = None if answered else "rate_limit_exceeded"
-        ledger.record(call, a_bill(used, cost) if answered else Bill(), status, error)
+        ledger.record(Ended(call, a_bill(used, cost) if answered else Bill(), status, error))
     asyncio.run(ledger.aclose())
 
 
@@ -91,7 +92,7 @@ def test_counts_beyond_63_bits_are_added_up(run: Run, database: Database) -> Non
     for number in range(3):
         call = a_call(principal=Principal("k", "acme"), request_id=f"req_{number}")
         call.receipt.created = time.time()
-        ledger.record(call, a_bill(Usage(2**62, 2**62 + 1, cached=2**62), 2**62), 200)
+        ledger.record(Ended(call, a_bill(Usage(2**62, 2**62 + 1, cached=2**62), 2**62), 200))
     asyncio.run(ledger.aclose())
     code, out, err = run("--json")
     assert (code, err) == (0, "")
@@ -152,7 +153,7 @@ def test_each_spending_is_under_its_own_model_and_purpose(run: Run, database: Da
     call.receipt.created = now = time.time()
     call.candidate = CANDIDATE
     charges = (charge("small", "step", 1_000_000_000), charge("m", "answer", 2_000_000_000))
-    ledger.record(call, Bill(charges, 30, 3_000_000_000), 504, "upstream_timeout")
+    ledger.record(Ended(call, Bill(charges, 30, 3_000_000_000), 504, "upstream_timeout"))
     ledger.record_charges(
         "req_s", now, Principal("shadow", "house"), [charge("small", "shadow", 4_000_000_000)]
     )
@@ -239,7 +240,7 @@ def test_a_roll_up_keeps_every_nanodollar(run: Run, database: Database) -> None:
         call = a_call(principal=Principal("k", f"t{number % 2}"), request_id=f"req_{number}", model="alias")
         call.receipt.created = now - number * 5 * DAY
         call.candidate = CANDIDATE
-        ledger.record(call, a_bill(Usage(10, 2**61 if number > 50 else 1), 2**62 + number), 200)
+        ledger.record(Ended(call, a_bill(Usage(10, 2**61 if number > 50 else 1), 2**62 + number), 200))
         if number % 3 == 0:
             judge = Charge(UpstreamUsage(TARGET, Usage(7, 8), False, "judge", "guard"), 333_333_333)
             ledger.record_charges(f"req_{number}", call.receipt.created, call.principal, [judge])

@@ -17,6 +17,7 @@ from gateway.databases.postgres_schema import VERSION
 from gateway.databases.tables import REQUESTS, Row
 from gateway.observe import batch_writer
 from gateway.observe import ledger as module
+from gateway.observe.ended import Ended
 from gateway.observe.ledger import Ledger
 from gateway.policy.schema import LedgerSettings
 from gateway.types import Usage
@@ -34,7 +35,7 @@ def empty(postgres_server: PostgresServer) -> PostgresDatabase:
 
 def record(ledger: Ledger, *names: str) -> None:
     for name in names:
-        ledger.record(a_call(request_id=name), a_bill(Usage(1, 1), 5), 200)
+        ledger.record(Ended(a_call(request_id=name), a_bill(Usage(1, 1), 5), 200))
 
 
 def a_row(name: str) -> Row:

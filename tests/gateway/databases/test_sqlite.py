@@ -21,6 +21,7 @@ from gateway.databases.database import DatabaseError
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.observe import batch_writer
 from gateway.observe import ledger as module
+from gateway.observe.ended import Ended
 from gateway.observe.ledger import Ledger
 from gateway.private import take_from_others
 from gateway.types import Principal, Usage
@@ -43,7 +44,7 @@ def no_umask() -> Iterator[None]:
 
 async def test_nobody_else_may_read_it(tmp_path: Path, no_umask: None) -> None:
     ledger = Ledger(SqliteDatabase(tmp_path / "state" / "ledger.sqlite"))
-    ledger.record(a_call(), a_bill(Usage(0, 0)), 200)
+    ledger.record(Ended(a_call(), a_bill(Usage(0, 0)), 200))
     assert await asyncio.to_thread(ledger.wait_drained, 300)
     files = dict.fromkeys(("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), 0o600)
     assert modes(tmp_path / "state") == files
@@ -61,7 +62,7 @@ async def test_one_that_others_may_read_is_closed_to_them(tmp_path: Path, no_uma
             ("ledger.sqlite", "ledger.sqlite-wal", "ledger.sqlite-shm"), 0o644
         )
         ledger = Ledger(SqliteDatabase(path))
-        ledger.record(a_call(), a_bill(Usage(0, 0)), 200)
+        ledger.record(Ended(a_call(), a_bill(Usage(0, 0)), 200))
         assert await asyncio.to_thread(ledger.wait_drained, 300)
         assert set(modes(tmp_path).values()) == {0o600}
         await ledger.aclose()
@@ -103,13 +104,15 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(
     caplog.set_level(logging.INFO)
     path = tmp_path / "ledger.sqlite"
     before = Ledger(SqliteDatabase(path))
-    before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
+    before.record(Ended(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7)))
     await before.aclose()
     with closing(sqlite3.connect(path)) as database:
         made_older(database, version)
     assert "migrated" not in caplog.text, "a new file is not"
     ledger = Ledger(SqliteDatabase(path))
-    ledger.record(a_call(request_id="req_2"), a_bill(Usage(9, 0, cache_write=8)), 429, "rate_limit_exceeded")
+    ledger.record(
+        Ended(a_call(request_id="req_2"), a_bill(Usage(9, 0, cache_write=8)), 429, "rate_limit_exceeded")
+    )
     await ledger.aclose()
     found = [
         (row["cost_nanodollars"], row["error"], row["cache_write_tokens"])
@@ -129,7 +132,7 @@ async def test_a_file_of_an_older_version_is_brought_up_to_date(
 async def test_what_brings_an_old_file_up_to_date_counts_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     before = Ledger(SqliteDatabase(path))
-    before.record(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7), 200)
+    before.record(Ended(a_call(request_id="req_1"), a_bill(Usage(10, 5), 7)))
     await before.aclose()
     with closing(sqlite3.connect(path)) as database:
         made_older(database, 3)
@@ -152,12 +155,12 @@ async def test_a_broken_disk_breaks_nothing_and_is_tried_again(
     path = tmp_path / "ledger.sqlite"
     path.mkdir()  # no file can be opened here
     ledger = Ledger(SqliteDatabase(path))
-    ledger.record(a_call(request_id="req_1"), a_bill(Usage(0, 0), 1), 200)
+    ledger.record(Ended(a_call(request_id="req_1"), a_bill(Usage(0, 0), 1), 200))
     assert not ledger.wait_drained(0.3)
     assert "cannot be written" in caplog.text
     path.rmdir()
     assert ledger.wait_drained(3)
-    ledger.record(a_call(request_id="req_2"), a_bill(Usage(0, 0), 1), 200)
+    ledger.record(Ended(a_call(request_id="req_2"), a_bill(Usage(0, 0), 1), 200))
     await ledger.aclose()
     assert len(rows(SqliteDatabase(path))) == 2 and ledger.lost == 0
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
@@ -165,11 +168,11 @@ async def test_a_broken_disk_breaks_nothing_and_is_tried_again(
 
 async def test_a_file_that_was_removed_is_made_anew(tmp_path: Path) -> None:
     ledger = Ledger(SqliteDatabase(tmp_path / "ledger.sqlite"))
-    ledger.record(a_call(request_id="req_1"), a_bill(Usage(0, 0), 1), 200)
+    ledger.record(Ended(a_call(request_id="req_1"), a_bill(Usage(0, 0), 1), 200))
     assert ledger.wait_drained(3)
     for file in os.listdir(tmp_path):
         (tmp_path / file).unlink()
-    ledger.record(a_call(request_id="req_2"), a_bill(Usage(0, 0), 1), 200)
+    ledger.record(Ended(a_call(request_id="req_2"), a_bill(Usage(0, 0), 1), 200))
     await ledger.aclose()
     assert [row["request_id"] for row in rows(ledger.database)] == ["req_2"]
 
@@ -182,7 +185,7 @@ async def test_a_newer_file_is_left_alone(
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 99")
     ledger = Ledger(SqliteDatabase(path))
-    ledger.record(a_call(), a_bill(Usage(0, 0), 1), 200)
+    ledger.record(Ended(a_call(), a_bill(Usage(0, 0), 1), 200))
     await ledger.aclose()
     assert ledger.lost == 1
     assert "version 99" in caplog.text and "a later Tollgate" in caplog.text
@@ -193,13 +196,13 @@ async def test_a_newer_file_is_left_alone(
 def test_recording_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     ledger = Ledger(SqliteDatabase(tmp_path / "ledger.sqlite"))
     call = a_call()
-    ledger.record(call, a_bill(Usage(0, 0), 0), 200)
+    ledger.record(Ended(call, a_bill(Usage(0, 0), 0), 200))
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
         ledger.wait_drained(3)
         other.execute("BEGIN EXCLUSIVE")
         # Comes back at all: the disk is free no sooner than below.
         for _ in range(1000):
-            ledger.record(call, a_bill(Usage(0, 0), 0), 200)
+            ledger.record(Ended(call, a_bill(Usage(0, 0), 0), 200))
         other.execute("ROLLBACK")
     assert ledger.wait_drained(5)
 
@@ -213,7 +216,7 @@ async def test_a_disk_that_stays_broken_bounds_the_backlog_and_the_close(
     path.mkdir()
     ledger = Ledger(SqliteDatabase(path))
     for n in range(30):
-        ledger.record(a_call(request_id=f"req_{n}"), a_bill(Usage(0, 0), 1), 200)
+        ledger.record(Ended(a_call(request_id=f"req_{n}"), a_bill(Usage(0, 0), 1), 200))
     assert ledger.lost == 10
     async with within(2):
         await ledger.aclose()

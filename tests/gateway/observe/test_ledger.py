@@ -11,6 +11,7 @@ import pytest
 from gateway.apis import Units
 from gateway.databases.database import Database
 from gateway.metering.bill import Bill, Charge
+from gateway.observe.ended import Ended
 from gateway.observe.ledger import Ledger
 from gateway.types import Principal, UpstreamUsage, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call
@@ -26,8 +27,8 @@ async def test_a_request_is_recorded_whole(database: Database) -> None:
     call.candidate = CANDIDATE
     call.receipt.note("fallback", attempts=[{"failed": True}, {"failed": False}])
     used = Usage(10, 5, cached=4, reasoning=2, cache_write=3, cache_write_1h=1, units=Units("second", 12.5))
-    ledger.record(call, a_bill(used, 1234, estimated=True), 200)
-    ledger.record(a_call(request_id="req_2", stream=False), Bill(), 503, "queue_full")
+    ledger.record(Ended(call, a_bill(used, 1234, estimated=True), 200))
+    ledger.record(Ended(a_call(request_id="req_2", stream=False), Bill(), 503, "queue_full"))
     await ledger.aclose()
     first, second = rows(database)
     assert 0 <= first.pop("seconds") < 10
@@ -66,7 +67,7 @@ async def test_what_our_own_queue_refused_was_not_asked(database: Database) -> N
     ledger = Ledger(database)
     call = a_call()
     call.receipt.note("fallback", attempts=[{"admitted": False}, {"admitted": False}])
-    ledger.record(call, Bill(), 503, "queue_full")
+    ledger.record(Ended(call, Bill(), 503, "queue_full"))
     await ledger.aclose()
     assert rows(database)[0]["attempts"] == 0
 
@@ -76,7 +77,7 @@ async def test_the_hours_have_each_row_once_in_the_hour_of_its_request(database:
     for number, created in enumerate((3599.9, 3600.0, 7199.0, 3600.0)):
         call = a_call(request_id=f"req_{min(number, 2)}", model="m")
         call.receipt.created, call.user_agent = created, "curl/8"
-        ledger.record(call, a_bill(Usage(10, 5), 2**40 + number), 200)
+        ledger.record(Ended(call, a_bill(Usage(10, 5), 2**40 + number), 200))
     await ledger.aclose()
     assert sums(database) == {(0, "ok"): (1, 10, 2**40), (3600, "ok"): (2, 20, 2 * 2**40 + 3)}
     assert sums(database, "days") == {(0, "ok"): (3, 30, 3 * 2**40 + 3)}
@@ -90,8 +91,8 @@ async def test_all_that_a_request_took_is_there_once_under_its_own_model(databas
     ledger = Ledger(database)
     call = a_call(request_id="req_1", model="auto")
     call.candidate = CANDIDATE
-    ledger.record(call, Bill((step, answer), 18, 530), 200)
-    ledger.record(call, Bill((step, answer), 18, 530), 200)
+    ledger.record(Ended(call, Bill((step, answer), 18, 530), 200))
+    ledger.record(Ended(call, Bill((step, answer), 18, 530), 200))
     ledger.record_charges("req_1-shadow", 3.0, Principal("shadow", "house"), [judge])
     await ledger.aclose()
     found = rows(
@@ -113,7 +114,7 @@ async def test_each_request_counts_once(database: Database) -> None:
     for cost in (1, 2):
         ledger = Ledger(database)
         for _ in range(2):
-            ledger.record(a_call(request_id="req_1"), a_bill(Usage(0, 0), cost), 200)
+            ledger.record(Ended(a_call(request_id="req_1"), a_bill(Usage(0, 0), cost), 200))
         await ledger.aclose()
     assert [row["cost_nanodollars"] for row in rows(database)] == [1]
     assert list(sums(database).values()) == list(sums(database, "days").values()) == [(1, 0, 1)]
@@ -121,14 +122,16 @@ async def test_each_request_counts_once(database: Database) -> None:
 
 WRITER = """
 import asyncio, sys
+from gateway.observe.ended import Ended
 from gateway.observe.ledger import Ledger
 from gateway.types import Usage
 from tests.fakes import a_bill, a_call
 from tests.ledgers import opened
 ledger = Ledger(opened(sys.argv[1]))
 for n in range(500):
-    ledger.record(a_call(request_id=f"{sys.argv[2]}-{n}", model=f"m{n % 7}"), a_bill(Usage(0, 0), 1), 200)
-    ledger.record(a_call(request_id=f"all-{n}"), a_bill(Usage(0, 0), 1), 200)
+    own = a_call(request_id=f"{sys.argv[2]}-{n}", model=f"m{n % 7}")
+    ledger.record(Ended(own, a_bill(Usage(0, 0), 1)))
+    ledger.record(Ended(a_call(request_id=f"all-{n}"), a_bill(Usage(0, 0), 1)))
 asyncio.run(ledger.aclose())
 sys.exit(ledger.lost)
 """
@@ -148,7 +151,7 @@ def test_several_processes_that_start_together_write_to_one(database: Database) 
 async def test_a_row_that_cannot_be_written_does_not_hold_up_the_others(database: Database) -> None:
     ledger = Ledger(database)
     for n in range(3):
-        ledger.record(a_call(request_id=f"req_{n}"), a_bill(Usage(10**30 if n == 1 else 1, 1), 1), 200)
+        ledger.record(Ended(a_call(request_id=f"req_{n}"), a_bill(Usage(10**30 if n == 1 else 1, 1), 1), 200))
     await ledger.aclose()
     assert [row["request_id"] for row in rows(database)] == ["req_0", "req_2"]
     assert ledger.lost == 1
@@ -159,6 +162,6 @@ async def test_text_that_a_caller_chose_is_never_a_reason_to_lose_a_row(database
     ledger = Ledger(database)
     call = a_call(request_id="req_1", model="nul \0 and % and :name and 'quote'")
     call.user_agent = "\0"
-    ledger.record(call, a_bill(Usage(0, 0)), 200)
+    ledger.record(Ended(call, a_bill(Usage(0, 0)), 200))
     await ledger.aclose()
     assert ledger.lost == 0 and len(rows(database)) == 1

@@ -9,6 +9,7 @@ import pytest
 from gateway.databases.database import Database, DatabaseError
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.metering.window_usage import WindowUsage
+from gateway.observe.ended import Ended
 from gateway.observe.ledger import Ledger
 from gateway.observe.window_usage import read_window_usage
 from gateway.types import Principal, Usage
@@ -23,7 +24,7 @@ def record(database: Database, *rows: tuple[str, datetime, int]) -> None:
     for number, (key, created, cost) in enumerate(rows):
         call = a_call(principal=Principal(key, "acme", tier="pro"), request_id=f"req_{number}")
         call.receipt.created = created.timestamp()
-        ledger.record(call, a_bill(Usage(7, 3), cost), 200)
+        ledger.record(Ended(call, a_bill(Usage(7, 3), cost), 200))
     asyncio.run(ledger.aclose())
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.errors import BudgetSpent
+from gateway.observe.ended import Ended
 from gateway.observe.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
@@ -219,7 +220,7 @@ async def test_a_budget_that_the_ledger_knows_to_be_spent_does_not_begin_anew(
     ledger = Ledger(SqliteDatabase(tmp_path / "ledger.sqlite"))
     spent = a_call(principal=Principal("k", "acme"), request_id="before")
     spent.receipt.created = time.time()
-    ledger.record(spent, a_bill(Usage(400, 100), 500_000_000), 200)
+    ledger.record(Ended(spent, a_bill(Usage(400, 100), 500_000_000), 200))
     await ledger.aclose()
     generations = Generations(WorkerState(Metrics(), transport=Watched, state_dir=tmp_path))
     budgets: dict[str, Any] = {

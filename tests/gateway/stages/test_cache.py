@@ -13,13 +13,13 @@ import pytest
 from gateway import errors
 from gateway.caching.caches import Caches
 from gateway.metering.bill import Bill
+from gateway.observe.ended import Ended
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy, Timeouts
 from gateway.quota.quotas import Quotas
 from gateway.sidecar.api import Hit, LookupResult, SidecarDown
 from gateway.stages.cache import cache
-from gateway.stages.quota import quota
-from gateway.stages.record import record
+from gateway.stages.record import Observers, record
 from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, UpstreamUsage, Usage
 from tests.conftest import RedisServer
 from tests.fakes import CANDIDATE, TARGET, a_call, policy
@@ -98,8 +98,11 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: list[tuple[str, int, int]] = []
 
-    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
-        self.entries.append((call.request_id, bill.tokens, bill.nanodollars))
+    def record(self, call: Call, ended: Ended) -> None:
+        self.entries.append((call.request_id, ended.bill.tokens, ended.bill.nanodollars))
+
+    def record_for_house(self, call: Call, bill: Bill) -> None:
+        raise AssertionError("none of these is a batch's")
 
 
 class Fixture:
@@ -124,7 +127,7 @@ class Fixture:
         )
 
     def built(self) -> Handler:
-        return record(quota(self.quotas, self.ledger))(cache(self.caches, self.metrics)(self.model))
+        return record(Observers(self.quotas, self.ledger))(cache(self.caches, self.metrics)(self.model))
 
     def call(self, request_id: str = "r", tenant: str = "acme", key: str = "k", **more: Any) -> Call:
         control = more.pop("cache_control", "")

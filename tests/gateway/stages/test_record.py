@@ -1,52 +1,48 @@
-"""One stage for all that only observes: who is told what, in which order, whatever fails."""
+"""One stage for all that is recorded of a request: who is told what, and when, whatever fails."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import aclosing
 
 import pytest
 
 from gateway.errors import RateLimited, UpstreamFailed
-from gateway.stages.record import record
-from gateway.types import Call, Chunk, Chunks
-from tests.fakes import a_call
+from gateway.metering.bill import Bill
+from gateway.observe.ended import Ended
+from gateway.observe.metrics import Metrics
+from gateway.observe.receipts import Receipts
+from gateway.policy.schema import QuotaSettings
+from gateway.quota.quotas import Quotas
+from gateway.stages.record import Observers, record
+from gateway.stores.memory import MemoryStore
+from gateway.types import Call, Chunk, Chunks, Principal, UpstreamUsage, Usage
+from tests.fakes import CANDIDATE, TARGET, a_call
 
 pytestmark = pytest.mark.anyio
 
-
-class Spy:
-    """Writes down what it is called with."""
-
-    def __init__(
-        self, name: str, seen: list[tuple[object, ...]], *, refuses: bool = False, breaks: bool = False
-    ):
-        self.name, self.seen, self.refuses, self.breaks = name, seen, refuses, breaks
-
-    def __call__(self, call: Call) -> Spy:
-        return self
-
-    async def begin(self) -> None:
-        if self.refuses:
-            raise RateLimited("no")
-        self.seen.append((self.name, "begins"))
-
-    def chunk(self, chunk: Chunk) -> None:
-        self.seen.append((self.name, chunk.index))
-
-    def end(self, error: BaseException | None) -> None:
-        self.seen.append((self.name, "ends", type(error)))
-        if self.breaks:
-            raise ValueError("broken")
+ONE_AT_ONCE = QuotaSettings(concurrent_requests=1, tokens_per_minute=1_000)
 
 
-class Blind(Spy):
-    chunk = None  # type: ignore[assignment]
+class Told:
+    """Of the requests that have ended: their status, and why they failed."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, str | None]] = []
+
+    def record(self, call: Call, ended: Ended) -> None:
+        self.ended.append((ended.status, ended.error))
+
+    def record_for_house(self, call: Call, bill: Bill) -> None:
+        raise AssertionError("none of these is a batch's")
 
 
 async def two(call: Call) -> Chunks:
-    yield Chunk(index=0)
-    yield Chunk(index=1)
+    call.candidate = CANDIDATE
+    yield Chunk(index=0, delta={"content": "a"})
+    call.upstream_usage.append(UpstreamUsage(TARGET, Usage(7, 2)))
+    yield Chunk(index=1, usage=Usage(7, 2))
 
 
 async def fails(call: Call) -> Chunks:
@@ -54,47 +50,84 @@ async def fails(call: Call) -> Chunks:
     yield
 
 
-async def test_the_first_begins_first_and_ends_last() -> None:
-    seen: list[tuple[object, ...]] = []
-    handler = record(Blind("a", seen), Spy("b", seen))(two)
-    assert [chunk.index async for chunk in handler(a_call())] == [0, 1]
-    ok = type(None)
-    assert seen == [
-        ("a", "begins"),
-        ("b", "begins"),
-        ("b", 0),
-        ("b", 1),
-        ("b", "ends", ok),
-        ("a", "ends", ok),
-    ]
+def limited(request_id: str) -> Call:
+    return a_call(request_id=request_id, principal=Principal("k", "acme", quotas=ONE_AT_ONCE))
 
 
-async def test_one_that_refuses_is_not_ended_and_those_before_it_are() -> None:
-    seen: list[tuple[object, ...]] = []
-    handler = record(Spy("a", seen), Spy("b", seen, refuses=True), Spy("c", seen))(two)
-    with pytest.raises(RateLimited):
-        await anext(handler(a_call()))
-    assert seen == [("a", "begins"), ("a", "ends", RateLimited)]
+async def test_limits_are_settled_before_the_answer_has_ended() -> None:
+    """The caller may ask again at once, on another connection."""
+    quotas = Quotas("memory")
+    handler = record(Observers(quotas))(two)
+    for number in range(3):
+        chunks = handler(limited(f"req_{number}"))
+        assert len([chunk async for chunk in chunks]) == 2
+        held = quotas.reserve_now(limited(f"req_{number}-next"))  # nothing has run since the end
+        assert held is not None
+        quotas.settle(held, tokens=0, nanodollars=0)
 
 
-async def test_an_error_and_a_caller_that_leaves_end_them_all() -> None:
-    seen: list[tuple[object, ...]] = []
+async def test_nothing_is_rendered_until_somebody_reads_it() -> None:
+    metrics, receipts, call = Metrics(), Receipts(MemoryStore()), a_call()
+    assert len(
+        [chunk async for chunk in record(Observers(Quotas("memory"), None, metrics, receipts))(two)(call)]
+    )
+    assert call.receipt.noted.keys() == set()
+    kept = await receipts.find("acme", "req_test")
+    assert kept is not None
+    assert kept["stages"]["quota"]["used_tokens"] == kept["stages"]["meter"]["prompt_tokens"] + 2 == 9
+    assert kept["stages"]["trace"]["status"] == 200
+    assert call.receipt.notes.keys() == {"quota", "meter", "trace"}
+    await receipts.aclose()
+
+
+async def test_a_refused_request_goes_no_further_and_is_told_of() -> None:
+    told, metrics, receipts, quotas = Told(), Metrics(), Receipts(MemoryStore()), Quotas("memory")
+    handler = record(Observers(quotas, told, metrics, receipts))(two)
+    async with aclosing(handler(limited("req_1"))) as held:
+        await anext(held)
+        call = limited("req_2")
+        with pytest.raises(RateLimited) as refused:
+            await anext(handler(call))
+        assert refused.value.logged
+        assert call.receipt.notes["trace"]["status"] == 429
+        assert "used_tokens" not in call.receipt.notes["quota"]
+        assert told.ended == [(429, "rate_limit_exceeded")]
+        assert metrics.refused["", "rate_limit_exceeded"].value == 1
+        assert metrics.in_flight["m", "waiting"].value == 0
+    await receipts.aclose()
+
+
+async def test_an_error_and_a_caller_that_leaves_end_it() -> None:
+    told = Told()
     with pytest.raises(UpstreamFailed):
-        await anext(record(Spy("a", seen))(fails)(a_call()))
-    async with aclosing(record(Spy("b", seen))(two)(a_call())) as chunks:
+        await anext(record(Observers(Quotas("memory"), told))(fails)(a_call()))
+    async with aclosing(record(Observers(Quotas("memory"), told))(two)(a_call())) as chunks:
         await anext(chunks)
-    assert [entry for entry in seen if entry[1] == "ends"] == [
-        ("a", "ends", UpstreamFailed),
-        ("b", "ends", GeneratorExit),
-    ]
+    task = asyncio.ensure_future(anext(record(Observers(Quotas("memory"), told))(waits)(a_call())))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert told.ended == [(502, "upstream_error"), (499, "client_left"), (499, "client_left")]
 
 
-async def test_one_that_breaks_at_the_end_costs_neither_answer_nor_the_others(
-    caplog: pytest.LogCaptureFixture,
+async def waits(call: Call) -> Chunks:
+    await asyncio.sleep(300)
+    yield Chunk()
+
+
+@pytest.mark.parametrize("broken", ["quotas", "metrics"])
+async def test_what_breaks_at_the_end_costs_neither_the_answer_nor_the_rest(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    seen: list[tuple[object, ...]] = []
-    handler = record(Spy("a", seen), Spy("b", seen, breaks=True))(two)
+    metrics, receipts, quotas, call = Metrics(), Receipts(MemoryStore()), Quotas("memory"), limited("req_1")
+    if broken == "quotas":
+        monkeypatch.setattr(quotas, "settle", None)
+    else:
+        monkeypatch.setattr(metrics, "seconds", {})
     with caplog.at_level(logging.ERROR):
-        assert len([chunk async for chunk in handler(a_call())]) == 2
-    assert seen[-1] == ("a", "ends", type(None))
+        handler = record(Observers(quotas, None, metrics, receipts))(two)
+        assert len([chunk async for chunk in handler(call)]) == 2
     assert "could not be recorded" in caplog.text
+    assert call.receipt.notes["trace"]["status"] == 200
+    assert metrics.requests["m", "up", "200"].value == 1
+    await receipts.aclose()

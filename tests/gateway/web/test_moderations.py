@@ -23,12 +23,9 @@ from gateway.quota.quotas import Quotas
 from gateway.runtime.runtime import Runtime
 from gateway.server.headers import RequestHeaders
 from gateway.sidecar.api import Scored, SidecarDown
-from gateway.stages.meter import meter
-from gateway.stages.quota import quota
-from gateway.stages.record import record
-from gateway.stages.trace import trace
+from gateway.stages.record import Observers, record
 from gateway.stores.memory import MemoryStore
-from gateway.types import Handler, Principal
+from gateway.types import Principal
 from gateway.web.auth import Authentication
 from gateway.web.body_parser import BodyParser, BodyReader
 from gateway.web.dispatcher import Dispatcher
@@ -49,9 +46,8 @@ class Served:
         self.metrics, self.receipts, self.quotas = Metrics(), Receipts(MemoryStore()), Quotas("memory")
         rules_ = policy(**rules)
         moderator = Moderator(rules_.guards, self._fast, lambda guard: self._gone)
-        handler: Handler = moderator.handle
-        for stage in map(record, (quota(self.quotas), meter(self.metrics), trace(self.receipts))):
-            handler = stage(handler)
+        observers = Observers(self.quotas, metrics=self.metrics, receipts=self.receipts)
+        handler = record(observers)(moderator.handle)
         accounting = Accounting(Metrics(), None)
         runtime = SimpleNamespace(
             policy=rules_,

@@ -7,8 +7,7 @@ import pytest
 
 from gateway import errors
 from gateway.observe.metrics import Metrics
-from gateway.stages.meter import meter
-from gateway.stages.record import record
+from gateway.stages.record import Observers, record
 from gateway.types import Call, Chunk, Chunks, Handler, Usage
 from tests.fakes import CANDIDATE, a_call
 
@@ -58,7 +57,7 @@ async def run(chunks: AsyncIterator[Chunk]) -> None:
 async def test_a_success() -> None:
     metrics, call = Metrics(tenants=True), a_call()
     usage = Usage(7, 3, cached=2, reasoning=1)
-    await run(record(meter(metrics))(answers(word(), word(), word(), Chunk(usage=usage)))(call))
+    await run(record(Observers(metrics=metrics))(answers(word(), word(), word(), Chunk(usage=usage)))(call))
     assert figures(metrics) == {
         'requests_total{backend="up",model="m",status="200"}': 1,
         'tenant_requests_total{status="200",tenant="acme"}': 1,
@@ -80,20 +79,24 @@ async def test_a_success() -> None:
 
 async def test_usage_missing() -> None:
     metrics, call = Metrics(tenants=True), a_call()
-    await run(record(meter(metrics))(answers(word()))(call))
+    await run(record(Observers(metrics=metrics))(answers(word()))(call))
     assert "prompt_tokens" not in call.receipt.notes["meter"]
 
 
 async def test_the_last_usage_counts() -> None:
     metrics, call = Metrics(), a_call()
-    await run(record(meter(metrics))(answers(word(usage=Usage(7, 1)), word(usage=Usage(7, 2)), word()))(call))
+    await run(
+        record(Observers(metrics=metrics))(answers(word(usage=Usage(7, 1)), word(usage=Usage(7, 2)), word()))(
+            call
+        )
+    )
     assert call.receipt.notes["meter"]["completion_tokens"] == 2
 
 
 async def test_an_error_before_the_first_token() -> None:
     metrics, call = Metrics(tenants=True), a_call()
     with pytest.raises(errors.RateLimited):
-        await run(record(meter(metrics))(answers(errors.RateLimited("x"), target=False))(call))
+        await run(record(Observers(metrics=metrics))(answers(errors.RateLimited("x"), target=False))(call))
     assert figures(metrics) == {
         'requests_total{backend="",model="m",status="429"}': 1,
         'tenant_requests_total{status="429",tenant="acme"}': 1,
@@ -107,7 +110,7 @@ async def test_what_a_backend_refused_was_not_refused_here() -> None:
     metrics, call = Metrics(tenants=True), a_call()
     call.receipt.note("fallback", attempts=[{"backend": "up"}])
     with pytest.raises(errors.RateLimited):
-        await run(record(meter(metrics))(answers(errors.RateLimited("x"), target=False))(call))
+        await run(record(Observers(metrics=metrics))(answers(errors.RateLimited("x"), target=False))(call))
     assert not any("refused" in name for name in figures(metrics))
 
 
@@ -115,7 +118,7 @@ async def test_an_error_in_the_middle_keeps_what_was_counted() -> None:
     metrics, call = Metrics(tenants=True), a_call()
     steps = answers(word(), word(usage=Usage(7, 2)), errors.UpstreamFailed("x", code="upstream_cut"))
     with pytest.raises(errors.UpstreamFailed):
-        await run(record(meter(metrics))(steps)(call))
+        await run(record(Observers(metrics=metrics))(steps)(call))
     assert figures(metrics) == {
         'requests_total{backend="up",model="m",status="502"}': 1,
         'tenant_requests_total{status="502",tenant="acme"}': 1,
@@ -130,13 +133,13 @@ async def test_an_error_in_the_middle_keeps_what_was_counted() -> None:
 async def test_a_bug_of_ours() -> None:
     metrics = Metrics(tenants=True)
     with pytest.raises(ValueError, match="x"):
-        await run(record(meter(metrics))(answers(ValueError("x")))(a_call()))
+        await run(record(Observers(metrics=metrics))(answers(ValueError("x")))(a_call()))
     assert figures(metrics)['requests_total{backend="up",model="m",status="500"}'] == 1
 
 
 async def test_a_client_that_leaves_in_the_middle() -> None:
     metrics = Metrics(tenants=True)
-    chunks = record(meter(metrics))(answers(word(), word()))(a_call())
+    chunks = record(Observers(metrics=metrics))(answers(word(), word()))(a_call())
     await anext(chunks)
     assert figures(metrics)['requests_in_flight{model="m",state="running"}'] == 1
     await chunks.aclose()
@@ -151,7 +154,7 @@ async def test_a_client_that_leaves_in_the_middle() -> None:
 
 async def test_a_client_that_leaves_before_the_first_token() -> None:
     metrics = Metrics(tenants=True)
-    task = asyncio.create_task(run(record(meter(metrics))(answers(60.0))(a_call())))
+    task = asyncio.create_task(run(record(Observers(metrics=metrics))(answers(60.0))(a_call())))
     await asyncio.sleep(0)
     assert figures(metrics) == {'requests_in_flight{model="m",state="waiting"}': 1}
     task.cancel()
@@ -166,7 +169,7 @@ async def test_a_client_that_leaves_before_the_first_token() -> None:
 
 async def test_times_are_those_of_the_clock() -> None:
     metrics, call = Metrics(tenants=True), a_call()
-    await run(record(meter(metrics))(answers(0.06, word(), 0.03, word()))(call))
+    await run(record(Observers(metrics=metrics))(answers(0.06, word(), 0.03, word()))(call))
     sums = {
         line.split("{")[0]: float(line.rpartition(" ")[2])
         for line in metrics.render().decode().splitlines()
@@ -181,5 +184,5 @@ async def test_times_are_those_of_the_clock() -> None:
 async def test_chunks_pass_untouched() -> None:
     chunks = [word("a"), Chunk(usage=Usage(1, 1)), word("b")]
     assert [
-        chunk async for chunk in record(meter(Metrics(tenants=True)))(answers(*chunks))(a_call())
+        chunk async for chunk in record(Observers(metrics=Metrics(tenants=True)))(answers(*chunks))(a_call())
     ] == chunks

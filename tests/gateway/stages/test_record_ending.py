@@ -10,8 +10,7 @@ import pytest
 from gateway import errors
 from gateway.observe.events import FACTS, KEYS
 from gateway.observe.receipts import Receipts
-from gateway.stages.record import record
-from gateway.stages.trace import trace
+from gateway.stages.record import Observers, record
 from gateway.stores.memory import MemoryStore
 from gateway.types import Call, Chunk, Chunks
 from tests.fakes import a_call
@@ -44,7 +43,7 @@ async def passed(call: Call, answer: Answer | None = None) -> str:
     """The traceparent that the next handler got."""
     answer = answer or Answer()
     receipts = Receipts(MemoryStore())
-    async with aclosing(record(trace(receipts))(answer)(call)) as chunks:
+    async with aclosing(record(Observers(receipts=receipts))(answer)(call)) as chunks:
         async for _ in chunks:
             pass
     await receipts.aclose()
@@ -101,7 +100,7 @@ async def test_the_receipt_and_the_log_tell_the_outcome(
     call = a_call(headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
     with caplog.at_level(logging.INFO, "gateway.requests"):
         try:
-            async for _ in record(trace(receipts))(Answer(error))(call):
+            async for _ in record(Observers(receipts=receipts))(Answer(error))(call):
                 pass
         except BaseException as caught:
             assert caught is error
@@ -130,7 +129,7 @@ async def test_the_receipt_and_the_log_tell_the_outcome(
 
 async def test_a_reader_that_leaves_closes_what_is_behind() -> None:
     receipts, answer, call = Receipts(MemoryStore()), Answer(), a_call()
-    chunks = record(trace(receipts))(answer)(call)
+    chunks = record(Observers(receipts=receipts))(answer)(call)
     await anext(chunks)
     await chunks.aclose()
     assert answer.closed

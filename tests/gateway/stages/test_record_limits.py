@@ -9,11 +9,11 @@ import pytest
 
 from gateway import errors
 from gateway.metering.bill import Bill
+from gateway.observe.ended import Ended
 from gateway.policy.schema import Budget, QuotaSettings, Target
 from gateway.quota.limits import Amounts
 from gateway.quota.quotas import Quotas
-from gateway.stages.quota import quota
-from gateway.stages.record import record
+from gateway.stages.record import Observers, record
 from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Timeouts, UpstreamUsage, Usage
 from tests.fakes import TARGET, a_call, policy
 
@@ -33,9 +33,13 @@ class Ledger:
         self.entries: list[tuple[int, int, int, bool]] = []
         self.errors: list[str | None] = []
 
-    def record(self, call: Call, bill: Bill, status: int, error: str | None = None) -> None:
-        self.entries.append((bill.tokens, bill.nanodollars, status, bill.estimated))
-        self.errors.append(error)
+    def record(self, call: Call, ended: Ended) -> None:
+        bill = ended.bill
+        self.entries.append((bill.tokens, bill.nanodollars, ended.status, bill.estimated))
+        self.errors.append(ended.error)
+
+    def record_for_house(self, call: Call, bill: Bill) -> None:
+        raise AssertionError("none of these is a batch's")
 
 
 class Fixture:
@@ -51,7 +55,7 @@ class Fixture:
         return made
 
     def run(self, call: Call, *steps: Chunk | BaseException | UpstreamUsage | None) -> Chunks:
-        return record(quota(self.quotas, self.ledger))(answers(*steps))(call)
+        return record(Observers(self.quotas, self.ledger))(answers(*steps))(call)
 
     async def counts(self) -> dict[str, int]:
         """What a request that takes nothing finds."""
@@ -212,7 +216,7 @@ async def test_an_answer_from_a_cache_costs_nothing(stage: Fixture) -> None:
     async def cached(call: Call) -> Chunks:
         yield word(usage=Usage(7, 9))
 
-    await read(record(quota(stage.quotas, stage.ledger))(cached)(call))
+    await read(record(Observers(stage.quotas, stage.ledger))(cached)(call))
     await stage.check(call, tokens=0, nanodollars=0, status=200, estimated=False)
 
 
@@ -241,7 +245,7 @@ async def test_refused_requests_go_no_further(stage: Fixture) -> None:
 async def test_without_limits_it_is_counted_all_the_same() -> None:
     ledger, call = Ledger(), a_call(policy_=policy(prices=PRICES))
     await read(
-        record(quota(Quotas("memory"), ledger))(answers(word(), UpstreamUsage(TARGET, Usage(7, 2))))(call)
+        record(Observers(Quotas("memory"), ledger))(answers(word(), UpstreamUsage(TARGET, Usage(7, 2))))(call)
     )
     assert ledger.entries == [(9, 11_000, 200, False)]
     assert call.receipt.notes["quota"]["cost_usd"] == 0.000011
@@ -253,5 +257,5 @@ async def test_a_ledger_that_fails_spoils_nothing(caplog: pytest.LogCaptureFixtu
         def record(self, *_: object) -> None:
             raise OSError("disk full")
 
-    await read(record(quota(Quotas("memory"), Broken()))(answers(word(usage=Usage(7, 2))))(a_call()))
+    await read(record(Observers(Quotas("memory"), Broken()))(answers(word(usage=Usage(7, 2))))(a_call()))
     assert "could not be entered in the ledger" in caplog.text
