@@ -267,7 +267,7 @@ class Receipt:
 
     def _render(self, end: Notes) -> None:
         for stage, facts in end.notes().items():
-            self.note(stage, **facts)
+            self.noted.setdefault(stage, {}).update(facts)
 
     @property
     def attempts(self) -> int:

@@ -37,7 +37,7 @@ class BatchHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Queue it. Without the lock that other handlers need: only the thread writes."""
-        if not self.filter(record):
+        if self.filters and not self.filter(record):
             return False
         if record.args:
             # Arguments may have changed by the time that they are formatted.

@@ -235,10 +235,12 @@ class Recorder:
             self._observers.accounting.record_for_house(self._call, bill)
 
     def _enter(self, ended: Ended) -> None:
-        if self._observers.accounting is None:
+        """``_count`` adds to it what is not the ledger's."""
+        accounting = self._observers.accounting
+        if accounting is None:
             return
         try:
-            self._observers.accounting.record(self._call, ended)
+            accounting.record(self._call, ended)
         except Exception:
             log.exception("%s could not be entered in the ledger", self._call.request_id)
 
@@ -263,9 +265,9 @@ class Recorder:
                 metrics.first_token[(model,)].observe(seconds)
                 if tenant:
                     metrics.tenant_first_token[(tenant,)].observe(seconds)
+        candidate = call.candidate
         # A cached answer is no backend's work.
-        target = call.target
-        backend = target.backend if target is not None and call.cached is None else ""
+        backend = "" if candidate is None or call.cached is not None else candidate.target.backend
         metrics.requests[model, backend, status].pending += 1
         if call.line is None:  # which may have waited for hours
             metrics.seconds[(model,)].observe(ended.seconds)
@@ -295,6 +297,6 @@ class Recorder:
         receipts.keep(call.principal.tenant, call.receipt)
         level = level_of(ended.status)
         if requests.isEnabledFor(level):
-            requests.handle(RequestLine(requests.name, level, ended))
+            requests.callHandlers(RequestLine(requests.name, level, ended))  # it has no filter of its own
         if self._trace is not None:
             export_request(self._trace, call, ended.status, ended.error)
