@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from gateway.observe.metric_buffers import BufferedCounter, BufferedHistogram
+from gateway.observe.metric_buffers import BufferedCounter, BufferedHistogram, Family
 from gateway.observe.metrics import FLUSH_EVERY, Metrics
 
 BOUNDS = (0.1, 0.5, 2.0)
@@ -54,3 +54,12 @@ def test_what_is_counted_is_told_at_once_or_at_the_next_beat() -> None:
     for _ in range(FLUSH_EVERY):
         metrics.observe_lag(0.0)
     assert line + b"2.0" in metrics.render()
+
+
+def test_what_there_is_no_space_for_does_not_pile_up() -> None:
+    dropped = BufferedHistogram(None)
+    family = Family(lambda values: BufferedHistogram(None), dropped=dropped, has_space=lambda: False)
+    family.labels("a").observe_each(0.1, 3)
+    assert dropped._values == [0.1] * 3
+    family.flush()
+    assert dropped._values == []
