@@ -27,7 +27,7 @@ class IdKind(NamedTuple):
     """Where they stand: a header's name, or ``body``."""
     asked: bytes
     """The request line."""
-    content_type: str
+    content_type: bytes
     """Of the answer: servers give streams ids of another kind."""
 
 

@@ -60,10 +60,23 @@ class UpstreamResponse(Protocol):
     """An answer whose head has come."""
 
     status: int
-    headers: Mapping[str, str]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Lower-case names."""
+        ...
+
+    @property
+    def is_stream(self) -> bool:
+        """Its content type says that it is a stream of events."""
+        ...
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises ``httpx.TransportError``."""
+        ...
+
+    def all_at_once(self, most: int) -> bytes | None:
+        """The body, where all of it is here, in at most so many bytes; None where it is to be read part by part."""
         ...
 
     def identify(self, id: str) -> None:
@@ -185,6 +198,14 @@ class _Through:
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return aiter(cast("httpx.AsyncByteStream", self._response.stream))
+
+    @property
+    def is_stream(self) -> bool:
+        return self.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+    def all_at_once(self, most: int) -> bytes | None:
+        """Not known here."""
+        return None
 
     def identify(self, id: str) -> None:
         """Each has had a connection of its own: it can be no other's."""

@@ -45,10 +45,6 @@ DecoderOf = Callable[[bool], AnswerDecoder]
 """What reads an answer: given True, a stream, else a whole one."""
 
 
-def is_stream(answer: UpstreamResponse) -> bool:
-    return answer.headers.get("content-type", "").lower().startswith("text/event-stream")
-
-
 def late(backend: str, timeouts: UpstreamTimeouts) -> GatewayError:
     """The error for a wait that ``timeouts`` has ended."""
     if timeouts.past_deadline:
@@ -142,7 +138,7 @@ class Exchange:
                     on_headers(answer.headers)
             try:
                 time_slice = _TimeSlice(self._turns, owner)
-                decoder = decoder_of(is_stream(answer))
+                decoder = decoder_of(answer.is_stream)
                 parts = aiter(answer)
                 if splice is not None and not splice.is_linked:
                     splice = None
@@ -296,25 +292,33 @@ class Exchange:
                 )
                 if answer.status == 200:
                     self.outage.over()
-                    if is_stream(answer):
+                    if answer.is_stream:
                         return answer, False
-                    size = 0
-                    try:
-                        async for part in answer:
-                            size += len(part)
-                            if size > LONG:
-                                await self._turns.take(owner)
-                            take(part)
-                    except httpx.TransportError as error:
-                        raise self._cut() from error
-                    finally:
-                        await answer.aclose()
+                    # Short ones mostly come with their head.
+                    if (received := answer.all_at_once(LONG)) is not None:
+                        take(received)
+                    else:
+                        await self._read(answer, take, owner)
                     return answer, True
         except httpx.TransportError as error:
             raise openai_errors.from_transport(self.backend, error, self.outage) from error
         except TimeoutError:
             raise late(self.backend, timeouts) from None
         raise await self._refusal(answer, timeouts)
+
+    async def _read(self, answer: UpstreamResponse, take: Callable[[bytes], object], owner: str) -> None:
+        """All of an answer's body."""
+        size = 0
+        try:
+            async for part in answer:
+                size += len(part)
+                if size > LONG:
+                    await self._turns.take(owner)
+                take(part)
+        except httpx.TransportError as error:
+            raise self._cut() from error
+        finally:
+            await answer.aclose()
 
     async def _refusal(self, answer: UpstreamResponse, timeouts: UpstreamTimeouts) -> GatewayError:
         """The error in an answer other than 200."""

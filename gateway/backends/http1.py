@@ -67,8 +67,7 @@ class _Pool:
             rested.append(fresh.popleft())
         while rested:
             connection = rested.pop()
-            # One that is not silent has bytes or its end to be read first.
-            if connection.usable and connection.is_silent:
+            if connection.is_ready:
                 return connection
         return None
 

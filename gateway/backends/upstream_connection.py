@@ -15,7 +15,7 @@ import select
 import socket
 import sys
 import termios
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 import httptools
@@ -68,14 +68,28 @@ def keep_asking(sock: socket.socket) -> None:
 class Response:
     """An answer whose head has come. ``async for`` gives its body as it arrives."""
 
-    __slots__ = ("_connection", "_identify", "headers", "status")
+    __slots__ = ("_connection", "_fields", "_headers", "_identify", "status")
 
-    def __init__(self, status: int, headers: Mapping[str, str], connection: UpstreamConnection) -> None:
+    def __init__(self, status: int, fields: Mapping[bytes, bytes], connection: UpstreamConnection) -> None:
         self.status = status
-        self.headers = headers
-        """Lower-case names; values of a repeated name are joined by commas."""
+        self._fields = fields
+        self._headers: Mapping[str, str] | None = None
         self._connection: UpstreamConnection | None = connection
         self._identify = connection.identify
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Lower-case names; values of a repeated name are joined by commas. Few answers' are read."""
+        if self._headers is None:
+            self._headers = {
+                name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields.items()
+            }
+        return self._headers
+
+    @property
+    def is_stream(self) -> bool:
+        """Its content type says so."""
+        return self._fields.get(b"content-type", b"").lower().startswith(b"text/event-stream")
 
     def __aiter__(self) -> Response:
         return self
@@ -92,6 +106,16 @@ class Response:
             connection.release()
             raise StopAsyncIteration
         return part
+
+    def all_at_once(self, most: int) -> bytes | None:
+        """The body, where all of it is here, in at most so many bytes; None where it is to be read part by part."""
+        connection = self._connection
+        if connection is None or not connection.has_all(most):
+            return None
+        body = connection.take()
+        self._connection = None
+        connection.release()
+        return body
 
     def identify(self, id: str) -> None:
         """Tell the id that the body gives the answer. Raises ``httpx.RemoteProtocolError`` if it is another's."""
@@ -129,7 +153,10 @@ class UpstreamConnection(asyncio.Protocol):
         """The last that came over this connection, by where they stand."""
         self.idle_since = 0.0
         self._status = 0
-        self._headers: dict[str, str] = {}
+        self._fields: list[tuple[bytes, bytes]] = []
+        """The head's, as they came, with lower-case names."""
+        self._head: Mapping[bytes, bytes] = {}
+        """The same once all of them have come; values of a repeated name are joined by commas."""
         self._idle = 0
         """Bytes read since the answer was last got on with."""
         self._early: bool | None = None
@@ -137,7 +164,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_done = False
         self._done = False
         self._keep = False
-        self._until_close = False
         self._parts: list[bytes] = []
         self._size = 0
         self._paused = False
@@ -194,7 +220,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        if self._head_done and self._until_close and exc is None:
+        if exc is None and self._head_done and self._until_close:
             self._done, self._keep = True, False
         if not self._done and self._error is None:
             self._error = httpx.ReadError(str(exc or "the server closed the connection"))
@@ -210,28 +236,18 @@ class UpstreamConnection(asyncio.Protocol):
             raise ValueError("more than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_done:
-            return  # trailers are passed over (RFC 9110, section 6.5.1)
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        known = self._headers.get(key)
-        self._headers[key] = text if known is None else f"{known}, {text}"
+        if not self._head_done:  # trailers are passed over (RFC 9110, section 6.5.1)
+            self._fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
+        status = self._status = self._parser.get_status_code()
         if status < 200:  # interim; the final response follows
             if status == 101:
                 raise ValueError("a change of protocol that nobody asked for")
-            self._headers = {}
+            self._fields.clear()
             return
-        self._status = status
         self._head_done = True
         self._idle = 0
-        headers = self._headers
-        self._until_close = (
-            "content-length" not in headers
-            and "chunked" not in headers.get("transfer-encoding", "").lower()
-            and status not in (204, 304)
-        )
 
     def on_body(self, data: bytes) -> None:
         if data:
@@ -244,7 +260,17 @@ class UpstreamConnection(asyncio.Protocol):
             self._done = True
             # Who refuses a large request may not have read it, and may never do: the next would be its end.
             unread = self._early or self._uploading or (self._status >= 400 and self._question[0] > AT_ONCE)
-            self._keep = self._parser.should_keep_alive() and not self._until_close and not unread
+            self._keep = not unread and self._parser.should_keep_alive()
+
+    @property
+    def _until_close(self) -> bool:
+        """The answer ends with its connection."""
+        fields = _joined(self._fields)
+        return (
+            b"content-length" not in fields
+            and b"chunked" not in fields.get(b"transfer-encoding", b"").lower()
+            and self._status not in (204, 304)
+        )
 
     # the caller's side
 
@@ -253,9 +279,10 @@ class UpstreamConnection(asyncio.Protocol):
         return not self._lost and not self._transport.is_closing()
 
     @property
-    def is_silent(self) -> bool:
-        """Nothing waits to be read, the connection's end included: what came since the loop looked last counts."""
-        return not self._poll.poll(0)
+    def is_ready(self) -> bool:
+        """For another request: nothing waits to be read, the connection's end included. What came since the loop
+        looked last counts."""
+        return not self._lost and not self._transport.is_closing() and not self._poll.poll(0)
 
     async def ask(
         self, data: bytes, id: str | None = None, upload: tuple[int, AsyncIterator[bytes]] | None = None
@@ -270,7 +297,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_done = self._done = False
         self._early = None
         self._idle = 0
-        self._headers = {}
+        self._fields = []
         sent_before, self._sent_id = self._sent_id, id
         size = len(data) if upload is None else len(data) + upload[0]
         self._question_before, self._question = self._question, (size, hash(data[-_LAST_BYTES:]))
@@ -283,18 +310,19 @@ class UpstreamConnection(asyncio.Protocol):
                 if self._error is not None:
                     raise self._error
                 await self.wait()
-            if self._used:
-                self._doubt(sent_before)
+            head = self._head = _joined(self._fields)  # without those of interim answers
+            given = head.get(b"x-request-id")
+            if self._used and (self._early or given is not None):
+                self._doubt(given, sent_before)
             self._used = True
-            headers = self._headers  # without those of interim answers
-            if "x-request-id" in headers:
-                self.identify("x-request-id", headers["x-request-id"])
-            if "request-id" in headers:
-                self.identify("request-id", headers["request-id"])
+            if given is not None:
+                self.identify("x-request-id", given.decode("latin-1"))
+            if b"request-id" in head:
+                self.identify("request-id", head[b"request-id"].decode("latin-1"))
         except BaseException:
             self.release()
             raise
-        return Response(self._status, headers, self)
+        return Response(self._status, head, self)
 
     async def _write_parts(self, parts: AsyncIterator[bytes]) -> None:
         """As fast as the server takes them; no more of them to one that has refused, or is gone."""
@@ -313,13 +341,17 @@ class UpstreamConnection(asyncio.Protocol):
     def identify(self, place: str, id: str) -> None:
         """Raises ``httpx.RemoteProtocolError`` if the answer bears the id of the one before, to another question, where
         ids tell answers apart."""
-        kind = IdKind(place, self._asked, self._headers.get("content-type", ""))
+        kind = IdKind(place, self._asked, self._head.get(b"content-type", b""))
         ids, before, self._ids[place] = self._home.ids, self._ids.get(place), id
         if kind not in ids.own:
             ids.add(kind, id, self._question)
         elif before == id and self._question != self._question_before:
             ids.repeated(kind)
             self._refuse("the answer before came once more")
+
+    def has_all(self, most: int) -> bool:
+        """Whether all that is to come of the answer's body is here, in at most so many bytes."""
+        return self._done and self._size <= most
 
     def take(self) -> bytes | None:
         """What has come of the body; empty at its end, None where ``wait`` is to be awaited first."""
@@ -337,10 +369,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _taken(self, take: Callable[[bytes], bool]) -> bool:
         """Whether all that has come since the reader began to wait was taken from it."""
-        waits = self._waiter is not None and not self._waiter.done()
-        if not waits or self._done or len(self._parts) != 1 or not take(self._parts[0]):
+        parts, waiter = self._parts, self._waiter
+        if len(parts) != 1 or self._done or waiter is None or waiter.done() or not take(parts[0]):
             return False
-        self._parts, self._size = [], 0
+        parts.clear()
+        self._size = 0
         return True
 
     def release(self) -> None:
@@ -358,12 +391,11 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._lost:
             self._transport.abort()
 
-    def _doubt(self, sent_before: str | None) -> None:
-        """An answer over a connection used before may be a surplus one to the request before."""
+    def _doubt(self, given: bytes | None, sent_before: str | None) -> None:
+        """An answer over a connection used before, ``given`` an id, may be a surplus one to the request before."""
         if self._early and (self._status < 400 or self._question[0] <= AT_ONCE):
             self._refuse("an answer that was sent before its question had arrived")
-        given = self._headers.get("x-request-id")
-        if given is not None and given == sent_before != self._sent_id:
+        if given is not None and given.decode("latin-1") == sent_before != self._sent_id:
             self._refuse("an answer that names the request before")
 
     def _refuse(self, why: str) -> None:
@@ -404,3 +436,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._error = error
         self._transport.abort()
         self._wake()
+
+
+def _joined(pairs: Sequence[tuple[bytes, bytes]]) -> Mapping[bytes, bytes]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        fields.clear()
+        for name, value in pairs:
+            fields[name] = fields[name] + b", " + value if name in fields else value
+    return fields

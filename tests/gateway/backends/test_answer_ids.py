@@ -6,7 +6,7 @@ import pytest
 
 from gateway.backends.answer_ids import ENOUGH, MOST_APIS, AnswerIds, IdKind
 
-KIND = IdKind("body", b"POST /v1/chat/completions HTTP/1.1", "application/json")
+KIND = IdKind("body", b"POST /v1/chat/completions HTTP/1.1", b"application/json")
 
 
 def an_id(number: int) -> str:
@@ -54,5 +54,5 @@ def test_what_came_twice_is_believed_again_once_enough_have_not() -> None:
 def test_apis_without_end_are_not_remembered() -> None:
     ids = AnswerIds()
     for number in range(2 * MOST_APIS):
-        told(ids, range(1), KIND._replace(content_type=str(number)))
+        told(ids, range(1), KIND._replace(content_type=b"%d" % number))
     assert len(ids._seen) == MOST_APIS
