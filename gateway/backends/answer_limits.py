@@ -5,7 +5,7 @@ Texts are not counted, only what holds them: a long one is soon read, a hundred 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -122,6 +122,15 @@ class AnswerLimits:
             or bool(chunk.choice and any(chunk.choice.values()))
         )
 
+    def check_whole(self, chunks: Sequence[Chunk]) -> None:
+        """All of a whole answer's, one for each choice."""
+        if len(chunks) > self.choices:
+            raise self._surplus()
+        for chunk in chunks:
+            delta = chunk.delta
+            if delta is not None and (delta.get("tool_calls") or type(delta.get("content")) is list):
+                self._count_delta(chunk.index, delta)
+
     def check(self, chunk: Chunk, position: int) -> Mapping[str, Json] | None:
         """The delta of this chunk, which is as ``take`` has it."""
         delta = chunk.delta
@@ -129,12 +138,15 @@ class AnswerLimits:
             return None
         if position >= self.choices or chunk.index not in self._indices:
             self._begin(chunk.index, position)
+        self._count_delta(chunk.index, delta)
+        return delta
+
+    def _count_delta(self, choice: int, delta: Mapping[str, Json]) -> None:
         if calls := delta.get("tool_calls"):
-            self._calls.update((chunk.index, call.get("index", i)) for i, call in enumerate(calls))
+            self._calls.update((choice, call.get("index", i)) for i, call in enumerate(calls))
             self._count_parts(max(len(self._calls), len(calls)))
         if isinstance(content := delta.get("content"), list):
             self._count_parts(len(content))
-        return delta
 
     def begin_blocks(self, count: int = 1) -> None:
         """Blocks of an Anthropic message."""
@@ -152,10 +164,13 @@ class AnswerLimits:
     def _begin(self, index: int, position: int) -> None:
         self._indices.add(index)
         if position >= self.choices or len(self._indices) > self.choices:
-            raise self._failed(
-                f"sent more answers than the {self.choices} that it was asked for. Its operator should see why; until "
-                "then ask another model"
-            )
+            raise self._surplus()
+
+    def _surplus(self) -> UpstreamFailed:
+        return self._failed(
+            f"sent more answers than the {self.choices} that it was asked for. Its operator should see why; until "
+            "then ask another model"
+        )
 
     def _count_parts(self, count: int) -> None:
         if count > self._limits.answer_parts:

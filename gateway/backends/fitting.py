@@ -91,7 +91,9 @@ def fitted(
 
 def capped(call: Call, name: str = CAPS[0]) -> ChatRequest:
     """The call's request with the cap that its caller's limits allow."""
-    request, cap = _without_loopholes(call), call.cap
+    request, cap = call.request, call.cap
+    if request.params or request.native is not None:
+        request = _without_loopholes(call)
     if cap is None:
         return request
     if _cap(request) is not None:

@@ -23,7 +23,7 @@ from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.errors import ENGINE_SOON, BadRequest, Rejected
-from gateway.policy.schema import Target
+from gateway.policy.schema import Target, Timeouts
 from gateway.types import Call, ChatRequest, Chunks, Json
 from gateway.wire.dialect import Dialect
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
@@ -44,6 +44,7 @@ class _Sent(NamedTuple):
     dialect: Dialect
     answers: Dialect
     headers: dict[str, str]
+    timeouts: Timeouts
     on_headers: OnHeaders | None
     may_misfit: bool
 
@@ -85,7 +86,7 @@ class OpenAIBackend:
             dialect.path: Endpoint("POST", base_url + dialect.path)
             for dialect in (CHAT, COMPLETIONS, EMBEDDINGS)
         }
-        self._endpoint = endpoints or (lambda path, model: self._endpoints[path])
+        self._endpoint_of = endpoints
         self._health = Endpoint("GET", probe_url)
         # The bundled engine is started again at once, and asked all the time how it is.
         outage = Outage(ENGINE_SOON) if hints else Outage()
@@ -123,8 +124,9 @@ class OpenAIBackend:
                 param="model",
                 code="unsupported_parameter",
             )
-        fitting.clear_reports(call)
-        headers = {**self._post_headers, **call.headers}
+        if call.reply_headers:
+            fitting.clear_reports(call)
+        headers, timeouts = {**self._post_headers, **call.headers}, call.timeouts
         if self._hints:
             # The engine fits requests to its context itself, and knows better how.
             headers.update(call.hints)
@@ -136,15 +138,16 @@ class OpenAIBackend:
             asked = fitting.fitted(call, fitting.CAPS[0] if dialect is COMPLETIONS else self._cap)
             if self._strict:
                 known_fields.refuse_unknown(self.name, asked.params, known_fields.OPENAI)
-            extras.check(call, asked, target)
-            may_misfit = not asked.params.keys().isdisjoint(
+            if call.allowance is not None:
+                extras.check(call, asked, target)
+            may_misfit = bool(asked.params) and not asked.params.keys().isdisjoint(
                 _REFITTED | call.optional_params if call.optional_params else _REFITTED
             )
             on_headers = None
         if asked.continues and not self._continues:
             asked = replace(asked, continues=False)
-        sent = _Sent(call, target, dialect, self._answers[dialect], headers, on_headers, may_misfit)
-        if self._collecting.applies(call, asked, target.model):
+        sent = _Sent(call, target, dialect, self._answers[dialect], headers, timeouts, on_headers, may_misfit)
+        if timeouts.bounds_silence and self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, partial(self._ask, sent))
         chunks = self._ask(sent, asked)
         if call.splice is not None:
@@ -159,10 +162,11 @@ class OpenAIBackend:
         body = sent.dialect.write_request(request, model)
         if self._preset is not None or self._is_openais:
             body = self._body(call, body)
+        path = sent.dialect.path
         return self._exchange.ask(
-            self._endpoint(sent.dialect.path, model),
+            self._endpoints[path] if self._endpoint_of is None else self._endpoint_of(path, model),
             sent.headers,
-            UpstreamTimeouts(call.timeouts, at_once=at_once, deadline=call.deadline),
+            UpstreamTimeouts(sent.timeouts, at_once=at_once, deadline=call.deadline),
             orjson.dumps(body),
             at_once=at_once,
             decoder_of=partial(self._decoder, sent),

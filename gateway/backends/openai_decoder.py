@@ -161,16 +161,15 @@ class OpenAIBodyDecoder(BodyDecoder):
 
     def __init__(self, backend: str, dialect: Dialect, call: Call) -> None:
         super().__init__(backend, call)
-        self._dialect = dialect
+        self._read_answer = dialect.chunk_reader().read_answer
 
     def finish(self) -> Sequence[Chunk]:
         try:
             raw = self._parsed()
             if raw.get("error"):
                 raise from_event(self._backend, raw["error"])
-            chunks = [*self._dialect.chunk_reader().read_answer(raw)]
-            for position, chunk in enumerate(chunks):
-                self._limits.check(chunk, position)
+            chunks = [*self._read_answer(raw)]
+            self._limits.check_whole(chunks)
         except _NONSENSE as error:
             raise UpstreamFailed(
                 f"Backend '{self._backend}' answered with something that is not a completion; "

@@ -22,9 +22,13 @@ def read_usage(raw: Json) -> Usage | None:
         completion = counted(completion)
     if prompt is None or completion is None:
         return None
-    details, reasoning = raw.get("completion_tokens_details"), 0
-    if details:
-        reasoning = count(details, "reasoning_tokens")
+    more = None
+    cached = written = reasoning = 0
+    if not raw.keys() <= _COUNTED:
+        more, read = _beside(raw), raw.get("prompt_tokens_details")
+        cached = _cached(raw, read)
+        written = count(read, "cache_write_tokens")
+        reasoning = count(raw.get("completion_tokens_details"), "reasoning_tokens")
     whole = raw.get("total_tokens")
     if whole != prompt + completion and (beyond := (counted(whole) or 0) - prompt - completion) > 0:
         # xAI and Gemini leave reasoning, which they bill, out of the completion; others report only the total.
@@ -32,12 +36,6 @@ def read_usage(raw: Json) -> Usage | None:
             completion, reasoning = completion + beyond, max(reasoning, beyond)
         else:
             prompt = beyond
-    more = None
-    cached = written = 0
-    if not raw.keys() <= _COUNTED:
-        read = raw.get("prompt_tokens_details")
-        more, cached = _beside(raw), _cached(raw, read)
-        written = count(read, "cache_write_tokens") if read else 0
     usage = Usage(prompt, completion, cached, reasoning, written, more=more)
     if prompt + completion <= MOST_TOKENS and cached + written <= prompt and reasoning <= completion:
         return usage
