@@ -63,6 +63,8 @@ class OpenAIStreamDecoder:
     def pieces(self, part: bytes) -> Sequence[Chunk]:
         if self.done or not self._limits.has_room(len(part)):
             return ()
+        if self._reader.is_between and (lone := self._template.piece(part)) is not None:
+            return (lone,)
         chunks: list[Chunk] = []
         for data in self._reader.plain_events(part) or ():
             chunk = self._template.chunk(data)

@@ -50,12 +50,9 @@ class UpstreamTimeouts:
         self._limit = self._patience = self.limits.idle
 
     def went_on(self) -> None:
-        """A piece of the answer has come and gone on its way, and the wait for the next one has begun."""
-        self._entered = now = self._now()
-        self._patience = idle = self.limits.idle
-        self._due = min(now + idle, self._end)
-        if self._rings > self._due:
-            self._set()
+        """A piece of an answer that has begun came and has gone on its way: within a wait, the one for the next one
+        begins. It ends no sooner than the one before, so that the timer can stay as it is."""
+        self._entered = self._now()
 
     def alive(self) -> None:
         """Something has come that is no part of the answer: a comment, an empty line, a ping, half an event."""
@@ -88,7 +85,6 @@ class UpstreamTimeouts:
         due = now + self._patience
         if due > self._end:
             due = self._end
-        self._due = due
         self._waiting = task = asyncio.current_task(self._loop)
         if task is None:
             raise RuntimeError("a clock bounds the waits of a task")
@@ -97,7 +93,7 @@ class UpstreamTimeouts:
             self._rings = due
             self._timer = self._loop.call_at(due, self._ring)
         elif self._rings > due:
-            self._set()
+            self._set(due)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -119,17 +115,18 @@ class UpstreamTimeouts:
             self._timer.cancel()
             self._timer = None
 
-    def _set(self) -> None:
+    def _set(self, due: float) -> None:
         self.close()
-        self._rings = self._due
-        self._timer = self._loop.call_at(self._due, self._ring)
+        self._rings = due
+        self._timer = self._loop.call_at(due, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
         if self._waiting is None:
             return
-        if self._now() < self._due:
-            self._set()
+        due = min(self._entered + self._patience, self._end)
+        if self._now() < due:
+            self._set(due)
             return
         self._late = True
         self._waiting.cancel()

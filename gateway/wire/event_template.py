@@ -21,7 +21,10 @@ _PROBE = "\x00"
 class EventTemplate:
     """One answer's. ``read`` makes chunks of an event's JSON."""
 
-    __slots__ = ("_attempts", "_chunk", "_end", "_name", "_prefix", "_read", "_shortest", "_start", "_suffix")
+    __slots__ = (
+        *("_attempts", "_chunk", "_name", "_read"),
+        *("_end", "_line_end", "_line_start", "_prefix", "_start", "_suffix"),
+    )
 
     def __init__(self, read: Callable[[Mapping[str, Json]], Iterable[Chunk]]) -> None:
         self._read = read
@@ -29,20 +32,33 @@ class EventTemplate:
         self._chunk: Chunk | None = None
         self._name = ""
         self._prefix = self._suffix = b""
-        self._start, self._end, self._shortest = 0, 0, 0
+        self._start, self._end = 0, 0
+        self._line_start = self._line_end = b""
+        """Prefix and suffix with what stands around the data of an event of one line."""
 
     def chunk(self, data: bytes) -> Chunk | None:
         """The chunk in an event that matches; None where ``data`` must be parsed."""
         known = self._chunk
+        if known is None or not data.startswith(self._prefix) or not data.endswith(self._suffix):
+            return None
+        return self._with(known, data[self._start : len(data) - self._end])
+
+    def piece(self, part: bytes) -> Chunk | None:
+        """The chunk in a part of a stream that is one event of one line, which matches, and nothing else; else None."""
+        known = self._chunk
         if (
             known is None
-            or len(data) < self._shortest
-            or not data.startswith(self._prefix)
-            or not data.endswith(self._suffix)
+            or not part.startswith(self._line_start)
+            or not part.endswith(self._line_end)
+            or part.count(b"\n") != 2
         ):
             return None
+        return self._with(known, part[len(self._line_start) : -len(self._line_end)])
+
+    def _with(self, known: Chunk, literal: bytes) -> Chunk | None:
+        """The known chunk with another text."""
         try:
-            text = orjson.loads(data[self._start : len(data) - self._end])
+            text = orjson.loads(literal)
         except orjson.JSONDecodeError:
             return None
         if not text or type(text) is not str:
@@ -71,4 +87,4 @@ class EventTemplate:
         self._name = name
         self._chunk, self._prefix, self._suffix = chunk, prefix, suffix
         self._start, self._end = len(prefix), len(suffix)
-        self._shortest = len(prefix) + len(suffix) + 2
+        self._line_start, self._line_end = b"data: " + prefix, suffix + b"\n\n"

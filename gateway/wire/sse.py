@@ -54,6 +54,11 @@ class EventReader:
         self.passed_over += len(blocks) - len(events)
         return events
 
+    @property
+    def is_between(self) -> bool:
+        """No event has begun that has not ended."""
+        return not self._rest and not self._held
+
     def plain_events(self, part: bytes) -> list[bytes] | None:
         """The data of whole events of one line each, as tokens mostly come; None where ``part`` is anything else."""
         if self._rest or self._held or not (part.startswith(b"data: ") and part.endswith(b"\n\n")):

@@ -73,6 +73,21 @@ async def test_a_sign_of_life_starts_anew(begun: bool) -> None:
 
 
 @in_virtual_time
+async def test_what_goes_on_its_way_starts_a_wait_anew() -> None:
+    limited = clock(first_token="60s", idle="500ms", total="60s")
+    await wait(limited, 0.01)
+    limited.progress()
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(TimeoutError), limited:
+        for _ in range(12):
+            await asyncio.sleep(0.3)
+            limited.went_on()
+        await asyncio.sleep(60)
+    assert asyncio.get_running_loop().time() - began == pytest.approx(12 * 0.3 + 0.5, abs=0.1)
+    assert "stalled" in limited.reason()
+
+
+@in_virtual_time
 async def test_progress_starts_anew_and_one_timer_serves_many_waits() -> None:
     limited = clock()
     for _ in range(8):
@@ -139,7 +154,7 @@ async def test_both_at_the_same_time_is_a_cancellation() -> None:
     limited = clock()
     task = asyncio.create_task(wait(limited, 5))
     await asyncio.sleep(0)
-    asyncio.get_running_loop().call_at(limited._due, task.cancel)
+    asyncio.get_running_loop().call_at(limited._rings, task.cancel)
     with pytest.raises(asyncio.CancelledError):
         await task
 

@@ -49,6 +49,26 @@ def test_what_differs_by_its_text_alone_matches(other: dict[str, Any], matches: 
     assert (chunk is not None) is matches
     if chunk is not None:
         assert [chunk] == [*CHAT.read_event(other)]
+    assert template.piece(b"data: " + written(other) + b"\n\n") == chunk
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"data: %b\n\ndata: %b\n\n",
+        b"data: %b\n\ndata: %b",
+        b": %b\n\ndata: %b\n\n",
+        b"data: %b\n",
+        b"data: %b",
+        b"data:%b\n\n",
+        b"data: %b\r\n\r\n",
+        b"%b\n\n",
+    ],
+)
+def test_a_piece_is_one_whole_event(part: bytes) -> None:
+    template = learned(orjson.dumps(event("a")))
+    data = orjson.dumps(event("b"))
+    assert template.piece(part % ((data,) * part.count(b"%b"))) is None
 
 
 @pytest.mark.parametrize(
