@@ -21,7 +21,8 @@ from pathlib import Path
 import aiohttp
 import httpx
 
-from gateway.backends.client import Client, Endpoint
+from gateway.backends.client import Client
+from gateway.backends.endpoint import Endpoint
 from gateway.backends.transport import AiohttpTransport
 
 CHUNKS = 200

@@ -25,7 +25,7 @@ class IdKind(NamedTuple):
 
     place: str
     """Where they stand: a header's name, or ``body``."""
-    asked: bytes
+    asked: str
     """The request line."""
     content_type: bytes
     """Of the answer: servers give streams ids of another kind."""

@@ -12,7 +12,7 @@ import orjson
 from gateway.backends import anthropic_errors, extras, fitting, known_fields
 from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.anthropic_decoder import AnthropicBodyDecoder, AnthropicStreamDecoder
-from gateway.backends.client import Endpoint
+from gateway.backends.endpoint import Endpoint
 from gateway.backends.exchange import Exchange
 from gateway.backends.json_object_filter import JsonObjectFilter
 from gateway.backends.stream_collector import StreamCollector

@@ -12,7 +12,7 @@ import orjson
 from gateway.apis import Api
 from gateway.backends import extras, known_fields
 from gateway.backends.api_decoder import ApiDecoder
-from gateway.backends.client import Endpoint, Upload
+from gateway.backends.endpoint import Endpoint, Upload
 from gateway.backends.exchange import Exchange
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import BadRequest, GatewayError, Rejected

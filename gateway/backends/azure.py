@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, urlencode
 
-from gateway.backends.client import Endpoint
+from gateway.backends.endpoint import Endpoint
 
 KEY_HEADER = "api-key"
 

@@ -13,8 +13,8 @@ import orjson
 from gateway.backends import bedrock_errors, fitting, translating
 from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.bedrock_decoder import BedrockBodyDecoder, BedrockStreamDecoder
-from gateway.backends.client import Endpoint
 from gateway.backends.credentials.credentials import Credentials
+from gateway.backends.endpoint import Endpoint
 from gateway.backends.exchange import Exchange
 from gateway.backends.json_object_filter import JsonObjectFilter
 from gateway.backends.stream_collector import StreamCollector

@@ -7,53 +7,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol, cast
-from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.backends.http1 import Http1Client, Origin
-from gateway.backends.transport import AiohttpTransport, proxy_for
+from gateway.backends.endpoint import Endpoint, Upload
+from gateway.backends.http1 import Http1Client
+from gateway.backends.transport import AiohttpTransport
 
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """A body that is sent in parts, of ``size`` bytes together."""
-
-    size: int
-    parts: Callable[[], AsyncIterator[bytes]]
-    """Opens it, from its beginning, as often as it is sent."""
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """A method and a URL, taken apart once."""
-
-    method: str
-    url: str
-
-    @cached_property
-    def origin(self) -> Origin:
-        parts = urlsplit(self.url)
-        tls = parts.scheme == "https"
-        return Origin((parts.hostname or "").encode("idna").decode(), parts.port or (443 if tls else 80), tls)
-
-    @cached_property
-    def path(self) -> str:
-        parts = urlsplit(self.url)
-        return httpx.URL(self.url).raw_path.decode("ascii") if parts.path else "/"
-
-    @cached_property
-    def proxied(self) -> bool:
-        return proxy_for(self.url) is not None
-
-    @cached_property
-    def direct(self) -> bool:
-        """Whether connections go to its own machine, and speak HTTP."""
-        return self.url.startswith(("http://", "https://")) and not self.proxied
 
 
 class UpstreamResponse(Protocol):
@@ -123,20 +85,8 @@ class Client:
         """
         if self._given is not None or not endpoint.direct:
             return self._send_through(endpoint, headers, body, connect, on_send)
-        upload = None
-        if isinstance(body, Upload):
-            upload, body = (body.size, body.parts()), b""
         try:
-            return self._direct.send(
-                endpoint.origin,
-                endpoint.method,
-                endpoint.path,
-                headers,
-                body,
-                connect=connect,
-                on_send=on_send,
-                upload=upload,
-            )
+            return self._direct.send(endpoint, headers, body, connect=connect, on_send=on_send)
         except ValueError as error:
             raise httpx.UnsupportedProtocol(f"not a request to forward: {error}") from error
 

@@ -13,8 +13,9 @@ import httpx
 
 from gateway.backends import openai_errors
 from gateway.backends.answer_decoder import AnswerDecoder, ReadsPieces, reads_pieces
-from gateway.backends.client import Client, Endpoint, Upload, UpstreamResponse
+from gateway.backends.client import Client, UpstreamResponse
 from gateway.backends.credentials.credentials import AuthorizedClient, Credentials
+from gateway.backends.endpoint import Endpoint, Upload
 from gateway.backends.error_scrubber import ErrorScrubber
 from gateway.backends.openai_errors import Outage
 from gateway.backends.stream_collector import CollectedAnswer

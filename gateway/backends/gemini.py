@@ -12,8 +12,8 @@ import orjson
 
 from gateway.backends import extras, gemini_errors, known_fields, translating
 from gateway.backends.answer_decoder import AnswerDecoder
-from gateway.backends.client import Endpoint
 from gateway.backends.credentials.credentials import Credentials
+from gateway.backends.endpoint import Endpoint
 from gateway.backends.exchange import Exchange
 from gateway.backends.gemini_decoder import GeminiBodyDecoder, GeminiStreamDecoder
 from gateway.backends.stream_collector import StreamCollector

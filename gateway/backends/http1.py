@@ -14,11 +14,11 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import NamedTuple
 
 import httpx
 
 from gateway.backends.answer_ids import AnswerIds
+from gateway.backends.endpoint import Endpoint, Origin, Upload
 from gateway.backends.upstream_connection import Response, UpstreamConnection
 
 log = logging.getLogger(__name__)
@@ -32,19 +32,6 @@ REST = 0.01
 answer to the next request, shows itself in them."""
 WARY = 600.0
 """Seconds in which no connection is used twice to a server that answered what nobody asked."""
-
-
-class Origin(NamedTuple):
-    """Where connections go."""
-
-    host: str
-    port: int
-    tls: bool
-
-    @property
-    def host_header(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
 
 class _Pool:
@@ -120,21 +107,18 @@ class Http1Client:
 
     def send(
         self,
-        origin: Origin,
-        method: str,
-        path: str,
+        endpoint: Endpoint,
         headers: Mapping[str, str],
-        body: bytes,
+        body: bytes | Upload = b"",
         *,
-        connect: float | None,
+        connect: float | None = None,
         on_send: Callable[[], None] | None = None,
-        upload: tuple[int, AsyncIterator[bytes]] | None = None,
     ) -> Awaitable[Response]:
         """The answer, its body still to be read; to be awaited at once. ``connect`` limits (seconds) the time a new
         connection takes.
 
-        ``on_send`` is called when there is a connection and the request is about to be written. An ``upload``, of so
-        many bytes, is written in parts in place of ``body``, as fast as the server takes it.
+        ``on_send`` is called when there is a connection and the request is about to be written. An upload is written
+        as fast as the server takes it.
 
         Raises ``httpx.ConnectError``, ``ConnectTimeout``, ``ReadError``, ``RemoteProtocolError``; ``ValueError`` for
         a header that cannot be sent.
@@ -143,26 +127,29 @@ class Http1Client:
         count = len(headers)
         if lines.count("\n") != count or lines.count("\r") != count or "\0" in lines:
             raise ValueError("a header holds a line break")
-        pool = self._pools.get(origin)
+        pool = self._pools.get(endpoint.origin)
         if pool is None:
-            pool = self._pools[origin] = _Pool(origin, self)
-        size = "\r\n"
-        if upload is not None:
-            size = f"content-length: {upload[0]}\r\n\r\n"
-        elif body or method == "POST":
+            pool = self._pools[endpoint.origin] = _Pool(endpoint.origin, self)
+        upload = None
+        if isinstance(body, Upload):
+            size = f"content-length: {body.size}\r\n\r\n"
+            upload, body = (body.size, body.parts()), b""
+        elif body or endpoint.method == "POST":
             size = f"content-length: {len(body)}\r\n\r\n"
-        head = f"{method} {path} HTTP/1.1\r\nhost: {pool.host_header}\r\n{lines}{size}"
-        data, own_id = head.encode("latin-1") + body, headers.get("x-request-id")
+        else:
+            size = "\r\n"
+        data = f"{endpoint.head}{lines}{size}".encode("latin-1") + body
+        own_id = headers.get("x-request-id")
         connection = pool.take()
         if connection is None:
-            return self._ask_new(origin, pool, connect, on_send, data, own_id, upload)
+            return self._ask_new(endpoint, pool, connect, on_send, data, own_id, upload)
         if on_send is not None:
             on_send()
-        return connection.ask(data, own_id, upload)
+        return connection.ask(endpoint.line, data, own_id, upload)
 
     async def _ask_new(
         self,
-        origin: Origin,
+        endpoint: Endpoint,
         pool: _Pool,
         limit: float | None,
         on_send: Callable[[], None] | None,
@@ -170,10 +157,10 @@ class Http1Client:
         own_id: str | None,
         upload: tuple[int, AsyncIterator[bytes]] | None,
     ) -> Response:
-        connection = await self._connect(origin, pool, limit)
+        connection = await self._connect(endpoint.origin, pool, limit)
         if on_send is not None:
             on_send()
-        return await connection.ask(data, own_id, upload)
+        return await connection.ask(endpoint.line, data, own_id, upload)
 
     async def aclose(self) -> None:
         if self._sweeper is not None:

@@ -14,8 +14,8 @@ import orjson
 from gateway.backends import extras, fitting, known_fields
 from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.api_forwarder import ApiForwarder, Locate
-from gateway.backends.client import Endpoint
 from gateway.backends.credentials.credentials import Credentials
+from gateway.backends.endpoint import Endpoint
 from gateway.backends.exchange import Exchange
 from gateway.backends.openai_decoder import OpenAIBodyDecoder, OpenAIStreamDecoder
 from gateway.backends.openai_errors import Outage

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import httpx
 
-from gateway.backends.client import Client, Endpoint, UpstreamResponse
+from gateway.backends.client import Client, UpstreamResponse
+from gateway.backends.endpoint import Endpoint
 
 
 class Poster:

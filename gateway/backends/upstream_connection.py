@@ -147,7 +147,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._used = False
         self._sent_id: str | None = None
         self._question = self._question_before = (0, 0)
-        self._asked = b""
+        self._asked = ""
         """The request line."""
         self._ids: dict[str, str] = {}
         """The last that came over this connection, by where they stand."""
@@ -285,9 +285,13 @@ class UpstreamConnection(asyncio.Protocol):
         return not self._lost and not self._transport.is_closing() and not self._poll.poll(0)
 
     async def ask(
-        self, data: bytes, id: str | None = None, upload: tuple[int, AsyncIterator[bytes]] | None = None
+        self,
+        line: str,
+        data: bytes,
+        id: str | None = None,
+        upload: tuple[int, AsyncIterator[bytes]] | None = None,
     ) -> Response:
-        """Send a request, whose own id is ``id``, and wait for the head of its answer.
+        """Send a request, whose first line is ``line`` and own id is ``id``, and wait for the head of its answer.
 
         An ``upload``, of so many bytes, follows ``data`` in parts.
 
@@ -301,7 +305,7 @@ class UpstreamConnection(asyncio.Protocol):
         sent_before, self._sent_id = self._sent_id, id
         size = len(data) if upload is None else len(data) + upload[0]
         self._question_before, self._question = self._question, (size, hash(data[-_LAST_BYTES:]))
-        self._asked = data[: data.find(b"\r\n")]
+        self._asked = line
         try:
             self._transport.write(data)
             if upload is not None:

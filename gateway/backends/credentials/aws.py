@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.backends.client import Endpoint
+from gateway.backends.endpoint import Endpoint
 from gateway.errors import UpstreamFailed
 from gateway.policy.schema import AwsAuth
 

@@ -12,7 +12,8 @@ from urllib.parse import urlencode
 import httpx
 import orjson
 
-from gateway.backends.client import Client, Endpoint
+from gateway.backends.client import Client
+from gateway.backends.endpoint import Endpoint
 from gateway.errors import UpstreamFailed, UpstreamUnavailable
 
 log = logging.getLogger(__name__)

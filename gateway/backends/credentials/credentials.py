@@ -7,7 +7,8 @@ from typing import Protocol
 
 import httpx
 
-from gateway.backends.client import Client, Endpoint, Upload, UpstreamResponse
+from gateway.backends.client import Client, UpstreamResponse
+from gateway.backends.endpoint import Endpoint, Upload
 
 
 class Credentials(Protocol):

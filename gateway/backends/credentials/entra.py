@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
-from gateway.backends.client import Endpoint
 from gateway.backends.credentials.bearer_token import TokenRequest
+from gateway.backends.endpoint import Endpoint
 from gateway.policy.schema import EntraAuth
 
 MACHINE = "http://169.254.169.254/metadata/identity/oauth2/token"

@@ -14,8 +14,8 @@ from typing import Any
 
 import jwt
 
-from gateway.backends.client import Endpoint
 from gateway.backends.credentials.bearer_token import TokenRequest
+from gateway.backends.endpoint import Endpoint
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 ISSUER = "https://oauth2.googleapis.com/token"

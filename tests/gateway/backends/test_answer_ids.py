@@ -6,7 +6,7 @@ import pytest
 
 from gateway.backends.answer_ids import ENOUGH, MOST_APIS, AnswerIds, IdKind
 
-KIND = IdKind("body", b"POST /v1/chat/completions HTTP/1.1", b"application/json")
+KIND = IdKind("body", "POST /v1/chat/completions HTTP/1.1", b"application/json")
 
 
 def an_id(number: int) -> str:

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backends.client import Client, Endpoint
-from gateway.backends.http1 import Http1Client, Origin
+from gateway.backends.client import Client
+from gateway.backends.endpoint import Endpoint, Origin
+from gateway.backends.http1 import Http1Client
 from gateway.backends.upstream_connection import HIGH_WATER, MAX_HEAD, STILL_THERE, Response
 from tests.fakes import Action, FakeUpstream, Script, answer_events, cut_at, head, reply, stream, within
 
@@ -29,8 +30,8 @@ async def client() -> AsyncIterator[Http1Client]:
 
 
 async def post(client: Http1Client, upstream: FakeUpstream, body: bytes = b"{}", **headers: str) -> Response:
-    origin = Origin("127.0.0.1", upstream.port, False)
-    return await client.send(origin, "POST", "/v1/x?y=1", headers, body, connect=1.0)
+    endpoint = Endpoint("POST", f"http://127.0.0.1:{upstream.port}/v1/x?y=1")
+    return await client.send(endpoint, headers, body, connect=1.0)
 
 
 async def whole(response: Response) -> bytes:
@@ -189,9 +190,9 @@ async def test_breaks(
 
 async def test_nobody_there(client: Http1Client) -> None:
     with pytest.raises(httpx.ConnectError):
-        await client.send(Origin("127.0.0.1", 1, False), "GET", "/", {}, b"", connect=1.0)
+        await client.send(Endpoint("GET", "http://127.0.0.1:1/"), {}, connect=1.0)
     with pytest.raises(httpx.ConnectError):
-        await client.send(Origin("host.invalid", 80, False), "GET", "/", {}, b"", connect=5.0)
+        await client.send(Endpoint("GET", "http://host.invalid/"), {}, connect=5.0)
 
 
 async def test_a_header_cannot_smuggle_another(upstream: FakeUpstream, client: Http1Client) -> None:
@@ -256,10 +257,10 @@ async def test_closing_closes(upstream: FakeUpstream) -> None:
 async def test_over_tls(tls_upstream: FakeUpstream, certificate: Path) -> None:
     client = Http1Client(authorities=lambda: ssl.create_default_context(cafile=certificate))
     for _ in range(2):
-        origin = Origin("127.0.0.1", tls_upstream.port, True)
-        assert (await client.send(origin, "POST", "/", {}, b"{}", connect=2.0)).status == 200
+        endpoint = Endpoint("POST", f"https://127.0.0.1:{tls_upstream.port}/")
+        assert (await client.send(endpoint, {}, b"{}", connect=2.0)).status == 200
     with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):
-        await client.send(Origin("localhost", tls_upstream.port, True), "GET", "/", {}, b"", connect=2.0)
+        await client.send(Endpoint("GET", f"https://localhost:{tls_upstream.port}/"), {}, connect=2.0)
     await client.aclose()
 
 
@@ -277,7 +278,7 @@ async def test_a_server_that_does_not_take_the_call(client: Http1Client) -> None
             blocker.connect_ex(("127.0.0.1", port))
         async with within(1.0):
             with pytest.raises(httpx.ConnectTimeout):
-                await client.send(Origin("127.0.0.1", port, False), "GET", "/", {}, b"", connect=0.1)
+                await client.send(Endpoint("GET", f"http://127.0.0.1:{port}/"), {}, connect=0.1)
         for blocker in blockers:
             blocker.close()
 
@@ -312,7 +313,7 @@ async def test_any_httpx_transport_takes_its_place() -> None:
 
 def test_endpoints() -> None:
     plain = Endpoint("GET", "http://host/a b?c=d")
-    assert (plain.origin, plain.path) == (Origin("host", 80, False), "/a%20b?c=d")
+    assert (plain.origin, plain.line) == (Origin("host", 80, False), "GET /a%20b?c=d HTTP/1.1")
     assert plain.origin.host_header == "host"
     v6 = Endpoint("GET", "https://[::1]:8443/")
     assert (v6.origin, v6.origin.host_header) == (Origin("::1", 8443, True), "[::1]:8443")

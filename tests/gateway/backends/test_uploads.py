@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.backends.client import Client, Endpoint, Upload
+from gateway.backends.client import Client
+from gateway.backends.endpoint import Endpoint, Upload
 from tests.fakes import FakeUpstream, reply
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from gateway.backends.answer_ids import ENOUGH
-from gateway.backends.http1 import Http1Client, Origin
+from gateway.backends.endpoint import Endpoint
+from gateway.backends.http1 import Http1Client
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.upstream_connection import AT_ONCE, MAX_HEAD, Response, UpstreamConnection
 from gateway.errors import UpstreamFailed
@@ -37,7 +38,7 @@ async def client() -> AsyncIterator[Http1Client]:
 
 async def post(client: Http1Client, port: int, body: bytes = b"{}", **headers: str) -> Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await client.send(Origin("127.0.0.1", port, False), "POST", "/", named, body, connect=60.0)
+    return await client.send(Endpoint("POST", f"http://127.0.0.1:{port}/"), named, body, connect=60.0)
 
 
 async def answer(client: Http1Client, port: int, body: bytes = b"{}", **headers: str) -> bytes:
