@@ -41,11 +41,14 @@ class AnswerLimits:
         self._backend = backend
         self._request = request
         self._limits = limits
-        self._size = 0
         self._uncounted: list[bytes] = []
-        self._indices: set[int] = set()
 
-    _values = _blocks = _empty = 0
+    _size = _values = _blocks = _empty = 0
+
+    @cached_property
+    def _indices(self) -> set[int]:
+        """Of the choices that have begun."""
+        return set()
 
     @cached_property
     def _calls(self) -> set[tuple[int, int]]:

@@ -110,11 +110,9 @@ class Response:
     def all_at_once(self, most: int) -> bytes | None:
         """The body, where all of it is here, in at most so many bytes; None where it is to be read part by part."""
         connection = self._connection
-        if connection is None or not connection.has_all(most):
+        if connection is None or (body := connection.take_all(most)) is None:
             return None
-        body = connection.take()
         self._connection = None
-        connection.release()
         return body
 
     def identify(self, id: str) -> None:
@@ -313,7 +311,8 @@ class UpstreamConnection(asyncio.Protocol):
             while not self._head_done:
                 if self._error is not None:
                     raise self._error
-                await self.wait()
+                self._waiter = self.loop.create_future()
+                await self._waiter
             head = self._head = _joined(self._fields)  # without those of interim answers
             given = head.get(b"x-request-id")
             if self._used and (self._early or given is not None):
@@ -353,9 +352,13 @@ class UpstreamConnection(asyncio.Protocol):
             ids.repeated(kind)
             self._refuse("the answer before came once more")
 
-    def has_all(self, most: int) -> bool:
-        """Whether all that is to come of the answer's body is here, in at most so many bytes."""
-        return self._done and self._size <= most
+    def take_all(self, most: int) -> bytes | None:
+        """See ``Response.all_at_once``; what is taken so needs no ``release``."""
+        if not self._done or self._size > most:
+            return None
+        body = self.take()
+        self.release()
+        return body
 
     def take(self) -> bytes | None:
         """What has come of the body; empty at its end, None where ``wait`` is to be awaited first."""
@@ -384,7 +387,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Back to the pool, if the answer was read to its end and the server keeps the connection."""
         self._busy = False
         self.take_at_once = None
-        if self._done and self._keep and not self._parts and self.usable:
+        if self._done and self._keep and not (self._parts or self._lost or self._transport.is_closing()):
             self._home.back(self)
         else:
             self.drop()
