@@ -147,7 +147,7 @@ async def measure(base: str, requests: int, repeats: int) -> dict[str, dict[str,
     candidates: dict[str, Ask] = {
         "aiohttp alone (no httpx types)": await ask_aiohttp(session, base),
         "gateway.backends.http1": await ask_ours(straight, base),
-        "gateway.backends.transport (behind proxies)": await ask_transport(ours, base),
+        "gateway.backends.transport (other than models' servers)": await ask_transport(ours, base),
         "httpx default transport, direct": await ask_transport(default, base),
         "httpx.AsyncClient, default transport": await ask_client(over_default, base),
         "httpx.AsyncClient, our transport": await ask_client(over_ours, base),

@@ -1,6 +1,4 @@
-"""How backends reach their servers: straight, by the fast client; through a proxy, where the environment names one, by
-aiohttp's; or by any httpx transport that takes their place.
-"""
+"""How backends reach their servers: by the fast client, or by any httpx transport that takes its place."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ import httpx
 
 from gateway.backends.endpoint import Endpoint, Upload
 from gateway.backends.http1 import Http1Client
-from gateway.backends.transport import AiohttpTransport
 
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 
@@ -65,7 +62,6 @@ class Client:
     ) -> None:
         self._verify = verify
         self._given = transport
-        self._proxied = transport or AiohttpTransport(verify=verify)
         self._direct = Http1Client(authorities=self._authorities)
 
     def send(
@@ -83,8 +79,8 @@ class Client:
         ``on_send`` is called when there is a connection and the request is about to be written; where the connection
         is another's business, as soon as it may have been. Raises ``httpx.TransportError``.
         """
-        if self._given is not None or not endpoint.direct:
-            return self._send_through(endpoint, headers, body, connect, on_send)
+        if self._given is not None:
+            return self._send_through(self._given, endpoint, headers, body, connect, on_send)
         try:
             return self._direct.send(endpoint, headers, body, connect=connect, on_send=on_send)
         except ValueError as error:
@@ -92,15 +88,13 @@ class Client:
 
     async def _send_through(
         self,
+        transport: httpx.AsyncBaseTransport,
         endpoint: Endpoint,
         headers: Mapping[str, str],
         body: bytes | Upload,
         connect: float | None,
         on_send: Callable[[], None] | None,
     ) -> UpstreamResponse:
-        """Through a proxy, or whatever transport was given."""
-        if self._given is None and not endpoint.url.startswith(("http://", "https://")):
-            raise httpx.UnsupportedProtocol(f"not a URL to forward to: {endpoint.url}")
         fields = dict(headers)
         if isinstance(body, Upload):
             fields["content-length"] = str(body.size)
@@ -112,7 +106,7 @@ class Client:
             extensions={"timeout": {"connect": connect}},
         )
         try:
-            response = await self._proxied.handle_async_request(request)
+            response = await transport.handle_async_request(request)
         except _UNSENT:
             raise
         except BaseException:
@@ -125,7 +119,8 @@ class Client:
 
     async def aclose(self) -> None:
         await self._direct.aclose()
-        await self._proxied.aclose()
+        if self._given is not None:
+            await self._given.aclose()
 
     def _authorities(self) -> ssl.SSLContext:
         # Not before it is needed: reading them takes some 50 ms.
@@ -158,7 +153,7 @@ class _Through:
         return None
 
     def identify(self, id: str) -> None:
-        """Each has had a connection of its own: it can be no other's."""
+        """Whose it is, is for the transport to know."""
 
     def divert(self, take: Callable[[bytes], bool]) -> None:
         """Not here."""

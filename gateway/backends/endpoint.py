@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.backends.transport import proxy_for
+from gateway.backends.proxy import Proxy, proxy_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,12 @@ class Origin(NamedTuple):
     host: str
     port: int
     tls: bool
+    proxy: Proxy | None = None
+    """Through which."""
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def host_header(self) -> str:
@@ -44,26 +50,29 @@ class Endpoint:
 
     @cached_property
     def origin(self) -> Origin:
+        """Raises ``ValueError`` where connections cannot go."""
         parts = urlsplit(self.url)
-        tls = parts.scheme == "https"
-        return Origin((parts.hostname or "").encode("idna").decode(), parts.port or (443 if tls else 80), tls)
+        if parts.scheme not in ("http", "https"):
+            raise ValueError(f"not a URL to forward to: {self.url}")
+        tls, proxy = parts.scheme == "https", proxy_for(self.url)
+        host = (parts.hostname or "").encode("idna").decode()
+        return Origin(
+            host, parts.port or (443 if tls else 80), tls, None if proxy is None else Proxy.at(proxy)
+        )
 
     @cached_property
     def line(self) -> str:
-        """The request line."""
-        path = httpx.URL(self.url).raw_path.decode("ascii") if urlsplit(self.url).path else "/"
+        """The request line; a proxy that sees it is told the server, too (RFC 9112, section 3.2.2)."""
+        origin, path = self.origin, "/"
+        if urlsplit(self.url).path:
+            path = httpx.URL(self.url).raw_path.decode("ascii")
+        if origin.proxy is not None and not origin.tls:
+            path = f"http://{origin.host_header}{path}"
         return f"{self.method} {path} HTTP/1.1"
 
     @cached_property
     def head(self) -> str:
         """The lines that all requests to it begin with."""
-        return f"{self.line}\r\nhost: {self.origin.host_header}\r\n"
-
-    @cached_property
-    def proxied(self) -> bool:
-        return proxy_for(self.url) is not None
-
-    @cached_property
-    def direct(self) -> bool:
-        """Whether connections go to its own machine, and speak HTTP."""
-        return self.url.startswith(("http://", "https://")) and not self.proxied
+        origin = self.origin
+        known = origin.proxy.authorization if origin.proxy is not None and not origin.tls else ""
+        return f"{self.line}\r\nhost: {origin.host_header}\r\n{known}"

@@ -2,7 +2,7 @@
 
 aiohttp's client takes three times the processor time of this one (``benchmarks/transports.py``), which was a third of
 all that a request cost the gateway. What is not needed to forward a request is not here: no redirects, cookies,
-compression, proxies (``transport.py`` leaves those to aiohttp).
+compression. Connections through a proxy are kept like others.
 
 Failures are raised as httpx's errors, as everywhere in ``gateway.backends``.
 """
@@ -19,6 +19,7 @@ import httpx
 
 from gateway.backends.answer_ids import AnswerIds
 from gateway.backends.endpoint import Endpoint, Origin, Upload
+from gateway.backends.proxy import Proxy
 from gateway.backends.upstream_connection import Response, UpstreamConnection
 
 log = logging.getLogger(__name__)
@@ -120,8 +121,8 @@ class Http1Client:
         ``on_send`` is called when there is a connection and the request is about to be written. An upload is written
         as fast as the server takes it.
 
-        Raises ``httpx.ConnectError``, ``ConnectTimeout``, ``ReadError``, ``RemoteProtocolError``; ``ValueError`` for
-        a header that cannot be sent.
+        Raises ``httpx.ConnectError``, ``ConnectTimeout``, ``ProxyError``, ``ReadError``, ``RemoteProtocolError``;
+        ``ValueError`` for a header that cannot be sent, and for a URL or proxy that nothing can be sent to.
         """
         lines = "\r\n".join([*map(": ".join, headers.items()), ""])
         count = len(headers)
@@ -179,18 +180,43 @@ class Http1Client:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(limit):
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(pool),
-                    origin.host,
-                    origin.port,
-                    ssl=self._authorities() if origin.tls else None,
-                    server_hostname=origin.host if origin.tls else None,
-                )
+                if origin.proxy is not None and origin.tls:
+                    connection = await self._connect_by_tunnel(origin, origin.proxy, pool)
+                else:
+                    end = origin.proxy or origin
+                    _, connection = await loop.create_connection(
+                        lambda: UpstreamConnection(pool),
+                        end.host,
+                        end.port,
+                        ssl=self._authorities() if end.tls else None,
+                        server_hostname=end.host if end.tls else None,
+                    )
         except TimeoutError as error:
             raise httpx.ConnectTimeout("no connection in time") from error
         except (OSError, ssl.SSLError, UnicodeError) as error:
-            raise httpx.ConnectError(str(error) or type(error).__name__) from error
+            kind = (
+                httpx.ConnectError
+                if origin.proxy is None or isinstance(error, ssl.SSLError)
+                else httpx.ProxyError
+            )
+            raise kind(str(error) or type(error).__name__) from error
         self._open.add(connection)
+        return connection
+
+    async def _connect_by_tunnel(self, origin: Origin, proxy: Proxy, pool: _Pool) -> UpstreamConnection:
+        """TLS with the server itself: the proxy sees where it leads, and how much goes through."""
+        tunnel = await proxy.tunnel(origin.address, self._authorities)
+        connection = UpstreamConnection(pool)
+        try:
+            transport = await asyncio.get_running_loop().start_tls(
+                tunnel, connection, self._authorities(), server_hostname=origin.host
+            )
+        except BaseException:
+            tunnel.abort()
+            raise
+        if transport is None:
+            raise OSError("the tunnel was closed")
+        connection.connection_made(transport)
         return connection
 
     def sweep_in_time(self) -> None:

@@ -1,8 +1,8 @@
 """HTTP to upstream servers: httpx's request and response types over aiohttp's connections.
 
 Takes an ``httpx.Request`` and gives an ``httpx.Response``, so any httpx transport can stand in for it
-(``httpx.MockTransport``, ``httpx.ASGITransport`` …). It knows proxies, and is used where one is in the way; the hot
-path has a client of its own (``http1.py``).
+(``httpx.MockTransport``, ``httpx.ASGITransport`` …). What is asked of others than models' servers goes this way; the
+hot path has a client of its own (``http1.py``).
 """
 
 from __future__ import annotations
@@ -12,22 +12,13 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
 import yarl
 
+from gateway.backends.proxy import proxy_for
 from gateway.backends.upstream_connection import keep_asking
-
-
-def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a URL: ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY``, ``NO_PROXY``."""
-    parts = urlsplit(url)
-    proxies = {} if proxy_bypass(parts.netloc) else getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    return "http://" + proxy if proxy and "://" not in proxy else proxy
 
 
 @dataclass(frozen=True, slots=True)

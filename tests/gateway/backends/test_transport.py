@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ import pytest
 from gateway.backends.transport import AiohttpTransport
 from gateway.backends.upstream_connection import STILL_THERE
 from tests.fakes import Action, FakeUpstream, Script, answer_events, completion, head, reply, stream, within
+from tests.forward_proxy import Proxy
 
 pytestmark = pytest.mark.anyio
 
@@ -50,64 +50,6 @@ async def test_a_machine_that_is_gone_is_found_out(
     assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == STILL_THERE[1]
     await response.aclose()
-
-
-class Proxy:
-    """Forwards requests in absolute form, tunnels for CONNECT, and keeps the first line of each."""
-
-    def __init__(self, refuse: int | None = None) -> None:
-        self.asked: list[str] = []
-        self.headers: list[str] = []
-        self.port = 0
-        self._refuse = refuse
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[Proxy]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        other: asyncio.StreamWriter | None = None
-        try:
-            top = (await reader.readuntil(b"\r\n\r\n")).decode()
-            first, _, rest = top.partition("\r\n")
-            self.asked.append(first)
-            self.headers.append(rest.lower())
-            if self._refuse:
-                writer.write(head(self._refuse, {"content-length": "0"}))
-                return
-            method, target, version = first.split(" ")
-            url = httpx.URL(f"//{target}" if method == "CONNECT" else target)
-            far, other = await asyncio.open_connection(url.host, url.port)
-            if method == "CONNECT":
-                writer.write(b"HTTP/1.1 200 Established\r\n\r\n")
-            else:
-                other.write(f"{method} {url.raw_path.decode()} {version}\r\n{rest}".encode())
-            await asyncio.gather(pump(reader, other), pump(far, writer))
-        finally:
-            for end in (writer, other):
-                if end is not None:
-                    end.close()
-
-
-async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(2**16):
-        sink.write(data)
 
 
 @pytest.fixture

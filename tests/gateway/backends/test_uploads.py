@@ -13,6 +13,7 @@ import pytest
 
 from gateway.backends.client import Client
 from gateway.backends.endpoint import Endpoint, Upload
+from gateway.backends.transport import AiohttpTransport
 from tests.fakes import FakeUpstream, reply
 
 pytestmark = pytest.mark.anyio
@@ -42,19 +43,17 @@ async def send(client: Client, url: str, upload: Upload) -> tuple[int, bytes]:
         await answer.aclose()
 
 
-@pytest.mark.parametrize("way", ["straight", "aiohttp", "tls"])
+@pytest.mark.parametrize("way", ["straight", "transport", "tls"])
 async def test_it_arrives_whole_and_again(
     upstream: FakeUpstream,
     tls_upstream: FakeUpstream,
     certificate: Path,
     way: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = tls_upstream if way == "tls" else upstream
     server.scripts = [reply(b"one"), reply(b"two")]
-    client = Client(verify=ssl.create_default_context(cafile=certificate))
-    if way == "aiohttp":
-        monkeypatch.setattr(Endpoint, "proxied", True)
+    given = AiohttpTransport() if way == "transport" else None
+    client = Client(transport=given, verify=ssl.create_default_context(cafile=certificate))
     source = Source(40)
     try:
         assert await send(client, f"{server.base_url}/x", source.upload) == (200, b"one")
