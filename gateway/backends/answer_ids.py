@@ -40,6 +40,9 @@ class AnswerIds:
 
     def add(self, kind: IdKind, id: str, question: Question) -> None:
         """An answer of a kind that is not known to be its answers' own."""
+        if len(id) < LONG:
+            self._seen.pop(kind, None)
+            return
         seen = self._seen.get(kind)
         if seen is None:
             if len(self._seen) + len(self.own) >= MOST_APIS:
@@ -47,7 +50,7 @@ class AnswerIds:
             seen = self._seen[kind] = {}
         digest = hash(id)
         # The same question may have the same answer, out of a cache.
-        if len(id) < LONG or seen.get(digest, question) != question:
+        if seen.get(digest, question) != question:
             seen.clear()
         seen[digest] = question
         if len(seen) >= ENOUGH:

@@ -56,3 +56,13 @@ def test_apis_without_end_are_not_remembered() -> None:
     for number in range(2 * MOST_APIS):
         told(ids, range(1), KIND._replace(content_type=b"%d" % number))
     assert len(ids._seen) == MOST_APIS
+
+
+def test_short_ids_are_never_believed_nor_those_around_them() -> None:
+    ids = AnswerIds()
+    for number in range(10 * ENOUGH):
+        ids.add(KIND, an_id(number) if number % (ENOUGH - 1) else str(number), (number, number))
+    assert ids.own == set()
+    for number in range(ENOUGH):
+        ids.add(KIND, str(number), (number, number))
+    assert (ids.own, ids._seen) == (set(), {})
