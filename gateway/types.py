@@ -16,6 +16,7 @@ from gateway.apis import Api, Form, Units
 from gateway.policy.schema import Budget, Policy, QuotaSettings, Scope, Target, Timeouts
 from gateway.spans import Trace
 from gateway.splice import Splice
+from gateway.value import value
 
 Json = Any
 """A value that came out of, or can go into, a JSON document."""
@@ -62,7 +63,7 @@ class Native:
     """What the caller's program says of itself within the prompt, which the canonical form is without."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ChatRequest:
     """A question to a model, in one canonical form for every inbound dialect.
 
@@ -140,7 +141,7 @@ MOST_TOKENS = 10**8
 """Of one kind in one answer: more than any model takes or gives. What claims more is not believed."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Usage:
     """Tokens counted by whoever ran the model.
 
@@ -308,7 +309,7 @@ Purpose = Literal["answer", "step", "attempt", "shadow", "judge", "verifier"]
 broken off; a copy for a shadow model; a guard's judge; a check of an answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UpstreamUsage:
     """Tokens used up by one attempt, whether or not its answer reached the caller."""
 
