@@ -19,6 +19,8 @@ Window = Literal["minute", "day", "month", "now"]
 Rule = tuple[Window, str, int, int]
 """A limit as counters need it: window, key, column in ``Amounts``, maximum."""
 
+CONCURRENT = 3
+"""The column of answers at once: all are free again when their request has ended."""
 MOST_CALLERS = 10_000
 """Whose limits are cached; tokens of a JWT issuer can name any number of callers."""
 
@@ -57,7 +59,7 @@ class Limit:
     @property
     def column(self) -> int:
         """The index of its quantity in ``Amounts``."""
-        return {"tokens": 1, "dollars": 2, "concurrent": 3}.get(self.quantity, 0)
+        return {"tokens": 1, "dollars": 2, "concurrent": CONCURRENT}.get(self.quantity, 0)
 
     def amount(self, amounts: Amounts) -> int:
         return amounts[self.column]
@@ -142,11 +144,6 @@ class Limits:
     def rules(self) -> tuple[Rule, ...]:
         """For each limit."""
         return tuple((limit.window, limit.key, limit.column, limit.maximum) for limit in self.each)
-
-    @cached_property
-    def settled_rules(self) -> tuple[Rule, ...]:
-        """Those to be corrected once a request has ended."""
-        return tuple(rule for rule in self.rules if rule[0] != "minute" or rule[2])
 
     @cached_property
     def windows(self) -> str:

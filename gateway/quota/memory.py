@@ -17,9 +17,10 @@ from gateway.quota.counters import (
     ElasticRequest,
     QuotaDecision,
 )
-from gateway.quota.limits import Amounts, Limits, Rule, Window
+from gateway.quota.limits import CONCURRENT, MOST_CALLERS, Amounts, Limits, Window
 
 _SWEEP_AT = 4096
+_NEVER = 2**63
 NOTHING = Amounts(0, 0, 0)
 
 
@@ -27,16 +28,10 @@ NOTHING = Amounts(0, 0, 0)
 class _Moment:
     """A day and its month, computed once a day: when they begin and end, in milliseconds of Unix time."""
 
-    day: int
-    """Since 1970."""
-    month: int
-    """Since the year 0."""
+    day_begins: int
     day_ends: int
     month_begins: int
     month_ends: int
-
-    def begins(self, window: Window) -> int:
-        return self.day_ends - DAY_MS if window == "day" else self.month_begins
 
 
 def _leaves(slot: int) -> int:
@@ -44,13 +39,18 @@ def _leaves(slot: int) -> int:
 
 
 class _Counter:
-    """The count of one limit."""
+    """The count of one limit. All times are milliseconds of Unix time."""
 
-    __slots__ = ("count", "newest", "pending", "period", "slots", "told")
+    __slots__ = ("begins", "count", "ends", "pending", "slots", "told", "until", "window")
 
-    def __init__(self) -> None:
-        self.period = -1
-        """The slot, day or month of its last update."""
+    def __init__(self, window: Window) -> None:
+        self.window = window
+        self.begins = 0
+        """Of a day or month: when it did."""
+        self.ends = 0
+        """When none of it counts any more, if nothing is added; in the past where only requests in flight count."""
+        self.until = 0
+        """When something of it may count no more."""
         self.count = 0
         """All that counts: usage, and reservations of requests in flight."""
         self.pending = 0
@@ -58,45 +58,46 @@ class _Counter:
         self.told = 0
         """Of the count: what the ledger had beyond it, which other processes may count, too."""
         self.slots: dict[int, int] = {}
-        self.newest = -1
-        """The newest slot with a count."""
+        """Of a minute's."""
 
-    def move_to(self, window: Window, slot: int, today: _Moment) -> None:
-        """Drop what no longer counts at this slot and day."""
-        if window == "minute":
-            if self.period != slot:
-                self.period = slot
-                self._slide(slot - SLOTS)
-        elif window != "now" and self.period != (period := today.day if window == "day" else today.month):
-            # A new day or month starts from zero.
-            self.period, self.count, self.pending, self.told = period, 0, 0, 0
-
-    def resets(self, window: Window, today: _Moment, at: int) -> int:
-        """Milliseconds until none of it counts any more, if nothing is added."""
-        if window == "minute":
-            return 0 if self.newest < 0 else _leaves(self.newest) - at
-        if window == "now":
-            return 0
-        return (today.day_ends if window == "day" else today.month_ends) - at
+    def move_to(self, at: int, today: _Moment) -> None:
+        """Drop what no longer counts. Needless before ``until``."""
+        if self.window == "minute":
+            slot = at // SLOT_MS
+            self.until = (slot + 1) * SLOT_MS
+            self._slide(slot - SLOTS)
+        elif self.window == "now":
+            self.until = _NEVER
+        else:
+            self.until = today.day_ends
+            begins, ends = (
+                (today.day_begins, today.day_ends)
+                if self.window == "day"
+                else (today.month_begins, today.month_ends)
+            )
+            if self.begins != begins:
+                # A new day or month starts from zero.
+                self.begins, self.ends = begins, ends
+                self.count = self.pending = self.told = 0
 
     def _slide(self, oldest: int) -> None:
         slots = self.slots
         for slot in [slot for slot in slots if slot < oldest]:
             self.count -= slots.pop(slot)
         if not slots:
-            self.count, self.newest = 0, -1
+            self.count = self.ends = 0
 
     def add(self, slot: int, amount: int) -> None:
         self.count += amount
         left = self.slots.get(slot, 0) + amount
         if left > 0:
             self.slots[slot] = left
-            if slot > self.newest:
-                self.newest = slot
+            if (ends := _leaves(slot)) > self.ends:
+                self.ends = ends
         else:
             self.count -= left
             self.slots.pop(slot, None)
-            self.newest = max(self.slots, default=-1)
+            self.ends = _leaves(max(self.slots)) if self.slots else 0
 
     def charge(self, slot: int, amount: int, maximum: int) -> None:
         """Add what was used beyond the reservation; what exceeds ``maximum`` is a debt of the minutes that follow."""
@@ -120,12 +121,33 @@ class _Held(NamedTuple):
     amounts: Amounts
 
 
+class _Row(NamedTuple):
+    """One of a caller's limits."""
+
+    counter: _Counter
+    column: int
+    """In ``Amounts``."""
+    maximum: int
+    slides: bool
+    """It is by the minute."""
+    settles: bool
+    """What is reserved is pending until the request has ended."""
+
+
+class _Rows(NamedTuple):
+    limits: Limits
+    each: tuple[_Row, ...]
+    settled: tuple[_Row, ...]
+
+
 class MemoryCounters:
     """``clock`` gives Unix time in seconds; the default is a ``SteadyClock``."""
 
     def __init__(self, *, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or SteadyClock()
         self._counters: dict[str, _Counter] = {}
+        self._rows: dict[int, _Rows] = {}
+        """By the identity of the limits, which are kept so that it is not reused."""
         self._held: dict[str, _Held] = {}
         """By request id, until settled."""
         self._sweep_at = _SWEEP_AT
@@ -160,55 +182,53 @@ class MemoryCounters:
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         at = int(self._clock() * 1000)
-        slot, today = at // SLOT_MS, self._on(at)
-        again = self._held.get(request_id)
+        today = self._on(at)
+        rows = (self._rows.get(id(limits)) or self._rows_of(limits)).each
         divisor = 1 if elastic is None else elastic.divisor
         fits = True
-        counters: list[_Counter] = []
-        known, rules = self._counters, limits.rules
-        for window, key, column, maximum in rules:
+        for counter, column, maximum, _, _ in rows:
+            if at >= counter.until:
+                counter.move_to(at, today)
+            if amounts[column] * divisor > maximum - counter.count:
+                fits = False
+        again = self._held.get(request_id)
+        if again is not None:
+            return QuotaDecision(True, *_used_and_resets(rows, at), -1, None, again.amounts)
+        granted = amounts
+        if not fits:
+            granted, refused, wait = self._divided(rows, amounts, elastic, at)
+            if refused >= 0:
+                return QuotaDecision(False, *_used_and_resets(rows, at), refused, wait)
+        slot = at // SLOT_MS
+        for counter, column, _, slides, settles in rows:
+            if amount := granted[column]:
+                if slides:
+                    counter.add(slot, amount)
+                else:
+                    counter.count += amount
+                if settles:
+                    counter.pending += amount
+        if limits.settles:
+            self._held[request_id] = _Held(at, granted)
+        if len(self._counters) > self._sweep_at:
+            self._sweep(at)
+        return QuotaDecision(True, *_used_and_resets(rows, at), -1, None, granted)
+
+    def _rows_of(self, limits: Limits) -> _Rows:
+        known, each = self._counters, []
+        for window, key, column, maximum in limits.rules:
             counter = known.get(key)
             if counter is None:
-                counter = known[key] = _Counter()
-            if counter.period != slot:
-                counter.move_to(window, slot, today)
-            counters.append(counter)
-            if (most := amounts[column]) and most * divisor > maximum - counter.count:
-                fits = False
-        granted = amounts
-        refused, wait = -1, None
-        if again is not None:
-            granted = again.amounts
-        elif not fits:
-            granted, refused, wait = self._divided(counters, rules, amounts, elastic, at)
-        if again is None and refused < 0:
-            for counter, (window, _, column, _) in zip(counters, rules, strict=True):
-                if amount := granted[column]:
-                    if window == "minute":
-                        counter.add(slot, amount)
-                    else:
-                        counter.count += amount
-                    if column or window == "now":
-                        counter.pending += amount
-            if limits.settles:
-                self._held[request_id] = _Held(at, granted)
-            if len(known) > self._sweep_at:
-                self._sweep(at)
-        used = tuple([counter.count for counter in counters])
-        resets = tuple(
-            [counter.resets(rule[0], today, at) / 1000 for counter, rule in zip(counters, rules, strict=True)]
-        )
-        if refused >= 0:
-            return QuotaDecision(False, used, resets, refused, wait)
-        return QuotaDecision(True, used, resets, -1, None, granted)
+                counter = known[key] = _Counter(window)
+            each.append(_Row(counter, column, maximum, window == "minute", bool(column)))
+        rows = _Rows(limits, tuple(each), tuple(row for row in each if row.settles or not row.slides))
+        if len(self._rows) >= MOST_CALLERS:
+            self._rows.clear()
+        self._rows[id(limits)] = rows
+        return rows
 
     def _divided(
-        self,
-        counters: Sequence[_Counter],
-        rules: Sequence[Rule],
-        amounts: Amounts,
-        elastic: ElasticRequest | None,
-        at: int,
+        self, rows: Sequence[_Row], amounts: Amounts, elastic: ElasticRequest | None, at: int
     ) -> tuple[Amounts, int, float | None]:
         """What is granted where not all limits have capacity for all that is asked for; the index of the limit that
         refuses, or -1, and the wait that it tells.
@@ -216,7 +236,7 @@ class MemoryCounters:
         divisor = 1 if elastic is None else elastic.divisor
         granted = amounts
         refused, longest = -1, -2
-        for i, (counter, (window, _, column, maximum)) in enumerate(zip(counters, rules, strict=True)):
+        for i, (counter, column, maximum, _, _) in enumerate(rows):
             most, count = amounts[column], counter.count
             free = maximum - count
             if not most or most * divisor <= free:
@@ -227,10 +247,10 @@ class MemoryCounters:
                 bounds = elastic.elastic
                 take, need = self._take_and_need(bounds, column, most, free)
                 releasable = min(counter.pending, count)
-                if window != "now" and free < (usual := bounds.usual[column]) <= free + releasable:
+                if counter.window != "now" and free < (usual := bounds.usual[column]) <= free + releasable:
                     need = min(usual, most)
             if take < need:
-                wait = self._wait(counter, window, maximum, need, at)
+                wait = self._wait(counter, maximum, need, at)
                 if wait > longest:
                     refused, longest = i, wait
             if take < granted[column]:
@@ -245,42 +265,34 @@ class MemoryCounters:
     def _replace(self, held: _Held, limits: Limits, used: Amounts, now: int) -> None:
         """Replace ``held`` by ``used``."""
         at, amounts = held
-        slot, today, known = now // SLOT_MS, self._on(now), self._counters
-        then = at // SLOT_MS
+        today, slot, then = self._on(now), now // SLOT_MS, at // SLOT_MS
         live = then >= slot - SLOTS
-        for window, key, column, maximum in limits.settled_rules:
-            counter = known.get(key)
-            if counter is None:
-                continue
-            amount, taken = amounts[column], used[column]
-            if window == "minute":
-                if counter.period != slot:
-                    counter.move_to(window, slot, today)
-                pending = counter.pending
+        for counter, column, maximum, slides, _ in (
+            self._rows.get(id(limits)) or self._rows_of(limits)
+        ).settled:
+            if now >= counter.until:
+                counter.move_to(now, today)
+            amount, pending = amounts[column], counter.pending
+            if slides:
                 counter.pending = pending - amount if amount < pending else 0
-                if taken > amount:
-                    counter.charge(then if live else slot, taken - amount, maximum)
-                elif live and taken < amount:
-                    counter.add(then, taken - amount)
-                continue
-            counter.move_to(window, slot, today)
-            if window == "now":
-                taken = 0
-            elif at < today.begins(window):
-                continue
-            amount = min(amount, counter.pending)
-            counter.pending -= amount
-            counter.count += taken - amount
+                if (beyond := used[column] - amount) > 0:
+                    counter.charge(then if live else slot, beyond, maximum)
+                elif live and beyond:
+                    counter.add(then, beyond)
+            elif at >= counter.begins:
+                if amount > pending:
+                    amount = pending
+                counter.pending = pending - amount
+                counter.count += (0 if column == CONCURRENT else used[column]) - amount
 
     def _restore(self, held: _Held, limits: Limits, now: int) -> None:
-        today = self._on(now)
-        for window, key, column, _ in limits.rules:
-            amount, counter = held.amounts[column], self._counters[key]
-            if window == "minute":
+        for counter, column, _, slides, _ in (self._rows.get(id(limits)) or self._rows_of(limits)).each:
+            amount = held.amounts[column]
+            if slides:
                 counter.pending += amount
                 if amount and self._is_live(held.at, now):
                     counter.add(held.at // SLOT_MS, amount)
-            elif window == "now" or held.at >= today.begins(window):
+            elif held.at >= counter.begins:
                 counter.count += amount
                 counter.pending += amount
 
@@ -297,21 +309,17 @@ class MemoryCounters:
 
     def begin(self, key: str, window: Window, count: int, at: float) -> None:
         """Start a limit with ``count``, as known at ``at`` (Unix time), as far as that still counts."""
-        counter = self._counters.setdefault(key, _Counter())
         now, then = int(self._clock() * 1000), int(at * 1000)
-        today = self._on(now)
-        counter.move_to(window, now // SLOT_MS, today)
+        counter = self._counter(key, window, now)
         if window == "minute":
             if self._is_live(then, now):
                 counter.add(min(then, now) // SLOT_MS, count)
-        elif window != "now" and then >= today.begins(window):
+        elif window != "now" and then >= counter.begins:
             counter.count += count
 
     def remember(self, key: str, window: Window, used: int) -> None:
         """Count at least ``used`` for a limit by the day or month, in addition to requests in flight."""
-        counter = self._counters.setdefault(key, _Counter())
-        now = int(self._clock() * 1000)
-        counter.move_to(window, now // SLOT_MS, self._on(now))
+        counter = self._counter(key, window, int(self._clock() * 1000))
         beyond = used + counter.pending - counter.count
         if beyond > 0:
             counter.count += beyond
@@ -327,13 +335,22 @@ class MemoryCounters:
     async def aclose(self) -> None:
         return None
 
-    def _on(self, at: int) -> _Moment:
-        if self._today.day != at // DAY_MS:
-            self._today = _moment(at)
-        return self._today
+    def _counter(self, key: str, window: Window, now: int) -> _Counter:
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = _Counter(window)
+        counter.move_to(now, self._on(now))
+        return counter
 
-    def _wait(self, counter: _Counter, window: Window, maximum: int, amount: int, at: int) -> int:
+    def _on(self, at: int) -> _Moment:
+        today = self._today
+        if not today.day_begins <= at < today.day_ends:
+            self._today = today = _moment(at)
+        return today
+
+    def _wait(self, counter: _Counter, maximum: int, amount: int, at: int) -> int:
         """Milliseconds until there is capacity for ``amount``; -1: as soon as requests in flight are settled."""
+        window = counter.window
         if window == "now" or counter.count - min(counter.pending, counter.count) + amount <= maximum:
             return -1
         if window == "minute":
@@ -344,17 +361,26 @@ class MemoryCounters:
                 if left + amount <= maximum:
                     break
             return wait
-        return counter.resets(window, self._on(at), at)
+        return counter.ends - at
 
     def _sweep(self, at: int) -> None:
         """Drop counters that are zero."""
-        oldest = at // SLOT_MS - SLOTS
         self._counters = {
             key: counter
             for key, counter in self._counters.items()
-            if (counter.newest >= oldest if counter.slots else counter.count)
+            if (counter.ends > at if counter.slots else counter.count)
         }
+        self._rows.clear()
         self._sweep_at = max(_SWEEP_AT, 2 * len(self._counters))
+
+
+def _used_and_resets(rows: Sequence[_Row], at: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Of each limit, as ``QuotaDecision`` has them."""
+    used, resets = [], []
+    for counter, _, _, _, _ in rows:
+        used.append(counter.count)
+        resets.append((counter.ends - at) / 1000 if counter.ends > at else 0.0)
+    return tuple(used), tuple(resets)
 
 
 def _moment(at: int) -> _Moment:
@@ -364,6 +390,6 @@ def _moment(at: int) -> _Moment:
     ends = datetime(year, month + 1, 1, tzinfo=UTC)
     day = at // DAY_MS
     return _Moment(
-        *(day, now.year * 12 + now.month - 1, (day + 1) * DAY_MS),
+        *(day * DAY_MS, (day + 1) * DAY_MS),
         *(int(begins.timestamp()) * 1000, int(ends.timestamp()) * 1000),
     )
