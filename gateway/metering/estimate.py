@@ -68,23 +68,28 @@ class LearnedEstimate(TokenEstimate):
 class _Figure:
     """A mean that forgets, and its mean deviation, begun as TCP's round-trip time is (RFC 6298)."""
 
-    __slots__ = ("deviation", "mean", "seen")
+    __slots__ = ("begin", "deviation", "fall", "mean", "rise", "seen", "upper")
 
-    def __init__(self, mean: float = 0.0) -> None:
-        self.mean = mean
+    def __init__(
+        self, mean: float = 0.0, *, rise: float = 0.125, fall: float = 0.125, begin: float = 0.5
+    ) -> None:
+        """``begin``: the deviation that is taken to be the first value's, of itself."""
+        self.mean = self.upper = mean
+        """And what values seldom go beyond."""
         self.deviation = 0.0
         self.seen = 0
+        self.rise, self.fall, self.begin = rise, fall, begin
 
-    def add(self, value: float, rise: float = 0.125, fall: float = 0.125, *, begin: float = 0.5) -> None:
-        """``begin``: the deviation that is taken to be the first value's, of itself."""
+    def add(self, value: float) -> None:
         if not self.seen:
-            self.mean, self.deviation = value, value * begin
+            self.mean, self.deviation = value, value * self.begin
         elif (error := value - self.mean) > 0:
             self.deviation += 0.125 * (error - self.deviation)
-            self.mean += rise * error
+            self.mean += self.rise * error
         else:
             self.deviation -= 0.125 * (error + self.deviation)
-            self.mean += fall * error
+            self.mean += self.fall * error
+        self.upper = self.mean + 2 * self.deviation
         self.seen += 1
 
 
@@ -95,34 +100,40 @@ class _Experience:
     __slots__ = ("answers", "factor", "fixed", "thoughts")
 
     def __init__(self) -> None:
-        self.factor = _Figure(FIRST_FACTOR)
-        self.fixed = _Figure()
+        # Of a prompt: rising fast and falling slowly keeps the estimate above the middle.
+        self.factor = _Figure(FIRST_FACTOR, rise=0.3, fall=0.05, begin=0.1)
+        self.fixed = _Figure(rise=0.3, fall=0.05)
         self.answers = _Figure()
         self.thoughts = _Figure()
 
     def tokens(self, text: float) -> int:
-        factor, fixed = self.factor, self.fixed
-        upper = text * (factor.mean + 2 * factor.deviation)
-        return 1 + int(upper + (fixed.mean + 2 * fixed.deviation))
+        return 1 + int(text * self.factor.upper + self.fixed.upper)
 
     def learn_prompt(self, text: float, tokens: int) -> None:
-        # A long prompt trains the factor, a short one the fixed part. Rising fast and falling slowly keeps
-        # the estimate above the middle.
+        # A long prompt trains the factor, a short one the fixed part.
         factor, fixed = self.factor, self.fixed
-        tokens = min(tokens, MOST_ADDED + int(text * MOST_FACTOR))
+        if tokens > (most := MOST_ADDED + int(text * MOST_FACTOR)):
+            tokens = most
         if text >= SHORT:
-            share = min(max(0.05, (tokens - fixed.mean) / text), MOST_FACTOR)
-            factor.add(share, 0.3, 0.05, begin=0.1)
+            factor.add(min(max(0.05, (tokens - fixed.mean) / text), MOST_FACTOR))
         elif (over := tokens - text * factor.mean) > 0:
-            fixed.add(min(over, MOST_ADDED), 0.3, 0.05)
+            fixed.add(min(over, MOST_ADDED))
         else:
             # No more than the estimate for the text alone: where none is long, short prompts train the factor.
-            factor.add(max(0.05, tokens / text), 0.3, 0.05, begin=0.1)
-            fixed.add(0.0, 0.3, 0.05)
+            factor.add(max(0.05, tokens / text))
+            if fixed.seen:
+                fixed.add(0.0)
+
+    def learn_answer(self, length: float | None, thoughts: float) -> None:
+        """Of one answer; None where its length is unknown."""
+        if thoughts or self.thoughts.seen:
+            self.thoughts.add(thoughts)
+        if length is not None:
+            self.answers.add(length)
 
 
-ENOUGH = 200
-"""Answers of one kind after which another teaches little."""
+ENOUGH = 32
+"""Answers of one kind after which another teaches little: of the first nothing is left in a mean by then."""
 
 
 class Estimator:
@@ -134,36 +145,35 @@ class Estimator:
         self._turn = 0
 
     def estimate(self, call: Call) -> LearnedEstimate:
-        request, model = call.request, call.model
-        prompts = request.prompt_count
+        request, model, known = call.request, call.model, self._known
         text, exact, textual = measure(request, call)
-        general = self._known.get(("", model), _UNKNOWN)
-        own = self._known.get((call.principal.key_id, model), general)
+        general = known.get(("", model), _UNKNOWN)
+        own = known.get((call.principal.key_id, model), general)
         prompt = least = exact
         if text:
             # Both parts of what is known of prompts are learned at once.
-            prompt += (own if own.fixed.seen or own.factor.seen else general).tokens(text)
-            least = min(prompt, exact + 1 + int(text * FIRST_FACTOR))
+            prompt += (own if own.factor.seen or own.fixed.seen else general).tokens(text)
+            if (least := exact + 1 + int(text * FIRST_FACTOR)) > prompt:
+                least = prompt
         if not request.generates:
-            return LearnedEstimate(prompt, 0, 0, model, text, prompts, None, least, textual=textual)
+            return LearnedEstimate(
+                prompt, 0, 0, model, text, request.prompt_count, None, least, textual=textual
+            )
         answers = request.answers
-        cap = declared = declared_cap(request.params)
-        if declared is not None:
-            cap = int(min(declared, _context_left(call, least // prompts))) * answers
         figure = own.answers if own.answers.seen else general.answers
         if figure.seen:
-            upper = figure.mean + 2 * figure.deviation
-            usual, expected, reserved = round(upper), round(figure.mean * answers), round(upper * answers)
+            usual, expected = round(figure.upper) or 1, round(figure.mean * answers) or 1
         else:
-            usual, expected, reserved = FIRST_ANSWER, FIRST_EXPECTED * answers, FIRST_ANSWER * answers
-        if cap is not None:
-            expected, reserved = min(expected, cap), cap
+            usual, expected = FIRST_ANSWER, FIRST_EXPECTED * answers
+        reserved = usual * answers
+        cap = declared = declared_cap(request.params) if request.params else None
+        if declared is not None:
+            cap = int(min(declared, _context_left(call, least // request.prompt_count))) * answers
+            expected, reserved = min(expected, cap) or 1, cap or 1
         thoughts = own.thoughts if own.thoughts.seen else general.thoughts
         return LearnedEstimate(
-            *(prompt, expected or 1, reserved or 1, model, text, answers, cap, least),
-            *(usual or 1, figure.seen > 0),
-            round((thoughts.mean + 2 * thoughts.deviation) * answers) if thoughts.seen else 0,
-            *(declared, textual),
+            *(prompt, expected, reserved, model, text, answers, cap, least, usual, figure.seen > 0),
+            *(round(thoughts.upper * answers) if thoughts.seen else 0, declared, textual),
         )
 
     def learn(self, call: Call, usage: Usage) -> None:
@@ -172,24 +182,22 @@ class Estimator:
         if not isinstance(estimate, LearnedEstimate) or call.request.api is not None:
             return
         key, model = call.principal.key_id, estimate.model
-        own = self._known.get((key, model))
-        if own is not None and own.answers.seen > ENOUGH:
+        known = self._known.get((key, model))
+        if known is not None and known.answers.seen > ENOUGH:
             self._turn += 1
             if self._turn % 4:
                 return
-        of_prompt = bool(estimate.text and usage.prompt and estimate.textual)
-        # The length of an answer cut off by its cap is unknown.
         completion, cap, answers = usage.completion, estimate.cap, estimate.answers
-        of_length = completion and (cap is None or completion < cap)
-        if not (of_prompt or of_length or (completion and usage.reasoning)):
+        of_prompt = estimate.text and usage.prompt and estimate.textual
+        if not (of_prompt or completion):
             return
+        # The length of an answer cut off by its cap is unknown.
+        length = completion / answers if completion and (cap is None or completion < cap) else None
         for one in (self._of(key, model), self._of("", model)):
             if of_prompt:
                 one.learn_prompt(estimate.text, usage.prompt)
-            if completion and (usage.reasoning or one.thoughts.seen):
-                one.thoughts.add(usage.reasoning / answers)
-            if of_length:
-                one.answers.add(completion / answers)
+            if completion:
+                one.learn_answer(length, usage.reasoning / answers)
 
     def _of(self, key: str, model: str) -> _Experience:
         known, name = self._known, (key, model)
