@@ -54,17 +54,19 @@ def bill_of(policy: Policy, attempts: Sequence[UpstreamUsage], factor: float = 1
     charges: list[Charge] = []
     tokens = nanodollars = 0
     estimated = False
-    unpriced: dict[str, None] = {}
+    unpriced: list[str] = []
     for one in attempts:
-        price = price_of(policy, one.target)
-        if price is None or not _counts(price, one.usage):
-            unpriced[f"{one.target.backend}/{one.target.model}"] = None
-        charge = Charge(one, 0 if price is None else discounted(priced(price, one.usage), factor))
-        charges.append(charge)
-        tokens += one.usage.prompt + one.usage.completion
-        nanodollars += charge.nanodollars
+        target, usage, cost = one.target, one.usage, 0
+        price = price_of(policy, target)
+        if price is not None:
+            cost = discounted(priced(price, usage), factor)
+        if price is None or not _counts(price, usage):
+            unpriced.append(f"{target.backend}/{target.model}")
+        charges.append(Charge(one, cost))
+        tokens += usage.prompt + usage.completion
+        nanodollars += cost
         estimated = estimated or one.estimated
-    return Bill(tuple(charges), tokens, nanodollars, estimated, tuple(unpriced))
+    return Bill(tuple(charges), tokens, nanodollars, estimated, tuple(dict.fromkeys(unpriced)))
 
 
 def _counts(price: Price, usage: Usage) -> bool:

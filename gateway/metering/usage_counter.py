@@ -20,6 +20,7 @@ MARKS = 8
 """Tokens that end a text, or stand around it, and are not in it."""
 
 _THINKING = THINKING_FIELDS - {"signature"}
+_ONLY_TEXT = frozenset({"role", "content"})
 _NOT_TEXT = frozenset({"role", "id", "type", "index", "embedding", "signature", "data", "reasoning_details"})
 """Fields of a delta whose text no model was paid to write, or that repeat another's."""
 
@@ -48,6 +49,10 @@ class UsageCounter:
         if chunk.finish_reason == "length":
             self._is_full = True
         if delta := chunk.delta:
+            text = delta.get("content")
+            if text.__class__ is str and len(delta) <= 2 and delta.keys() <= _ONLY_TEXT:
+                self.add_text(text)
+                return
             # What a whole answer has in several texts may be one token together where it comes in pieces.
             if texts := [*_texts(delta)]:
                 self._pieces += max(1, sum(map(self._measured, texts)))
@@ -69,22 +74,19 @@ class UsageCounter:
     @property
     def counted(self) -> int:
         """Tokens of the answer by its text; for streams at least one a piece."""
-        return max(self._pieces, -int(-self._weight // CHARACTERS_PER_TOKEN))
+        # One of two bytes and more is about a token of its own, as for prompts.
+        weight = self._characters + 2 * self._beyond
+        return max(self._pieces, -int(-weight // CHARACTERS_PER_TOKEN))
 
     @property
     def proven(self) -> int:
         """Tokens that a text of some length proves: with fewer it would be neither words nor code."""
-        return (self._weight - SHORT) // MOST_CHARACTERS_PER_TOKEN
+        return (self._characters + 2 * self._beyond - SHORT) // MOST_CHARACTERS_PER_TOKEN
 
     @property
     def most(self) -> int:
         """Tokens that its text can be at most: each stands for a byte or more."""
         return self._characters + self._beyond + MARKS
-
-    @property
-    def _weight(self) -> int:
-        """In characters of English. One of two bytes and more is about a token of its own, as for prompts."""
-        return self._characters + 2 * self._beyond
 
     @property
     def reported(self) -> Usage | None:

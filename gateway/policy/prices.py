@@ -100,8 +100,8 @@ def price_of(policy: Policy, target: Target) -> Price | None:
 
     None where there is none of them, and for backends on one's own machines that have no entry.
     """
-    price = _own_price(policy, target)
-    if price is None and is_bought(policy, target):
+    price = _own_price(policy, target) if policy.prices else None
+    if price is None and policy.default_price is not None and is_bought(policy, target):
         return policy.default_price
     return price
 

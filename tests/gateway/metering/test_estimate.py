@@ -142,6 +142,13 @@ def test_answers_are_learned_by_key_and_model() -> None:
     assert estimator.estimate(call("short", params={"max_tokens": 40})).expected == 40
 
 
+def test_what_is_known_well_still_follows_what_changes() -> None:
+    estimator = Estimator()
+    for length in [100] * 200 + [500] * 200:
+        told(estimator, Usage(9, length))
+    assert 450 <= estimate(estimator).expected <= 500
+
+
 def test_one_key_learns_nothing_from_anothers_prompts_once_it_has_its_own() -> None:
     estimator = Estimator()
 
