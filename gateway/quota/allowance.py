@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.metering.estimate import Estimator, LearnedEstimate
 from gateway.metering.price import cost, discounted
@@ -50,7 +50,7 @@ class Allowance:
 
     __slots__ = (
         *("_context", "_cap", "_estimate", "_first", "_lock", "_bounds", "_request", "_reservation"),
-        *("_factor", "_fresh", "_unpriced", "_in_flight", "_used"),
+        *("_expected", "_factor", "_fresh", "_unpriced", "_in_flight", "_used"),
     )
 
     def __init__(
@@ -61,14 +61,17 @@ class Allowance:
         estimate: LearnedEstimate,
         bounds: TargetBounds,
         first: QuotaRequest,
+        cap: int,
     ) -> None:
         self._context = context
         self._reservation = reservation
         self._request = call.request
         self._estimate = estimate
+        self._expected = estimate.expected
+        """As learned, before anything was held."""
         self._bounds = bounds
         self._first = first
-        self._cap = first.affords(reservation.held, reservation.limits)
+        self._cap = cap
         """The cap that the reservation covered, when last asked."""
         self._fresh = True
         """No attempt has held any of it yet."""
@@ -126,7 +129,9 @@ class Allowance:
         if own and (bounds is self._bounds or bounds == self._bounds):
             return self._first
         # A continuation, or a judge's question, is a different request.
-        estimate = self._estimate if own else context.estimator.estimate(call)
+        estimate = (
+            replace(self._estimate, expected=self._expected) if own else context.estimator.estimate(call)
+        )
         return quota_request(call, estimate, bounds, self._reservation.limits)
 
     def _taken(self, call: Call) -> Amounts:

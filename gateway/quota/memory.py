@@ -192,27 +192,35 @@ class MemoryCounters:
             if amounts[column] * divisor > maximum - counter.count:
                 fits = False
         again = self._held.get(request_id)
+        granted = taken = amounts
+        refused, wait = -1, None
         if again is not None:
-            return QuotaDecision(True, *_used_and_resets(rows, at), -1, None, again.amounts)
-        granted = amounts
-        if not fits:
-            granted, refused, wait = self._divided(rows, amounts, elastic, at)
-            if refused >= 0:
-                return QuotaDecision(False, *_used_and_resets(rows, at), refused, wait)
+            granted, taken = again.amounts, NOTHING
+        elif not fits:
+            taken, refused, wait = self._divided(rows, amounts, elastic, at)
+            granted = taken = taken if refused < 0 else NOTHING
         slot = at // SLOT_MS
+        ends = _leaves(slot)
+        used, resets = [], []
         for counter, column, _, slides, settles in rows:
-            if amount := granted[column]:
+            if amount := taken[column]:
+                counter.count += amount
                 if slides:
-                    counter.add(slot, amount)
-                else:
-                    counter.count += amount
+                    slots = counter.slots
+                    slots[slot] = slots.get(slot, 0) + amount
+                    if ends > counter.ends:
+                        counter.ends = ends
                 if settles:
                     counter.pending += amount
-        if limits.settles:
+            used.append(counter.count)
+            resets.append((counter.ends - at) / 1000 if counter.ends > at else 0.0)
+        if refused >= 0:
+            return QuotaDecision(False, tuple(used), tuple(resets), refused, wait)
+        if again is None and limits.settles:
             self._held[request_id] = _Held(at, granted)
         if len(self._counters) > self._sweep_at:
             self._sweep(at)
-        return QuotaDecision(True, *_used_and_resets(rows, at), -1, None, granted)
+        return QuotaDecision(True, tuple(used), tuple(resets), -1, None, granted)
 
     def _rows_of(self, limits: Limits) -> _Rows:
         known, each = self._counters, []
@@ -372,15 +380,6 @@ class MemoryCounters:
         }
         self._rows.clear()
         self._sweep_at = max(_SWEEP_AT, 2 * len(self._counters))
-
-
-def _used_and_resets(rows: Sequence[_Row], at: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Of each limit, as ``QuotaDecision`` has them."""
-    used, resets = [], []
-    for counter, _, _, _, _ in rows:
-        used.append(counter.count)
-        resets.append((counter.ends - at) / 1000 if counter.ends > at else 0.0)
-    return tuple(used), tuple(resets)
 
 
 def _moment(at: int) -> _Moment:

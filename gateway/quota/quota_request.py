@@ -83,7 +83,8 @@ class QuotaRequest:
 
     def at(self, cap: int) -> Amounts:
         """What to reserve for answers of up to ``cap`` tokens."""
-        return Amounts(1, self._tokens(cap), self._nanodollars(cap), self.slots)
+        nanodollars = self._nanodollars(cap) if self.priced else 0
+        return Amounts(1, self._tokens(cap), nanodollars, self.slots)
 
     def affords(self, held: Amounts, limits: Limits) -> int:
         """The largest cap, up to the one wanted, that ``held`` covers; negative where it does not even cover the
@@ -98,7 +99,7 @@ class QuotaRequest:
         return int(cap)
 
     def _tokens(self, cap: int) -> int:
-        return self.prompt + max(-(-cap * self.answers // self.overshoot), 0)
+        return self.prompt - (-cap * self.answers // self.overshoot) if cap > 0 else self.prompt
 
     def _nanodollars(self, cap: int) -> int:
         if not self.priced:
@@ -120,8 +121,9 @@ def quota_request(
     bound = most_tokens(request, bounds.media) if priced or limits.strict else estimate.prompt
     prompt = bound if limits.strict else estimate.prompt
     overshoot = 1 if limits.strict else OVERSHOOT
-    answers = estimate.answers if request.generates else 0
-    cap, floor, longest = estimate.declared, _least(request), bounds.max_answer
+    answers = 0 if request.embeds else estimate.answers
+    cap, longest = estimate.declared, bounds.max_answer
+    floor = _least(request) if request.params else FEWEST
     if not answers:
         wanted = longest = floor = 0
     elif cap is None:
@@ -141,7 +143,7 @@ def quota_request(
         prompt=prompt,
         bound=bound,
         answers=answers,
-        slots=request.slots,
+        slots=answers or 1,
         cap=wanted,
         longest=longest,
         declared=cap if answers else 0,

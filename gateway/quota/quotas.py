@@ -68,6 +68,8 @@ class Quotas:
         ``Forbidden`` for a model without a price under a budget, ``Overloaded`` where the policy says
         ``closed`` and the store is down.
         """
+        if self._counters is self._memory:
+            return self.reserve_now(call)
         asked = self._asked(call)
         if asked is None:
             return None
@@ -98,7 +100,7 @@ class Quotas:
             self._check_priced(call, limits.dollars)
         bounds = self._context.target_bounds.first(call)
         wanted = quota_request(call, estimate, bounds, limits)
-        amounts = wanted.amounts
+        amounts = wanted.at(wanted.cap)
         self._refuse_impossible(call, limits, wanted, amounts)
         return limits, estimate, bounds, wanted, amounts
 
@@ -117,9 +119,9 @@ class Quotas:
             reservation.watched = held.nanodollars
         if limits.tokens is not None or limits.dollars is not None:
             reserved = held.tokens - wanted.prompt if limits.tokens is not None else estimate.reserved
-            expected = min(estimate.expected, max(1, reserved))
-            call.estimate = estimate.holding(wanted.prompt, expected, reserved)
-            call.allowance = Allowance(self._context, reservation, call, estimate, bounds, wanted)
+            cap = wanted.cap if held is amounts else wanted.affords(held, limits)
+            call.allowance = Allowance(self._context, reservation, call, estimate, bounds, wanted, cap)
+            estimate.hold(wanted.prompt, reserved)
         return reservation
 
     def limited(self, policy: Policy, principal: Principal) -> bool:
@@ -319,14 +321,14 @@ def ratelimit_headers(limits: Limits, decision: QuotaDecision) -> dict[str, str]
     if not decision.used:
         return headers
     used = decision.used
-    for names, candidates in limits.ratelimit_headers:
+    for (limit, remaining, reset), candidates in limits.ratelimit_headers:
         tightest = candidates[0]
         if len(candidates) > 1:
             tightest = min(candidates, key=lambda one: one[1] - used[one[0]])
-        i, maximum, text = tightest
-        headers[names[0]] = text
-        headers[names[1]] = str(max(0, maximum - used[i]))
-        headers[names[2]] = _rounded(math.ceil(decision.reset[i] * 10))
+        i, maximum, headers[limit] = tightest
+        left = maximum - used[i]
+        headers[remaining] = str(left) if left > 0 else "0"
+        headers[reset] = _rounded(math.ceil(decision.reset[i] * 10))
     return headers
 
 

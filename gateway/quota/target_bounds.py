@@ -46,7 +46,8 @@ class TargetBoundsCache:
 
     def first(self, call: Call) -> TargetBounds:
         """Of all targets that ``call`` may be sent to first, or as a step of a cascade."""
-        self._use(call.policy)
+        if self._policy is not call.policy:
+            self._use(call.policy)
         name = (call.model, call.principal.tier)
         found = self._first.get(name)
         if found is None:
@@ -56,7 +57,8 @@ class TargetBoundsCache:
 
     def target(self, policy: Policy, model: str, target: Target) -> TargetBounds:
         """Of one target."""
-        self._use(policy)
+        if self._policy is not policy:
+            self._use(policy)
         name = (model, target.backend, target.model)
         found = self._targets.get(name)
         if found is None:
@@ -66,15 +68,15 @@ class TargetBoundsCache:
 
     def unpriced(self, call: Call) -> str | None:
         """A target that ``call`` may be sent to and that has no price, as ``backend/model``."""
-        self._use(call.policy)
+        if self._policy is not call.policy:
+            self._use(call.policy)
         name = (call.model, call.principal.tier, call.request.api)
         if name not in self._unpriced:
             self._unpriced[name] = _unpriced(call.policy, *name)
         return self._unpriced[name]
 
     def _use(self, policy: Policy) -> None:
-        if self._policy is not policy:
-            self._policy, self._first, self._targets, self._unpriced, self._same = policy, {}, {}, {}, {}
+        self._policy, self._first, self._targets, self._unpriced, self._same = policy, {}, {}, {}, {}
 
 
 def _of_target(policy: Policy, name: str, target: Target) -> TargetBounds:
