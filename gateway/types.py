@@ -106,6 +106,8 @@ class ChatRequest:
     @property
     def answers_per_prompt(self) -> int:
         """Answers generated for each prompt, more than ``n`` where ``best_of`` says so; 1 for an embedding."""
+        if not self.params:
+            return self.n
         best_of = self.params.get("best_of")
         return max(self.n, best_of) if type(best_of) is int and self.generates else self.n
 

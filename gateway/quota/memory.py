@@ -134,10 +134,26 @@ class _Row(NamedTuple):
     """What is reserved is pending until the request has ended."""
 
 
-class _Rows(NamedTuple):
-    limits: Limits
-    each: tuple[_Row, ...]
-    settled: tuple[_Row, ...]
+class _Rows:
+    """All limits of a caller."""
+
+    __slots__ = ("each", "limits", "settled", "until")
+
+    def __init__(self, limits: Limits, each: tuple[_Row, ...]) -> None:
+        self.limits = limits
+        self.each = each
+        self.settled = tuple(row for row in each if row.settles or not row.slides)
+        """Those to be corrected once a request has ended."""
+        self.until = 0
+        """When one of them may have to move."""
+
+    def move_to(self, at: int, today: _Moment) -> None:
+        until = _NEVER
+        for counter, *_ in self.each:
+            if at >= counter.until:
+                counter.move_to(at, today)
+            until = min(until, counter.until)
+        self.until = until
 
 
 class MemoryCounters:
@@ -182,13 +198,12 @@ class MemoryCounters:
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         at = int(self._clock() * 1000)
-        today = self._on(at)
-        rows = (self._rows.get(id(limits)) or self._rows_of(limits)).each
+        rows = self._rows.get(id(limits)) or self._rows_of(limits)
+        if at >= rows.until:
+            rows.move_to(at, self._on(at))
         divisor = 1 if elastic is None else elastic.divisor
         fits = True
-        for counter, column, maximum, _, _ in rows:
-            if at >= counter.until:
-                counter.move_to(at, today)
+        for counter, column, maximum, _, _ in rows.each:
             if amounts[column] * divisor > maximum - counter.count:
                 fits = False
         again = self._held.get(request_id)
@@ -197,12 +212,12 @@ class MemoryCounters:
         if again is not None:
             granted, taken = again.amounts, NOTHING
         elif not fits:
-            taken, refused, wait = self._divided(rows, amounts, elastic, at)
+            taken, refused, wait = self._divided(rows.each, amounts, elastic, at)
             granted = taken = taken if refused < 0 else NOTHING
         slot = at // SLOT_MS
         ends = _leaves(slot)
         used, resets = [], []
-        for counter, column, _, slides, settles in rows:
+        for counter, column, _, slides, settles in rows.each:
             if amount := taken[column]:
                 counter.count += amount
                 if slides:
@@ -223,13 +238,14 @@ class MemoryCounters:
         return QuotaDecision(True, tuple(used), tuple(resets), -1, None, granted)
 
     def _rows_of(self, limits: Limits) -> _Rows:
-        known, each = self._counters, []
+        known = self._counters
+        each: list[_Row] = []
         for window, key, column, maximum in limits.rules:
             counter = known.get(key)
             if counter is None:
                 counter = known[key] = _Counter(window)
             each.append(_Row(counter, column, maximum, window == "minute", bool(column)))
-        rows = _Rows(limits, tuple(each), tuple(row for row in each if row.settles or not row.slides))
+        rows = _Rows(limits, tuple(each))
         if len(self._rows) >= MOST_CALLERS:
             self._rows.clear()
         self._rows[id(limits)] = rows
@@ -273,13 +289,12 @@ class MemoryCounters:
     def _replace(self, held: _Held, limits: Limits, used: Amounts, now: int) -> None:
         """Replace ``held`` by ``used``."""
         at, amounts = held
-        today, slot, then = self._on(now), now // SLOT_MS, at // SLOT_MS
+        slot, then = now // SLOT_MS, at // SLOT_MS
         live = then >= slot - SLOTS
-        for counter, column, maximum, slides, _ in (
-            self._rows.get(id(limits)) or self._rows_of(limits)
-        ).settled:
-            if now >= counter.until:
-                counter.move_to(now, today)
+        rows = self._rows.get(id(limits)) or self._rows_of(limits)
+        if now >= rows.until:
+            rows.move_to(now, self._on(now))
+        for counter, column, maximum, slides, _ in rows.settled:
             amount, pending = amounts[column], counter.pending
             if slides:
                 counter.pending = pending - amount if amount < pending else 0

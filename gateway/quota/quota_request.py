@@ -133,7 +133,8 @@ def quota_request(
         wanted = wanted if bounds.max_output is None else min(wanted, bounds.max_output)
     usual = max(estimate.usual, floor if cap is not None else max(floor, FEWEST_USUAL))
     least = max(floor, estimate.expected // answers * overshoot // 2) if answers and estimate.known else floor
-    if (bucket := limits.tokens) is not None:
+    bucket = limits.tokens
+    if bucket is not None and prompt + max(wanted, least, floor) * (answers or 1) > bucket.maximum:
         # What was learned from earlier, larger prompts is no reason to refuse this one.
         if not limits.strict:
             prompt = min(prompt, max(estimate.least, bucket.maximum + -floor * answers // overshoot))
