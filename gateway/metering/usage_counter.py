@@ -20,7 +20,6 @@ MARKS = 8
 """Tokens that end a text, or stand around it, and are not in it."""
 
 _THINKING = THINKING_FIELDS - {"signature"}
-_ONLY_TEXT = frozenset({"role", "content"})
 _NOT_TEXT = frozenset({"role", "id", "type", "index", "embedding", "signature", "data", "reasoning_details"})
 """Fields of a delta whose text no model was paid to write, or that repeat another's."""
 
@@ -50,8 +49,9 @@ class UsageCounter:
             self._is_full = True
         if delta := chunk.delta:
             text = delta.get("content")
-            if text.__class__ is str and len(delta) <= 2 and delta.keys() <= _ONLY_TEXT:
-                self.add_text(text)
+            if text.__class__ is str and (len(delta) == 1 or (len(delta) == 2 and "role" in delta)):
+                if text:
+                    self._pieces += self._measured(text) or 1
                 return
             # What a whole answer has in several texts may be one token together where it comes in pieces.
             if texts := [*_texts(delta)]:
