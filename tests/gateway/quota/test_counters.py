@@ -558,3 +558,16 @@ def test_200_parallel_calls_over_3_processes_never_overshoot(redis_server: Redis
     with Redis.from_url(redis_server.url) as redis:
         assert int(redis.hget(prefix + "key:k:dollars:day", "used")) == nanodollars
         assert sum(map(int, redis.hgetall(prefix + "key:k:tokens:60s").values())) == tokens
+
+
+async def test_counters_that_were_dropped_are_counted_together_again() -> None:
+    """A caller's limits are made anew with each policy; the old ones go on for requests that began with them."""
+    clock = Clock()
+    counters = MemoryCounters(clock=clock.seconds)
+    old, new = (limits(limit("requests", "minute", 1)) for _ in range(2))
+    assert (await take(counters, "first", old)).admitted
+    clock.ms += 120_000
+    for i in range(5_000):
+        await take(counters, f"other-{i}", limits(limit("requests", "minute", 1, f"o{i}")))
+    assert (await take(counters, "old", old)).admitted
+    assert not (await take(counters, "new", new)).admitted
