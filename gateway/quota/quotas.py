@@ -108,8 +108,7 @@ class Quotas:
         limits, estimate, bounds, wanted, amounts = asked
         if not decision.used:
             call.receipt.note("quota", unmetered="the store is away")
-        headers = ratelimit_headers(limits, decision)
-        call.reply_headers.update(headers)
+        call.reply_headers.update(ratelimit_headers(limits, decision))
         if not decision.admitted:
             raise self._refuse(call, limits, decision, wanted.elastic)
         held = amounts if decision.granted is None else decision.granted
