@@ -34,16 +34,19 @@ _SILENT = frozenset({b"text", b"tx3g", b"tmcd", b"mebx", b"rtp "})
 
 @dataclass(slots=True)
 class _Track:
-    id: int = 0
+    """Decoders differ in which of several boxes of a kind counts."""
+
+    ids: set[int] = field(default_factory=set)
     kinds: set[bytes] = field(default_factory=set)
-    """As it calls itself: decoders differ in which of several counts."""
-    entry: bytes = b""
+    """As it calls itself."""
+    entries: set[bytes] = field(default_factory=set)
     frames: int = 0
-    rate: int | None = None
+    rates: set[int] = field(default_factory=set)
+    """Samples a second; 0 where nobody knows."""
 
     @property
     def is_sound(self) -> bool:
-        return self.kinds != _PICTURES and self.entry not in _SILENT
+        return self.kinds != _PICTURES and not (self.entries and self.entries <= _SILENT)
 
 
 @dataclass(slots=True)
@@ -62,9 +65,11 @@ def seconds(file: ReadableFile, steps: Steps) -> float | None:
     length = 0.0
     for track in movie.tracks:
         if track.is_sound:
-            if not track.rate:
+            rate = min(track.rates, default=0)
+            if not rate:
                 return None
-            length += (track.frames + movie.fragments.get(track.id, 0)) * _FRAME / track.rate
+            frames = track.frames + sum(movie.fragments.get(id, 0) for id in track.ids)
+            length += frames * _FRAME / rate
     return length or None
 
 
@@ -92,7 +97,7 @@ def _box(file: ReadableFile, name: bytes, at: int, size: int, movie: _Movie, ste
     match name:
         case b"tkhd":
             place = 20 if file.read(at, 1) == b"\x01" else 12
-            track.id = _integer(file, at + place)
+            track.ids.add(_integer(file, at + place))
         case b"hdlr":
             if file.read(at + 4, 4) != b"dhlr":  # of data, in QuickTime
                 track.kinds.add(file.read(at + 8, 4))
@@ -100,7 +105,8 @@ def _box(file: ReadableFile, name: bytes, at: int, size: int, movie: _Movie, ste
             track.frames += _integer(file, at + 8)
         case b"stsd":
             entries = file.read(at, size) if size <= _MOST_ENTRY else b""
-            track.entry, track.rate = entries[12:16], _rate(entries)
+            track.entries.add(entries[12:16])
+            track.rates.add(_rate(entries) or 0)
         case b"tfhd":
             movie.fragment = _integer(file, at + 4)
         case b"trun":

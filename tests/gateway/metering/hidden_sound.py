@@ -120,6 +120,25 @@ def far_mp4(room: int) -> bytes:
     return _with(data, path, entry[:size], wider)
 
 
+def twice_described_mp4(told: bytes, to: bytes) -> bytes:
+    """The track has a second ``stsd``, in which ``told`` is another."""
+    data = mp4(62)
+    begins = data.index(b"stsd") - 4
+    first = data[begins : begins + struct.unpack(">I", data[begins : begins + 4])[0]]
+    path = [b"moov", b"trak", b"mdia", b"minf", b"stbl"]
+    return _with(data, path, first, first + first.replace(told, to))
+
+
+def twice_numbered_mp4() -> bytes:
+    """Its fragments are of the first of two numbers."""
+    data = mp4(0.01, frames=969, fragmented=True)
+    begins = data.index(b"tkhd") - 4
+    first = data[begins : begins + struct.unpack(">I", data[begins : begins + 4])[0]]
+    second = first[:20] + struct.pack(">I", 9) + first[24:]
+    return _with(data, [b"moov", b"trak"], first, first + second)
+
+
+AT_16_KHZ, AT_96_KHZ = b"\x05\x02\x14\x08", b"\x05\x02\x10\x08"
 UNKNOWN = {
     "mp3.wav": in_wav(mp3(2400)),
     "aac.wav": in_wav(ADTS * 1000),
@@ -133,6 +152,8 @@ UNKNOWN = {
     "free.mp4": mp4_in(b"free"),
     "cmov.mp4": packed_mp4(),
     "far.mp4": far_mp4(5000),
+    "alac.mp4": twice_described_mp4(b"mp4a", b"alac"),
+    "text.mp4": twice_described_mp4(b"mp4a", b"text"),
 }
 """Files of which nobody can say how long they play."""
 LONG = {
@@ -143,5 +164,7 @@ LONG = {
     "first.ogg": opus_beside_its_head(31),
     "nameless.mp4": nameless_mp4(),
     "near.mp4": far_mp4(0),
+    "fast.mp4": twice_described_mp4(AT_16_KHZ, AT_96_KHZ),
+    "ids.mp4": twice_numbered_mp4(),
 }
 """Files that play for 62 s, as can be seen."""
