@@ -5,26 +5,37 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gateway.metering.encoded_file import ReadableFile
 from gateway.metering.sound import mp3
 from gateway.metering.sound.pieces import Steps
 
-_PLACES = 32
+_PLACES = 16
 """That are looked at, by chance, and the beginning."""
-_WINDOW = 2**14
+_WINDOW = 2**15 + 2**4
+"""Bytes in which so many frames lie as make a chain, of the longest that there are (AAC: 8,191 bytes)."""
 _CHAIN = 4
 """Frames of which each begins where the one before ends: samples that look like so many are none."""
-_MOST_TRIED = 32
-"""Places in a window that look like a frame, from one by chance on: a file may be full of them."""
-_BURST = re.compile(rb"\x72\xf8\x1f\x4e|\xf8\x72\x4e\x1f|\xf8\x72\x6f[\xba\xbb]")
+_HEADS_A_STEP = 2
+"""Places that look like a frame: a file may be full of them."""
+_LONGEST_HEAD = 6
+_BURSTS = (b"\x72\xf8\x1f\x4e", b"\xf8\x72\x4e\x1f", b"\xf8\x72\x6f\xba", b"\xf8\x72\x6f\xbb")
 """Of S/PDIF (IEC 61937), in either order of bytes, or of TrueHD: between samples it would be a crack."""
 _DTS = (b"\x7f\xfe\x80\x01", b"\xfe\x7f\x01\x80", b"\x1f\xff\xe8\x00", b"\xff\x1f\x00\xe8")
 """How its frames begin (ETSI TS 102 114), as low sounds have it now and then."""
 _AC3 = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
 
-Size = Callable[[bytes], int]
-"""Of the frame that begins with these bytes; 0 where none does."""
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Of frames."""
+
+    head: re.Pattern[bytes]
+    size_of: Callable[[bytes], int]
+    """Of the frame that begins with these bytes; 0 where none does."""
+    alike: int
+    """The first bytes, which all frames of a file have in common."""
 
 
 def foreign(file: ReadableFile, steps: Steps) -> bool:
@@ -34,36 +45,34 @@ def foreign(file: ReadableFile, steps: Steps) -> bool:
 
 def compressed(file: ReadableFile, steps: Steps) -> bool:
     """Whether there are frames of these or of MP3."""
-    return _found(file, steps, (*_FOREIGN, (b"\xff", mp3.frame_size)))
+    return _found(file, steps, (*_FOREIGN, _MP3))
 
 
-def _found(file: ReadableFile, steps: Steps, kinds: tuple[tuple[bytes, Size], ...]) -> bool:
+def _found(file: ReadableFile, steps: Steps, kinds: tuple[_Kind, ...]) -> bool:
     last = file.size - _WINDOW
     for place in (0, *(random.randrange(last) for _ in range(_PLACES if last > 0 else 0))):
         steps.take()
         data = file.read(place, _WINDOW)
-        if _BURST.search(data) or any(data.count(mark) >= _CHAIN for mark in _DTS):
+        if any(mark in data for mark in _BURSTS) or any(data.count(mark) >= _CHAIN for mark in _DTS):
             return True
-        if any(_chained(data, mark, size_of) for mark, size_of in kinds):
+        if any(_chained(data, kind, steps) for kind in kinds):
             return True
     return False
 
 
-def _chained(data: bytes, mark: bytes, size_of: Size) -> bool:
-    at = random.randrange(len(data) // 2 + 1) - 1
-    for _ in range(_MOST_TRIED):
-        at = data.find(mark, at + 1)
-        if at < 0:
-            return False
-        place, first = at, data[at : at + 2]
-        for _ in range(_CHAIN):
-            head = data[place : place + 8]
-            size = size_of(head)
-            if not size or (mark == b"\xff" and head[:2] != first):
-                break
-            place += size
-        else:
-            return True
+def _chained(data: bytes, kind: _Kind, steps: Steps) -> bool:
+    """Whether enough frames follow each other, from any place on: what only looks like one may stand between them."""
+    frames: dict[int, int] = {}
+    """By place: in how many the one there is the first, as far as they are of its kind."""
+    for number, place in enumerate(reversed([head.start() for head in kind.head.finditer(data)])):
+        if number % _HEADS_A_STEP == 0:
+            steps.take()
+        if size := kind.size_of(data[place : place + _LONGEST_HEAD]):
+            follows = place + size
+            same = data[follows : follows + kind.alike] == data[place : place + kind.alike]
+            frames[place] = 1 + (frames.get(follows, 0) if same else 0)
+            if frames[place] == _CHAIN:
+                return True
     return False
 
 
@@ -97,9 +106,12 @@ def _ac3(head: bytes) -> int:
     return (4 * kilobits, 2 * (kilobits * 96_000 // 44_100 + (code & 1)), 6 * kilobits)[rate]
 
 
-_FOREIGN: tuple[tuple[bytes, Size], ...] = (
-    (b"\xff", _adts),
-    (b"\x56", _latm),
-    (b"\x0b\x77", _ac3),
-    (b"\x77\x0b", _ac3),
+_FOREIGN = (
+    _Kind(
+        re.compile(rb"\xff(?=[\xf0\xf1\xf8\xf9][^\x34-\x3f\x74-\x7f\xb4-\xbf\xf4-\xff])", re.DOTALL), _adts, 2
+    ),
+    _Kind(re.compile(rb"\x56(?=[\xe0-\xff])"), _latm, 1),
+    _Kind(re.compile(rb"\x0b(?=\x77)"), _ac3, 2),
+    _Kind(re.compile(rb"\x77(?=\x0b)"), _ac3, 2),
 )
+_MP3 = _Kind(mp3.HEAD, mp3.frame_size, 2)

@@ -28,7 +28,11 @@ _MOST_HEADS = 256
 """In these bytes: the shortest frames have 128."""
 _WALKED = 50_000
 """Steps with which all frames are looked at."""
-_HEAD = re.compile(rb"\xff(?=[\xe2-\xff][\x10-\xef])")
+HEAD = re.compile(
+    rb"\xff(?=[\xe2-\xe7\xf2-\xf7\xfa-\xff]"
+    rb"[%s])" % b"".join(rb"\x%x0-\x%xb" % (rate, rate) for rate in range(1, 15))
+)
+"""Of a frame, as far as its first three bytes tell."""
 
 _BIT_RATES = {
     # kbit/s, by version 1 or not, and layer (ISO 11172-3, 13818-3)
@@ -93,7 +97,7 @@ def _walked(file: ReadableFile, at: int, steps: Steps) -> float:
         if at + 4 > start + len(data):
             start, data = at, file.read(at, PIECE)
         here = at - start
-        if (head := _HEAD.search(data, here)) is None:
+        if (head := HEAD.search(data, here)) is None:
             at = start + max(here + 1, len(data) - 2)
             continue
         at = start + head.start()
@@ -112,7 +116,7 @@ def _bit_rate(file: ReadableFile, at: int) -> int | None:
     data = file.read(at, _SEARCHED)
     heads: dict[int, tuple[int, int]] = {}
     """By place: how long the frame is, and bits a second."""
-    for match in _HEAD.finditer(data, 0, len(data) - 1):
+    for match in HEAD.finditer(data, 0, len(data) - 1):
         place = match.start()
         if (found := _header(data[place : place + 4])) is not None:
             heads[place] = found[:2]

@@ -68,7 +68,7 @@ def seconds(file: ReadableFile, steps: Steps) -> float | None:
             rate = min(track.rates, default=0)
             if not rate:
                 return None
-            frames = track.frames + sum(movie.fragments.get(id, 0) for id in track.ids)
+            frames = track.frames + sum(movie.fragments.get(number, 0) for number in track.ids)
             length += frames * _FRAME / rate
     return length or None
 

@@ -11,6 +11,10 @@ HEAD = 36
 """Bytes of a WAV before its ``data``."""
 ADTS = b"\xff\xf1\x60\x40\x08\x1f\xfc" + bytes(57)
 """A frame of AAC: 64 bytes for 1024 samples at 16 kHz."""
+LONG_ADTS = b"\xff\xf1\x6c\x43\xff\xff\xfc".ljust(8191, b"\0")
+"""The longest that there is: 1024 samples at 8 kHz."""
+FULL_MP3 = b"\xff\xfb\xe0\xc4".ljust(1044, b"\xff")
+"""A frame of 320 kbit/s at 44.1 kHz, whose every byte may begin another."""
 AC3 = b"\x0b\x77\0\0\x80\x40" + bytes(186)
 """A frame: 192 bytes for 1536 samples at 32 kHz."""
 EAC3 = b"\x0b\x77\0\x5f\x34\x80" + bytes(186)
@@ -142,6 +146,8 @@ AT_16_KHZ, AT_96_KHZ = b"\x05\x02\x14\x08", b"\x05\x02\x10\x08"
 UNKNOWN = {
     "mp3.wav": in_wav(mp3(2400)),
     "aac.wav": in_wav(ADTS * 1000),
+    "long-aac.wav": in_wav(LONG_ADTS * 40),
+    "full-mp3.wav": in_wav(FULL_MP3 * 20),
     "latm.wav": in_wav(LOAS * 1000),
     "ac3.wav": in_wav(AC3 * 1292),
     "eac3.wav": in_wav(EAC3 * 1292),
