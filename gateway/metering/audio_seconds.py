@@ -12,6 +12,9 @@ from gateway.metering.sound.pieces import Steps, Tail
 
 USUAL = 8000
 """Bytes a second, of a file of which nothing is known."""
+THINNEST_UNKNOWN = 8
+"""Bytes a second at least, where its length cannot be told: a byte of Opus plays 120 ms (RFC 6716, section 3.1), and
+that many of them share a block of WebM."""
 PCM = 48_000
 """Bare samples of 16 bits, 24,000 a second, as OpenAI's ``pcm16`` has them."""
 _BARE = frozenset({"pcm", "pcm16", "l16"})

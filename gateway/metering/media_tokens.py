@@ -124,7 +124,7 @@ class MediaReader:
             return image_tokens.tokens_of(part, model)
         medium, rule = _medium(part), rule_of(model)
         if medium.kind == "audio":
-            return self._seconds(medium, audio_seconds.USUAL) * rule.second
+            return self._seconds(medium) * rule.second
         if medium.file is None:
             return USUAL_PAGES * rule.page
         if medium.kind == "video":
@@ -140,10 +140,10 @@ class MediaReader:
         if part.get("type") in image_tokens.KINDS:
             return bounds.image
         medium = _medium(part)
-        if medium.kind == "audio":
-            return bounds.file if medium.file is None else int(self._bound_on_sound(medium, bounds)) + 12
         if medium.file is None:
             return bounds.file
+        if medium.kind == "audio":
+            return self._most_of_sound(medium, medium.file, bounds)
         if medium.kind == "video":
             return min(bounds.file, int(medium.file.size / THINNEST_FILM_BYTES) + 12)
         if _is_text(medium):
@@ -152,15 +152,22 @@ class MediaReader:
             return pages * bounds.page
         return max(FILE, medium.file.size)
 
-    def _bound_on_sound(self, medium: _Medium, bounds: MediaBounds) -> float:
+    def _most_of_sound(self, medium: _Medium, file: EncodedFile, bounds: MediaBounds) -> int:
         # That it is bare samples only the request says, and servers go by what they find.
-        return self._seconds(replace(medium, type=""), audio_seconds.THINNEST) * bounds.second
+        if (known := self._known_seconds(replace(medium, type=""))) is not None:
+            return int(known * bounds.second) + 12
+        return min(bounds.file, int(file.size / audio_seconds.THINNEST_UNKNOWN * bounds.second) + 12)
 
-    def _seconds(self, medium: _Medium, bytes_a_second: int) -> float:
+    def _seconds(self, medium: _Medium) -> float:
         if medium.file is None:
             return 60.0
-        known = audio_seconds.seconds_of(medium.file, medium.type) if self._may_read() else None
-        return medium.file.size / bytes_a_second if known is None else known
+        known = self._known_seconds(medium)
+        return medium.file.size / audio_seconds.USUAL if known is None else known
+
+    def _known_seconds(self, medium: _Medium) -> float | None:
+        if medium.file is None or not self._may_read():
+            return None
+        return audio_seconds.seconds_of(medium.file, medium.type)
 
     def _pages(self, file: EncodedFile) -> int | None:
         return pages_of(file, self._unpacking) if self._may_read() else None

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.metering.audio_seconds import THOROUGH, seconds_of
 from gateway.metering.estimate import Estimator
 from gateway.metering.media_tokens import FILE, MILLION, USUAL_PAGES, MediaBounds, MediaReader, rule_of
 from gateway.types import Usage
 from tests.fakes import a_call, policy
-from tests.gateway.metering.files import coded, mp3, packed_pdf, pdf, wav
+from tests.gateway.metering.files import coded, file_of, mp3, opus, packed_pdf, pdf, wav, webm
 
 
 def sound(data: bytes, format: str = "wav") -> dict[str, Any]:
@@ -57,8 +58,23 @@ def test_a_request_cannot_make_sound_short_by_its_words() -> None:
     """Servers that look into the file play AMR of 600 bytes a second, whatever it is called."""
     unknown = b"#!AMR\n" + bytes(48_000)
     for name in ("pcm16", "l16", "amr"):
-        assert most(sound(unknown, name), "openai", "llama") >= 48 * 32, name
+        assert most(sound(unknown, name), "openai", "llama") >= 48_000 / 600 * 32, name
     assert usual(sound(bytes(48_000), "pcm16"), "llama") == 32, "it is one second as a rule"
+
+
+@pytest.mark.parametrize("kind", ["ogg", "webm"])
+def test_silence_of_more_parts_than_are_looked_at_is_not_short(kind: str) -> None:
+    """Opus plays 120 ms a byte of it."""
+    parts = 4_500
+    if kind == "ogg":
+        page = b"OggS\0\0" + bytes(20) + b"\x04" + b"\1" * 4 + b"\x19" * 4
+        data, length = opus(0.02) + page * parts, parts * 4 * 0.12
+    else:
+        block = b"\xa3\x85\x81\0\0\x80\x19"
+        data, length = webm(0.02) + block * parts, parts * 0.12
+    assert seconds_of(file_of(data), most=THOROUGH) == pytest.approx(length, rel=0.01)
+    assert most(sound(data, kind), "gemini", "gemini-2.5-flash") >= min(MILLION, length * 32)
+    assert most(sound(data * 40, kind), "gemini", "gemini-2.5-flash") == MILLION, "no context holds more"
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "claude-opus-5", "gemini-2.5-pro", "llama"])
