@@ -12,7 +12,8 @@ from mimetypes import guess_type
 from gateway.media import MediaKind, kind_of
 from gateway.metering import audio_seconds, image_tokens
 from gateway.metering.encoded_file import EncodedFile
-from gateway.metering.pdf_pages import Unpacking, pages_of
+from gateway.metering.pdf_objects import Unpacking
+from gateway.metering.pdf_pages import PageCount, pages_of
 from gateway.types import Json
 
 FILE = 200_000
@@ -132,7 +133,7 @@ class MediaReader:
         if _is_text(medium):
             return self._text(medium.file)
         if (pages := self._pages(medium.file)) is not None:
-            return pages * rule.page
+            return pages.number * rule.page
         return min(FILE, max(rule.page, medium.file.size / PACKED_BYTES_PER_TOKEN))
 
     def most(self, part: Mapping[str, Json], bounds: MediaBounds) -> int:
@@ -149,7 +150,8 @@ class MediaReader:
         if _is_text(medium):
             return medium.file.size + 12
         if (pages := self._pages(medium.file)) is not None:
-            return pages * bounds.page
+            most = pages.number * bounds.page
+            return most if pages.certain else max(FILE, most)
         return max(FILE, medium.file.size)
 
     def _most_of_sound(self, medium: _Medium, file: EncodedFile, bounds: MediaBounds) -> int:
@@ -169,7 +171,7 @@ class MediaReader:
             return None
         return audio_seconds.seconds_of(medium.file, medium.type)
 
-    def _pages(self, file: EncodedFile) -> int | None:
+    def _pages(self, file: EncodedFile) -> PageCount | None:
         return pages_of(file, self._unpacking) if self._may_read() else None
 
     def _text(self, file: EncodedFile) -> float:

@@ -162,10 +162,11 @@ def pdf(pages: int) -> bytes:
 
 def packed_pdf(pages: int, *, predictor: int = 12, count: int | None = None) -> bytes:
     """With its objects and cross-references in packed streams, as most writers do since PDF 1.5."""
-    kids = b" ".join(b"%d 0 R" % (10 + i) for i in range(pages))
+    kids = b" ".join(b"%d 0 R" % (5 + i) for i in range(pages))
     objects = [
         (1, b"<</Type/Catalog/Pages 2 0 R>>"),
         (2, b"<</Type/Pages/Kids[%s]/Count %d>>" % (kids, count or pages)),
+        *((5 + i, b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>") for i in range(pages)),
     ]
     places, at = b"", 0
     for number, body in objects:
@@ -174,26 +175,40 @@ def packed_pdf(pages: int, *, predictor: int = 12, count: int | None = None) -> 
     data = zlib.compress(places + b"\n".join(body for _, body in objects))
     out = b"%PDF-1.7\n"
     stream_at = len(out)
-    out += b"3 0 obj\n<</Type/ObjStm/N 2/First %d/Filter/FlateDecode/Length %d>>\nstream\n" % (
+    out += b"3 0 obj\n<</Type/ObjStm/N %d/First %d/Filter/FlateDecode/Length %d>>\nstream\n" % (
+        len(objects),
         len(places),
         len(data),
     )
     out += data + b"\nendstream\nendobj\n"
     xref_at = len(out)
     rows = [(0, 0, 0), (2, 3, 0), (2, 3, 1), (1, stream_at, 0), (1, xref_at, 0)]
-    plain = [struct.pack(">BHB", *row) for row in rows]
+    rows += [(2, 3, 2 + i) for i in range(pages)]
+    plain = [struct.pack(">BHH", *row) for row in rows]
     if predictor == 1:
         table, how = b"".join(plain), b""
     else:
-        above = [bytes(4), *plain]
+        above = [bytes(5), *plain]
         table = b"".join(
             b"\2" + bytes((a - b) & 0xFF for a, b in zip(row, before, strict=True))
             for row, before in zip(plain, above, strict=False)
         )
-        how = b"/DecodeParms<</Columns 4/Predictor 12>>"
+        how = b"/DecodeParms<</Columns 5/Predictor 12>>"
     table = zlib.compress(table)
-    out += b"4 0 obj\n<</Type/XRef/W[1 2 1]/Size 5/Root 1 0 R/Filter/FlateDecode%s/Length %d>>\nstream\n" % (
+    out += b"4 0 obj\n<</Type/XRef/W[1 2 2]/Size %d/Root 1 0 R/Filter/FlateDecode%s/Length %d>>\nstream\n" % (
+        len(rows),
         how,
         len(table),
     )
     return out + table + b"\nendstream\nendobj\nstartxref\n%d\n%%%%EOF\n" % xref_at
+
+
+def tree_pdf(*nodes: bytes, head: bytes = b"") -> bytes:
+    """Whose tree of pages begins with the first of these objects, of number 2."""
+    out, places = b"%PDF-1.4\n" + head, []
+    for number, body in enumerate((b"<</Type/Catalog/Pages 2 0 R>>", *nodes), 1):
+        places.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    table = b"".join(b"%010d 00000 n \n" % place for place in places)
+    trailer = b"trailer\n<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF\n" % (len(places) + 1, len(out))
+    return out + b"xref\n1 %d\n" % len(places) + table + trailer

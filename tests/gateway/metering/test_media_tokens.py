@@ -135,6 +135,16 @@ def test_a_pdf_that_calls_itself_a_text_is_none() -> None:
     assert most(packed, "openai", "gpt-4o") == FILE
 
 
+def test_a_pdf_has_the_pages_that_are_in_it() -> None:
+    """What its tree says of them nobody has to believe; where not all are seen it counts as any file, or more."""
+    lying = pdf(90).replace(b"/Count 90", b"/Count 1 ")
+    assert most(document(lying), "openai", "gpt-4o") == 90 * 5_000
+    assert usual(document(lying), "gpt-4o") == 90 * 4_000
+    linear = b"%PDF-1.5\n1 0 obj\n<</Linearized 1/L 000056/N 1>>\nendobj\n".ljust(56)
+    assert usual(document(linear), "gpt-4o") == 4_000
+    assert most(document(linear), "openai", "gpt-4o") == FILE
+
+
 def test_only_so_many_files_of_a_request_are_looked_into() -> None:
     reader, part = MediaReader(), sound(wav(1))
     counts = [reader.usual(part, "gpt-4o") for _ in range(200)]
