@@ -17,6 +17,7 @@ from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
 from gateway.admin.api import oidc, session
 from gateway.admin.endpoint import routes as admin_routes
+from gateway.admin.refusals import Refusals
 from gateway.admin.site import Site
 from gateway.batches.batch import ENDPOINTS
 from gateway.batches.runner import BatchRunner
@@ -141,6 +142,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
 
     secret = settings.session_secret or secrets.token_hex()
     sessions = SessionAuth(Seal(secret, "admin session", Session))
+    refusals = Refusals(site)
     admin_operations = [
         *admin.operations(site),
         *session.operations(sessions),
@@ -162,12 +164,12 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     batched = {route.path: route for route in endpoints if route.path in ENDPOINTS}
     chat = next(route.app for route in endpoints if route.path == "/v1/chat/completions")
     page = [Route(playground.PATH, playground.Playground(chat), methods=["POST"]), *page_files.routes()]
-    router = EndpointRouter([*endpoints, *admin_routes(admin_operations), *page], lifespan)
+    router = EndpointRouter([*endpoints, *admin_routes(admin_operations, refusals.record), *page], lifespan)
     public = (*routes.PUBLIC, session.PATH, *oidc.PATHS, *page_files.paths())
     port = settings.metrics_port
     return Dispatcher(
         router,
-        Authentication(public=public, sessions=sessions),
+        Authentication(public=public, sessions=sessions, refused=refusals.record),
         current=generations.current,
         metrics=metrics,
         error_writers=routes.ERROR_WRITERS,

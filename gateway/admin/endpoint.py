@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import BadRequest, MethodNotAllowed, NotFound
+from gateway.errors import BadRequest, GatewayError, MethodNotAllowed, NotFound
+from gateway.types import Principal
 from gateway.web.body import read_body
 from gateway.web.context import RequestContext
 from gateway.web.operation import Operation
@@ -65,21 +66,42 @@ class Reply:
 
 Handle = Callable[[Request], Awaitable[BaseModel | Reply | None]]
 """None: it has answered itself."""
+Refused = Callable[[Scope, Principal, GatewayError], Awaitable[None]]
 
 
-def routes(operations: Iterable[tuple[Operation, Handle]]) -> list[Route]:
-    """One for each path, for all methods: a path that another's pattern covers must answer for itself."""
+def routes(operations: Iterable[tuple[Operation, Handle]], refused: Refused) -> list[Route]:
+    """One for each path. ``refused`` is told of what a caller is refused."""
     by_path: dict[str, dict[str, tuple[Operation, Handle]]] = {}
     for operation, handle in operations:
         by_path.setdefault(operation.path, {})[operation.method] = (operation, handle)
-    return [Route(path, Resource(methods)) for path, methods in by_path.items()]
+    return [_Route(path, Resource(methods, refused), methods) for path, methods in by_path.items()]
+
+
+class _Route(Route):
+    """Leaves a method that it has not to a path whose pattern covers its own: ``DELETE /keys/a/rotate`` is about the
+    key ``a/rotate``. Where there is none it answers for itself."""
+
+    def __init__(self, path: str, resource: Resource, methods: Collection[str]) -> None:
+        super().__init__(path, resource)
+        self._taken = methods
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, found = super().matches(scope)
+        if match is Match.FULL and method_of(scope) not in self._taken:
+            return Match.PARTIAL, found
+        return match, found
+
+
+def method_of(scope: Scope) -> str:
+    return "GET" if scope["method"] == "HEAD" else str(scope["method"])
 
 
 class Resource:
     """The methods of one path. They are there only where the policy says ``admin: {enabled: true}``."""
 
-    def __init__(self, methods: Mapping[str, tuple[Operation, Handle]]) -> None:
+    def __init__(self, methods: Mapping[str, tuple[Operation, Handle]], refused: Refused) -> None:
         self._methods = methods
+        self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
@@ -87,16 +109,21 @@ class Resource:
             raise NotFound(
                 f"There is no path '{scope['path']}' here; the policy has no 'admin: {{enabled: true}}'."
             )
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        method = method_of(scope)
         if method not in self._methods:
             allow = ", ".join(self._methods)
             raise MethodNotAllowed(f"'{scope['path']}' does not take {method}; use {allow}.", allow=allow)
         operation, handle = self._methods[method]
-        request = Request(
-            *(context, scope, receive, send, scope.get("path_params", {})),
-            *(_read_query(operation, scope), await _read_body(operation, context, scope, receive)),
-        )
-        answer = await handle(request)
+        try:
+            request = Request(
+                *(context, scope, receive, send, scope.get("path_params", {})),
+                *(_read_query(operation, scope), await _read_body(operation, context, scope, receive)),
+            )
+            answer = await handle(request)
+        except GatewayError as error:
+            if context.principal is not None:
+                await self._refused(scope, context.principal, error)
+            raise
         if isinstance(answer, Reply):
             headers = [*PRIVATE, *answer.headers]
             await send_body(send, answer.body, kind=answer.kind.encode(), headers=headers)

@@ -19,7 +19,12 @@ from gateway.identity.client_address import ClientAddress
 from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import ISSUED, KeyStore
 from gateway.runtime.runtime import Runtime
+from gateway.types import Principal
 from gateway.web.context import RequestContext
+
+
+class RefusedChange(Conflict):
+    """One that the audit log has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +48,21 @@ class Site:
         object.__setattr__(self, "audit_log", AuditLog(self.state_dir))
 
     async def change(self, context: RequestContext, scope: Scope, **request: Any) -> dict[str, Any]:
-        """Make a change (``gateway.control.changes``) for the caller. Raises ``Conflict``."""
+        """Make a change (``gateway.control.changes``) for the caller. Raises ``RefusedChange``."""
         try:
             return await asyncio.to_thread(
                 change,
-                {**request, "by": _actor(context, scope).content()},
+                {**request, "by": actor_of(scope, context.caller()).content()},
                 policies=self.policies,
                 state_dir=self.state_dir,
                 env=self.env,
             )
         except REFUSALS as error:
-            raise Conflict(str(error)) from None
+            raise RefusedChange(str(error)) from None
         except OSError as error:
-            raise Conflict(f"{error.filename or self.policies}: {error.strerror or error}") from None
+            raise RefusedChange(f"{error.filename or self.policies}: {error.strerror or error}") from None
 
 
-def _actor(context: RequestContext, scope: Scope) -> Actor:
-    address = ClientAddress(context.runtime.policy.trusted_proxies).of(scope)
-    return Actor("key", context.caller().key_id, str(address) if address is not None else None)
+def actor_of(scope: Scope, principal: Principal) -> Actor:
+    address = ClientAddress(RequestContext.of(scope).runtime.policy.trusted_proxies).of(scope)
+    return Actor("key", principal.key_id, str(address) if address is not None else None)

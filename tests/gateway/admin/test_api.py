@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from gateway.admin.api.usage import top_of
+from gateway.admin.refusals import MOST
 from gateway.control.audit_log import FILE, AuditLog
 from gateway.observe.cache_days import CacheDays
 from gateway.observe.usage_query import SUMS
@@ -443,6 +444,42 @@ async def test_every_change_made_or_refused_is_in_the_audit_log(gateway: Gateway
     log = tmp_path / "state" / FILE
     log.write_text(log.read_text().replace('"backend.drain"', '"backend.sleep"'))
     assert AuditLog(tmp_path / "state").problems() == ["entry 4 does not follow the one before it"]
+
+
+async def test_what_is_refused_before_it_is_a_change_is_in_the_audit_log(gateway: Gateway) -> None:
+    """Of those who may ask for changes: strangers, and keys for other things, fill no disk."""
+    await ask(gateway, "DELETE", "/keys/nosuch")
+    await ask(gateway, "POST", "/keys", {"id": "ci", "expires": "2020-01-01"})
+    await ask(gateway, "POST", "/keys", {"scopes": ["everything"]})
+    for token in (KEY, "tg-nobody"):
+        await ask(gateway, "DELETE", "/keys/nosuch", token=token)
+    await ask(gateway, "GET", "/keys?x=1")
+    await ask(gateway, "POST", "/policy/validate", {"files": 1})
+    entries = (await told(gateway, "GET", "/audit"))["entries"]
+    assert [(one["action"], one["target"], one["ok"]) for one in entries] == [
+        ("request.refuse", "POST /admin/api/keys", False),
+        ("request.refuse", "POST /admin/api/keys", False),
+        ("request.refuse", "DELETE /admin/api/keys/nosuch", False),
+    ]
+    assert entries[2]["error"] == "No key has the id 'nosuch'."
+    assert entries[2]["by"] == {"key": "ops", "address": "127.0.0.1"}
+    for _ in range(MOST + 9):
+        await ask(gateway, "DELETE", "/keys/nosuch")
+    entries = (await told(gateway, "GET", "/audit?limit=200"))["entries"]
+    assert MOST <= len(entries) <= 2 * MOST, "a minute has only so many"
+
+
+async def test_a_key_that_is_named_as_a_path_is_that_key(gateway: Gateway) -> None:
+    for name in ("a", "a/rotate"):
+        await told(gateway, "POST", "/keys", {"id": name, "tenant": "acme"})
+    await told(gateway, "PATCH", "/keys/a/rotate", {"models": ["fake"]})
+    shown = {one["id"]: one["models"] for one in (await told(gateway, "GET", "/keys"))["keys"]}
+    assert (shown["a"], shown["a/rotate"]) == (["*"], ["fake"])
+    assert (await told(gateway, "POST", "/keys/a/rotate/rotate", {}))["id"] == "a/rotate"
+    assert (await told(gateway, "DELETE", "/keys/a/rotate"))["id"] == "a/rotate"
+    assert (await told(gateway, "POST", "/keys/a/rotate", {}))["id"] == "a"
+    response = await ask(gateway, "PUT", "/keys/a/rotate")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
 async def test_live_figures_come_as_events_and_grow(gateway: Gateway) -> None:
