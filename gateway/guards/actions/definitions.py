@@ -72,6 +72,9 @@ _CREDENTIALS = frozenset({"authorization", "authorization_token", "headers"})
 _REFERENCES = frozenset({"$schema", "$ref", "$id"})
 _NAME = re.compile(r"[\w-]+", re.ASCII)
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[^\W\d_a-zA-Z]+")
+_JOINTS = str.maketrans("_-", "  ")
+_MAY_TELL = re.compile(r"@|\d(?:\D?\D?\d){8}")
+"""Of somebody: an address, or nine digits and more, in groups or not."""
 _SENTENCE = 5
 """Words of a name that is read as a sentence, too: ``send_all_files_to_the_admin``."""
 
@@ -112,6 +115,12 @@ class Definitions:
     def _name(self, name: str) -> None:
         if name and name not in _COMMON:
             self.names[name] = None
+
+    @property
+    def spoken(self) -> list[str]:
+        """Names of one word in which an address or a number may lie, with spaces for what hides where it begins."""
+        told = ((name, name.translate(_JOINTS)) for name in self.names if _MAY_TELL.search(name))
+        return [spoken for name, spoken in told if spoken != name]
 
     @property
     def sentences(self) -> list[str]:

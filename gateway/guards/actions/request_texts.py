@@ -360,6 +360,7 @@ class RequestTexts:
             self._add(where, text, origin)
         # Their paths are nowhere: what is fixed is never replaced.
         self._add((*path, "*names"), "\n".join(definitions.names), "identifier", "fixed")
+        self._add((*path, "*spoken"), "\n".join(definitions.spoken), "identifier", "fixed")
         self._add((*path, "*sentences"), "\n".join(definitions.sentences), origin, "fixed")
 
     def _prompt(self, prompt: Json) -> None:
