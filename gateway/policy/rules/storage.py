@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from gateway.policy.content import mapping_at
 from gateway.policy.problems import Diagnostic, KeyPath
 from gateway.policy.rules.subject import Draft, Findings, Valid
+from gateway.policy.schema import Key, Tenant, Tier
 
 
 def verifier_of_another_embedder(draft: Draft) -> Findings:
@@ -60,6 +61,23 @@ def ledger_elsewhere(valid: Valid) -> Findings:
         yield Diagnostic(("ledger", "password_file"), message)
     if "path" in written and ledger.store != "sqlite":
         yield Diagnostic(("ledger", "path"), "has no effect with a PostgreSQL server; remove it")
+
+
+def budgets_without_a_record(valid: Valid) -> Findings:
+    """Counters in memory begin with their process, and are raised from the ledger then."""
+    policy = valid.policy
+    owners: tuple[Key | Tenant | Tier, ...] = (*policy.keys, *policy.tenants.values(), *policy.tiers.values())
+    bound = any(
+        limit is not None
+        for owner in owners
+        for limit in (owner.budget.usd_per_day, owner.budget.usd_per_month, owner.quotas.tokens_per_day)
+    )
+    if bound and not policy.ledger.enabled and policy.store == "memory":
+        yield Diagnostic(
+            ("ledger", "enabled"),
+            "makes budgets, and limits of tokens by the day, begin anew with each start, as nothing is recorded: write "
+            "'true', or 'store: redis://…'",
+        )
 
 
 def entry_beyond_its_store(valid: Valid) -> Findings:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from pydantic import ValidationError
 
-from gateway.pii.entities import known_entities, unknown_entities
+from gateway.pii.entities import asked_of_sidecar, known_entities, unknown_entities
 from gateway.policy.problems import Diagnostic
 from gateway.policy.rules.subject import Draft, Findings, Valid
 from gateway.policy.schema import PiiGuard, SidecarSettings, TopicsGuard
@@ -94,6 +94,22 @@ def unknown_language(valid: Valid) -> Findings:
     for language in valid.policy.sidecar.spacy:
         if language not in LANGUAGES:
             yield Diagnostic(("sidecar", "spacy", language), _no_language(language))
+
+
+def unused_spacy(valid: Valid) -> Findings:
+    """Models of languages in which no guard looks for what they find."""
+    used = {
+        language
+        for guard in valid.policy.guards.values()
+        if isinstance(guard, PiiGuard) and asked_of_sidecar(guard.entities, guard.checks)
+        for language in guard.languages
+    }
+    for language in valid.policy.sidecar.spacy:
+        if language in LANGUAGES and language not in used:
+            yield Diagnostic(
+                ("sidecar", "spacy", language),
+                f"has no effect: no 'pii' guard that looks for names has '{language}' under 'languages'",
+            )
 
 
 def _no_language(code: str) -> str:

@@ -366,6 +366,11 @@ CASES = {
         "ledger: {store: postgresql://h/d}",
         "ledger: {store: postgresql://h/d}\nfiles: {enabled: false}",
     ),
+    "texts.unused_spacy": Case(
+        "sidecar.spacy.de: has no effect: no 'pii' guard",
+        "sidecar: {spacy: {de: x}}\nguards: {pii: {entities: [PERSON]}}",
+        "sidecar: {spacy: {de: x}}\nguards: {pii: {entities: [PERSON], languages: [de]}}",
+    ),
     "storage.store_failure_of_no_store": Case(
         "on_store_failure: has no effect with 'store: memory'",
         "on_store_failure: closed",
@@ -375,6 +380,11 @@ CASES = {
         "ledger.password_file: has no effect with 'store: sqlite'",
         "ledger: {password_file: x}",
         "ledger: {password_file: x, store: postgresql://u@h/d}\nfiles: {enabled: false}",
+    ),
+    "storage.budgets_without_a_record": Case(
+        "ledger.enabled: makes budgets, and limits of tokens by the day, begin anew",
+        "ledger: {enabled: false}\ntenants: {t: {budget: {usd_per_day: 1}}}",
+        "ledger: {enabled: false}\ntenants: {t: {budget: {usd_per_day: 1}}}\nstore: redis://h",
     ),
     "storage.entry_beyond_its_store": Case(
         "caches.exact.max_entry: has no effect beyond 'max_bytes'",
