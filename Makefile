@@ -34,6 +34,10 @@ endif
 export TORCH_INDEX
 # Tests start hundreds of processes, each of which would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
+# One that is named is tried, too.
+USABLE = "$(PYTHON)" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || { \
+	echo "PYTHON=$(PYTHON) is no Python 3.11 or later with its venv module: name another, as make PYTHON=/path/to/python3.12" >&2; \
+	exit 1; }
 # How much of the environment is set up (scripts/environment.py).
 STAGE = serve
 test clients attack lint: STAGE = dev
@@ -57,6 +61,7 @@ setup:
 		echo "Debian, Ubuntu: apt-get install python3 python3-venv. Elsewhere: install it, or name one: make PYTHON=/path/to/python3.12" >&2; \
 		exit 1; \
 	fi
+	@$(USABLE)
 	@exec "$(PYTHON)" scripts/environment.py $(STAGE)
 
 serve: setup
@@ -99,6 +104,7 @@ lint: setup
 	.venv/bin/mypy
 
 lock:
+	@$(USABLE)
 	@exec "$(PYTHON)" scripts/environment.py lock
 
 clean:

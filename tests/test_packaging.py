@@ -385,6 +385,15 @@ def test_only_who_works_on_it_gets_tests_and_linters() -> None:
         assert re.findall(r"scripts/environment\.py (\w+)", shown) == [stage], target
 
 
+@pytest.mark.parametrize("python", ["/no/python", "/bin/sh"])
+@pytest.mark.parametrize("target", ["setup", "lock"])
+def test_make_says_where_the_python_that_is_named_is_none(target: str, python: str) -> None:
+    done = subprocess.run(
+        ["make", target, f"PYTHON={python}"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode and done.stderr.startswith(f"PYTHON={python} is no Python 3.11 or later")
+
+
 def test_a_backup_in_the_source_is_neither_committed_nor_in_an_image() -> None:
     ignored = (ROOT / ".gitignore").read_text().splitlines()
     assert "/tollgate-*.tar.gz" in ignored and "/policies/keys.yaml" in ignored

@@ -76,8 +76,12 @@ def write(
     draft = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     files: dict[str, Stored] = {}
     try:
+        opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ArchiveError(f"{path} cannot be made: {error.strerror}; name another file") from None
+    try:
         with (
-            os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw,
+            os.fdopen(opened, "wb") as raw,
             tempfile.TemporaryDirectory(prefix=".tollgate-backup-", dir=path.absolute().parent) as scratch,
             tarfile.open(fileobj=raw, mode="w:gz", compresslevel=3, format=tarfile.PAX_FORMAT) as tar,
         ):

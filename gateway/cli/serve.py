@@ -170,9 +170,10 @@ def _operators_listeners(settings: Settings) -> list[socket.socket]:
             "--metrics-port, such as 9464"
         )
     try:
-        return listen(settings.metrics_host or settings.host, settings.metrics_port, settings.workers)
+        host, port = settings.metrics_host or settings.host, settings.metrics_port
+        return listen(host, port, settings.workers, option="--metrics-port")
     except CannotListen as error:
-        raise CannotListen(f"no port for metrics: {error}".replace("--port", "--metrics-port")) from None
+        raise CannotListen(f"no port for metrics: {error}") from None
 
 
 def _serve(

@@ -74,8 +74,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--by",
         type=_by,
         nargs="+",
+        action="extend",
         metavar="GROUP",
-        default=[("tenant",)],
         help=f"one line for each of {', '.join(_GROUPS)}; several as tenant,model or tenant model (tenant)",
     )
     parser.add_argument("--tenant", metavar="NAME", help="of this one alone")
@@ -98,13 +98,16 @@ def _by(text: str) -> tuple[str, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    groups = tuple(dict.fromkeys(name for names in arguments.by for name in names))
-    try:
-        span = parse_duration(arguments.since)
-        keep = None if arguments.roll_up is None else parse_duration(arguments.roll_up)
-    except ValueError:
-        print("tollgate usage: --since, --roll-up: write a span, as 12h or 30d", file=sys.stderr)
-        return 2
+    groups = tuple(dict.fromkeys(name for names in arguments.by or [("tenant",)] for name in names))
+    spans: dict[str, float] = {}
+    for option, text in (("--since", arguments.since), ("--roll-up", arguments.roll_up)):
+        try:
+            if text is not None:
+                spans[option] = parse_duration(text)
+        except ValueError:
+            print(f"tollgate usage: {option}: {text!r} is no span; write one as 12h or 30d", file=sys.stderr)
+            return 2
+    span, keep = spans["--since"], spans.get("--roll-up")
     if keep is not None and keep < LEAST_KEPT:
         print(
             "tollgate usage: --roll-up: at least 31d, as limits by the month are counted by rows",

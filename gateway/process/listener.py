@@ -15,7 +15,7 @@ class CannotListen(Exception):
     """The address is not available; the message says what to do about it."""
 
 
-def listen(host: str, port: int, sockets: int = 1) -> list[socket.socket]:
+def listen(host: str, port: int, sockets: int = 1, *, option: str = "--port") -> list[socket.socket]:
     """Listening sockets on one port, over which the kernel spreads connections. Raises ``CannotListen``.
 
     Where it cannot, as on systems other than Linux, there is only one.
@@ -56,7 +56,7 @@ def listen(host: str, port: int, sockets: int = 1) -> list[socket.socket]:
     except OSError as error:
         for listener in listeners:
             listener.close()
-        raise CannotListen(_explain(error, host, port)) from None
+        raise CannotListen(_explain(error, host, port, option)) from None
     return listeners
 
 
@@ -75,15 +75,18 @@ def reachable(listener: socket.socket) -> tuple[str, int]:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
 
 
-def _explain(error: OSError, host: str, port: int) -> str:
+def _explain(error: OSError, host: str, port: int, option: str) -> str:
+    def take(other: int) -> str:
+        return f"{option} {other}" + (f" (make serve PORT={other})" if option == "--port" else "")
+
     match error.errno:
         case errno.EADDRINUSE:
             return (
                 f"port {port} on {host} is in use by another program. Stop that one, or take another port: "
-                f"--port {port + 1 if port < 65535 else 8000} (0 takes any that is free)"
+                f"{take(port + 1 if port < 65535 else 8000)}; 0 takes any that is free"
             )
         case errno.EACCES:
-            return f"port {port} needs special rights. Take one from 1024 up: --port 8000"
+            return f"port {port} needs special rights. Take one from 1024 up: {take(8000)}"
         case errno.EADDRNOTAVAIL:
             return f"'{host}' is no address of this machine. Try --host 127.0.0.1, or --host 0.0.0.0 for all"
         case _:

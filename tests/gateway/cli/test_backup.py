@@ -234,6 +234,9 @@ def test_where_it_cannot_write_is_said_without_numbers(
     (tmp_path / "file").touch()
     code, _, error = run(state, policies, "backup", str(tmp_path / "file" / "b.tar.gz"))
     assert code == 1 and "Not a directory" in error and "Errno" not in error
+    for place in (tmp_path / "file", tmp_path / "nosuch"):
+        code, _, error = run(state, policies, "backup", str(place / "b.tar.gz"))
+        assert code == 1 and f"{place / 'b.tar.gz'} cannot be made" in error, "that is what was named"
 
 
 def test_what_is_there_is_not_overwritten_without_a_flag(

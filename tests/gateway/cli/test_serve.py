@@ -110,6 +110,7 @@ def test_a_port_in_use(folder: Path, env: dict[str, str]) -> None:
     assert said.startswith(
         f"tollgate: port {port} on 127.0.0.1 is in use by another program. Stop that one, or"
     )
+    assert f"--port {port + 1} " in said and f"make serve PORT={port + 1}" in said
 
 
 def test_a_metrics_port_that_cannot_be_had(folder: Path, env: dict[str, str]) -> None:

@@ -222,7 +222,9 @@ def test_a_password_that_everybody_would_see_is_refused(run: Run, where: str) ->
 
 def test_what_it_refuses(run: Run, folder: Path) -> None:
     code, _, err = run("--since", "soon")
-    assert code == 2 and "--since" in err
+    assert code == 2 and "--since" in err and "--roll-up" not in err
+    code, _, err = run("--roll-up", "soon")
+    assert code == 2 and err.startswith("tollgate usage: --roll-up: 'soon' is no span")
     (folder / "state").mkdir()
     (folder / "state" / "costs.sqlite").write_text("not a database, and long enough to be looked at " * 10)
     code, _, err = run()

@@ -67,6 +67,7 @@ def test_by_several_and_of_one_tenant(ledger: str, capsys: pytest.CaptureFixture
         "one"
     ]
     assert lines(capsys, ledger, "--by", "tenant", "model") == found
+    assert lines(capsys, ledger, "--by", "tenant", "--by", "model") == found
     assert main(["usage", "--ledger", ledger, "--by", "tenant,model"]) == 0
     heading, *_, total = capsys.readouterr().out.splitlines()
     assert heading.split()[:3] == ["TENANT", "MODEL", "REQUESTS"] and total.split()[:2] == ["total", "4"]
