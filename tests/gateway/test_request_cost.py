@@ -43,14 +43,14 @@ CHEAPER = 1.4
 """From this on a gain is to be entered, or the next change could spend it unnoticed."""
 
 COSTS = {
-    "where the policy asks for nothing": Cost(12_040, 442),
-    "four limits": Cost(14_830, 510),
-    "all that needs no model": Cost(35_090, 1_255),
-    "an exact hit": Cost(4_110, 154),
-    "refused for its rate": Cost(7_190, 259),
-    "refused for its key": Cost(2_340, 93),
-    "a chunk that comes alone": Cost(800, 24),
-    "a chunk that comes alone, with a PII guard": Cost(2_860, 109),
+    "where the policy asks for nothing": Cost(8_830, 296),
+    "four limits": Cost(11_030, 338),
+    "all that needs no model": Cost(30_430, 1_083),
+    "an exact hit": Cost(2_930, 95),
+    "refused for its rate": Cost(5_450, 166),
+    "refused for its key": Cost(1_900, 65),
+    "a chunk that comes alone": Cost(720, 25),
+    "a chunk that comes alone, with a PII guard": Cost(2_760, 101),
 }
 """The most of several runs."""
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer "
