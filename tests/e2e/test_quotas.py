@@ -67,6 +67,13 @@ async def at_once(urls: list[str], calls: int, *tokens: str, **body: Any) -> lis
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=calls)) as client:
 
         async def call(i: int) -> RawResponse:
+            answer = await once(i)
+            while answer.status == 503:  # on a busy machine Redis may be late: nothing is admitted then
+                await asyncio.sleep(0.2)
+                answer = await once(i)
+            return answer
+
+        async def once(i: int) -> RawResponse:
             async with client.post(
                 f"{urls[i % len(urls)]}/v1/chat/completions",
                 json=chat(**{"model": "quick", **body}),
@@ -75,7 +82,8 @@ async def at_once(urls: list[str], calls: int, *tokens: str, **body: Any) -> lis
                 headers = {name.lower(): value for name, value in answer.headers.items()}
                 return RawResponse(answer.status, headers, await answer.read())
 
-        return await asyncio.gather(*(call(i) for i in range(calls)))
+        async with asyncio.timeout(120):
+            return await asyncio.gather(*(call(i) for i in range(calls)))
 
 
 def split(answers: list[RawResponse]) -> tuple[list[RawResponse], list[RawResponse]]:

@@ -114,9 +114,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
 
 
 def of_a_request(
-    worker: Counted, *, who: str = KEY, status: int = 200, warm: int = 20, same: bool = False
+    worker: Counted, *, who: str = KEY, status: int = 200, warm: int = 40, same: bool = False
 ) -> Cost:
-    """One with a whole answer, after as many that make what is made once; ``same``: each asks for the same."""
+    """One with a whole answer, after as many that make what is made once, and teach what each of the first answers
+    does; ``same``: each asks for the same.
+    """
     worker.upstream.answer = list(reply(completion()))
     numbers = itertools.repeat(0) if same else itertools.count(100_000)
 

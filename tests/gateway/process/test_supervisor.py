@@ -183,14 +183,7 @@ class Serve:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gateway", "serve", "--policies", "policies", "--port", "0", *options],
             cwd=folder,
-            env={
-                **os.environ,
-                "TOLLGATE_DEV_KEY": "dev-key",
-                "TOLLGATE_SHUTDOWN_DELAY": "0",
-                # Its own: another's generations count on.
-                "TOLLGATE_STATE_DIR": str(folder / "state"),
-                **env,
-            },
+            env={**os.environ, "TOLLGATE_DEV_KEY": "dev-key", "TOLLGATE_SHUTDOWN_DELAY": "0", **env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -252,7 +245,8 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Serve]]:
     started: list[Serve] = []
 
     def start(*options: str, **more: str) -> Serve:
-        started.append(Serve(tmp_path, *options, **more))
+        # A state folder of its own: another's generations count on.
+        started.append(Serve(tmp_path, *options, **{"TOLLGATE_STATE_DIR": str(tmp_path / "state"), **more}))
         return started[-1]
 
     yield start

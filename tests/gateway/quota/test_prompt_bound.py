@@ -63,8 +63,8 @@ def test_media_have_bounds_of_their_own() -> None:
     assert IMAGE <= bound([picture]) < IMAGE + 200
     assert 5_000 <= bound([picture], 5_000) < 5_200
     sound = {"type": "input_audio", "input_audio": {"data": "x" * 32_000, "format": "mp3"}}
-    # Of no known format: as if it were an MP3 of 8 kbit/s.
-    assert 32_000 * 3 // 4 // 1000 * 32 <= bound([sound]) < 1_200
+    # Of no known length: as if it were the thinnest sound that there is, of 8 bytes a second.
+    assert 32_000 * 3 // 4 // 8 * 40 <= bound([sound]) < 32_000 * 3 // 4 // 8 * 40 + 200
     assert bound([{"type": "file", "file": {"file_id": "f"}}]) >= FILE
     assert bound([{"type": "file", "file": {"file_data": "x" * 400_000}}]) >= 300_000
     nested = {"type": "tool_result", "content": [{"type": "image", "source": {"data": "x" * 10**6}}]}
