@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -122,13 +122,18 @@ async def _locked(server: PostgresServer, name: str) -> AsyncIterator[None]:
 async def _stopped(server: PostgresServer) -> AsyncIterator[None]:
     postmaster = server.process.pid if server.process else 0
     group = [postmaster, *map(int, _children(postmaster))]
-    for pid in group:
-        os.kill(pid, signal.SIGSTOP)
+    _signal(group, signal.SIGSTOP)
     try:
         yield
     finally:
-        for pid in group:
-            os.kill(pid, signal.SIGCONT)
+        _signal(group, signal.SIGCONT)
+
+
+def _signal(group: Iterable[int], number: int) -> None:
+    """Servers for one connection come and go."""
+    for pid in group:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @asynccontextmanager
