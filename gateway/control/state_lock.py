@@ -42,6 +42,8 @@ def _locked(file: Path, kind: int) -> int:
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         try:
+            with suppress(OSError):  # another's: it stays as it is
+                os.fchmod(handle, 0o600)
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), file.stat()):

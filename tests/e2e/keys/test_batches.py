@@ -40,7 +40,10 @@ async def ended(site: Site, lines: int, model: str = "m") -> dict[str, Any]:
     async with asyncio.timeout(300):
         while batch["status"] not in ENDED:
             await asyncio.sleep(0.02)
-            batch = (await site.gateway.http.get(f"/v1/batches/{batch['id']}")).json()
+            found = await site.gateway.http.get(f"/v1/batches/{batch['id']}")
+            if found.status_code == 404:  # it has ended, and was kept for no longer than that
+                break
+            batch = found.json()
     return dict(batch)
 
 

@@ -498,10 +498,10 @@ async def test_signs_of_life_are_waited_for(
     upstream: FakeUpstream, backend: OpenAIBackend, sign: bytes
 ) -> None:
     """The upstream thinks for longer than the limits, before its first word and between two."""
-    thinking = [*[sign, 0.025] * 16, *([b"\n\n"] if sign == b":" else [])]
+    thinking = [*[sign, 0.05] * 16, *([b"\n\n"] if sign == b":" else [])]
     role, first, *rest = answer_events("Hel", "lo")
     upstream.scripts = [stream(*thinking, role, first, *thinking, *rest)]
-    call = a_call(timeouts={"first_token": "250ms", "idle": "250ms"})
+    call = a_call(timeouts={"first_token": "600ms", "idle": "600ms"})
     assert text(await ask(backend, call)) == "Hello"
 
 
