@@ -6,8 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import httpx
 import openai
@@ -79,12 +77,8 @@ async def test_a_client_that_hangs_up_stops_the_work(stack: Stack, stream: bool)
         body |= {"stream": stream, "n": 48, "temperature": 1.0}
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=body, timeout=300))
         await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") > 0)
-        (engine,) = children(stack.process.pid, "engine", "serve")
-        # Stopped until the gateway has noticed: on a busy machine it may else be done by then.
-        with _stopped([engine, *children(engine)]):
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-            await _until(lambda: stack.gateway_metric("tollgate_requests_in_flight") == 0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
     await _until(lambda: stack.engine_metric("tollgate_engine_running_requests") == 0)
     produced = stack.engine_metric("tollgate_engine_generated_tokens_total")
     assert produced - before < 48 * whole / 2
@@ -128,17 +122,6 @@ async def test_a_killed_engine_gives_clean_errors_and_comes_back(own_stack: Stac
         await _until(lambda: not stack.is_ready())
         await asyncio.to_thread(stack.wait_ready)
         assert await ask(client, QUESTIONS[0]) == before
-
-
-@contextmanager
-def _stopped(processes: Sequence[int]) -> Iterator[None]:
-    for process in processes:
-        os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            os.kill(process, signal.SIGCONT)
 
 
 async def _until(condition, *, seconds: float = 300.0) -> None:  # type: ignore[no-untyped-def]
