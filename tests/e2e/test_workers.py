@@ -90,9 +90,8 @@ def requests_counted(url: str) -> int:
 
 def test_any_worker_tells_everyones_figures_and_receipts(gateway: Gateway) -> None:
     ids = [ask(gateway.url) for _ in range(24)]
-    # A worker hands its figures on every 20 ms.
-    _wait_for(lambda: requests_counted(gateway.url) == 24)
-    assert {requests_counted(gateway.url) for _ in range(12)} == {24}
+    # A worker hands its figures on every 20 ms, and one may have read the other's before.
+    _wait_for(lambda: {requests_counted(gateway.url) for _ in range(12)} == {24})
     for request_id in ids[-6:]:
         for _ in range(4):
             _wait_for(lambda at=request_id: _receipt(gateway.url, at).status_code == 200)

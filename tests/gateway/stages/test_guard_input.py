@@ -518,9 +518,9 @@ async def test_a_long_text_is_judged_share_by_share_each_within_the_timeout() ->
             return await super().thorough(texts, origin)
 
     scanner = Patient({"unsafe": "x"})
-    guards = guards_of(slow=(scanner, {"action": "block", "timeout": "150ms"}))
+    guards = guards_of(slow=(scanner, {"action": "block", "timeout": "600ms"}))
     await ask(guards, a_call(prompt="words " * 12_000))
-    assert len(scanner.asked) > 3
+    assert len(scanner.asked) > 600 / 60, "together they took less than one may"
     assert max(sum(map(len, asked)) for asked in scanner.asked) <= 4_000
     with pytest.raises(errors.Blocked):
         await ask(guards, a_call(prompt="words " * 12_000 + "unsafe"))
