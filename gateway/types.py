@@ -324,6 +324,10 @@ class UpstreamUsage:
     """The public model whose target it is."""
 
 
+class EstimatesTokens(Protocol):
+    def estimate(self, call: Call) -> TokenEstimate: ...
+
+
 class Allowance(Protocol):
     """What a request holds of its caller's limits: whoever sends it upstream asks here first.
 
@@ -434,6 +438,8 @@ class Call:
     """Parameters of the request that the gateway added for itself: a server that does not know them is asked without.
     Set by ``cascade``."""
     estimate: TokenEstimate | None = None
+    """Set by ``quota`` where there are limits, else by ``estimated`` at the first need."""
+    estimator: EstimatesTokens | None = None
     """Set by ``quota``."""
     allowance: Allowance | None = None
     """Set by ``quota``, where there is a limit on tokens or dollars."""
@@ -463,6 +469,18 @@ class Call:
 
     def __post_init__(self) -> None:
         self.model = self.model or self.request.model
+
+    def estimated(self) -> TokenEstimate | None:
+        """What it is thought to need; None where nobody estimates it."""
+        if self.estimate is None and self.estimator is not None:
+            self.estimate = self.estimator.estimate(self)
+        return self.estimate
+
+    @property
+    def expected_prompt(self) -> int:
+        """Tokens of the prompt, as far as anybody estimates them."""
+        estimate = self.estimated()
+        return estimate.prompt if estimate is not None else 0
 
     def enters(self, stage: str) -> None:
         """It comes as far as ``stage``, where it is traced. Copies and judges pass stages beside it."""

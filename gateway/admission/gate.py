@@ -47,6 +47,8 @@ class Admission:
     """On the pool's clock: a slot after that would come too late."""
     expected_wait: float
     """By the pool's throughput alone, in seconds; 0 where it is not known."""
+    teaches: bool = True
+    """Something is learned from the answer."""
 
     @property
     def waited(self) -> float:
@@ -74,7 +76,7 @@ class Admission:
     def first_token(self, call: Call) -> float:
         """The answer begins now. Returns when that is, on the pool's clock."""
         now = self.pool.clock()
-        if call.request.stream and self.lease.granted_at is not None:
+        if self.teaches and call.request.stream and self.lease.granted_at is not None:
             seconds, kind = now - self.lease.granted_at, _kind(call)
             self.pool.on_first_token(self.lease, kind, seconds + _SLACK, quick=seconds <= _SLACK)
             self.pool.lines.share.learn(kind, seconds, beside_lines=self.lease.beside_lines)
@@ -84,12 +86,12 @@ class Admission:
         """The answer of ``completion`` tokens is complete, its first token at ``first_token`` on the pool's clock."""
         lease, pool = self.lease, self.pool
         granted, speed = lease.granted_at, pool.speed
-        if granted is None:
+        if granted is None or not self.teaches:
             return
         seconds = pool.clock() - granted
         expected = lease.service
-        if expected is None and call.estimate is not None:
-            expected = speed.expected_service(call.estimate)
+        if expected is None and (estimate := call.estimated()) is not None:
+            expected = speed.expected_service(estimate)
         if expected is not None:
             speed.observe_service(expected, seconds)
         streamed = call.request.stream
@@ -128,26 +130,27 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     name, tenant = call.principal.tier, call.principal.tenant
     tier, rule, tier_terms = rules.of(call.policy, name)
     pool = pools.of(call.candidate.target.backend)
-    estimate = call.estimate
-    tokens = 1 if estimate is None else max(1, estimate.prompt + estimate.expected)
     answers = call.request.slots
     if answers != 1:
         check_size(call, answers)
-    if call.line is not None:
-        return _admit_line(call.line, tenant, pool, tokens, answers)
     now, due = pool.clock(), call.deadline if tier.sla is None else due_at(call, tier)
-    known = None
-    if estimate is not None and (due is not None or pool.limited):
-        known = pool.speed.expected_service(estimate)
-    service = known or 0.0
-    if due is None and tier_terms.max_utilization >= 1.0 and not call.shadow:
+    if due is None and tier_terms.max_utilization >= 1.0 and not call.shadow and call.line is None:
         quiet = pool.quiet_saturation(answers)
         if quiet is not None:
             if rule.action == "shed" and call.candidate.why == "primary":
                 shed(rule, pool, quiet)
+            expires = now + tier.max_wait
+            if not pool.wants_lesson():
+                lease = pool.acquire_at_once(name, tier_terms, tenant, pool.speed.usual_tokens, answers)
+                return Admission(pool, lease, now, 0, quiet, expires, 0.0, teaches=False)
+            tokens, known = _expected(call, pool, due)
             lease = pool.acquire_at_once(name, tier_terms, tenant, tokens, answers)
             lease.service = known
-            return Admission(pool, lease, now, 0, quiet, now + tier.max_wait, 0.0)
+            return Admission(pool, lease, now, 0, quiet, expires, 0.0)
+    tokens, known = _expected(call, pool, due)
+    if call.line is not None:
+        return _admit_line(call.line, tenant, pool, tokens, answers)
+    service = known or 0.0
     left = None if due is None else due - now
     terms, saturation, flow = UNLIMITED, 0.0, None
     if pool.limited or pool.speed.engine is not None:
@@ -171,6 +174,15 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     lease.service = known
     expires = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
     return Admission(pool, lease, now, lease.position, saturation, expires, wait)
+
+
+def _expected(call: Call, pool: Pool, due: float | None) -> tuple[int, float | None]:
+    """Tokens of prompt and answer, and the seconds that they take; None where nothing is known or hangs on it."""
+    estimate = call.estimated()
+    if estimate is None:
+        return 1, None
+    known = pool.speed.expected_service(estimate) if due is not None or pool.limited else None
+    return max(1, estimate.prompt + estimate.expected), known
 
 
 def _admit_line(line: BatchLine, tenant: str, pool: Pool, tokens: int, answers: int) -> Admission:
@@ -229,7 +241,8 @@ def engine_headers(call: Call, now: float) -> dict[str, str]:
 def _kind(call: Call) -> Hashable:
     """Requests of one kind take equally long at an idle backend."""
     target = call.candidate.target.model if call.candidate is not None else ""
-    size = 0 if call.estimate is None else (call.estimate.prompt // _SHORT).bit_length()
+    estimate = call.estimated()
+    size = 0 if estimate is None else (estimate.prompt // _SHORT).bit_length()
     params = call.request.params
     return target, call.request.stream, size, _effort(params) if params else None
 

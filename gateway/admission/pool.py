@@ -18,6 +18,10 @@ from gateway.admission.slot_lease import SlotLease
 from gateway.admission.speed import SpeedEstimator
 
 
+ENOUGH = 32
+"""Answers of a quiet backend after which another teaches little."""
+
+
 class Pool(Capacity):
     """One backend's capacity, and who has it and waits for it. It outlives policies, whose limits apply to what is in
     flight."""
@@ -42,6 +46,7 @@ class Pool(Capacity):
         """Where the policy sets no limit."""
         self._shares: FairShares | None = None
         """Of a learnt limit, once it was reached."""
+        self._lessons = 0
 
     def limit(
         self, slots: int | None, tokens: int | None, *, adaptive: bool = False, in_all: int | None = None
@@ -77,6 +82,13 @@ class Pool(Capacity):
         ):
             return None
         return (self.in_flight - self.reclaimable_slots) / slots
+
+    def wants_lesson(self) -> bool:
+        """Whether something is to be learned of one more answer, where there is quiet: of each at first, and while
+        there is some load; then of every fourth, as what a backend can do without load is known, and changes slowly.
+        """
+        self._lessons += 1
+        return self._lessons <= ENOUGH or self.in_flight >= ENOUGH or self._lessons % 4 == 0
 
     def acquire_at_once(
         self, tier: str, terms: QueueTerms, tenant: str, tokens: int, answers: int

@@ -171,6 +171,11 @@ class SpeedEstimator:
         return self._engine
 
     @property
+    def usual_tokens(self) -> int:
+        """Of a request, prompt and answer, as predicted."""
+        return int(self._throughput.over) or 1
+
+    @property
     def throughput(self) -> float | None:
         """Tokens/s of the whole backend when it is full, prompts included.
 

@@ -69,14 +69,14 @@ def fitted(
     there is none; ``default`` is the cap that is sent then, for APIs that demand one.
     """
     request = capped(call, name)
-    candidate, estimate = call.candidate, call.estimate
+    candidate = call.candidate
     if candidate is None:
         return request
     model = call.policy.models[candidate.model]
     if model.max_output is None and model.context is None:
         return request
     most = model.max_output
-    if estimate is not None and model.context is not None and call.clips:
+    if model.context is not None and call.clips and (estimate := call.estimated()) is not None:
         left = max(1, model.context - estimate.prompt)
         most = left if most is None else min(most, left)
     if most is None:

@@ -135,6 +135,7 @@ BESIDE_CALL = frozenset(
         *(
             "optional_params",
             "estimate",
+            "estimator",
             "allowance",
             "cap",
             "candidates",

@@ -117,8 +117,8 @@ class Attempt:
         if error is not None and told is None and not self.delivered and (not call.sent or is_free(error)):
             return None
         price = price_of(call.policy, self.planned.candidate.target)
-        tokens = call.estimate.prompt if call.estimate is not None else rough_estimate(call.request).prompt
-        return settled(call.request, price, told, tokens)
+        estimate = call.estimated() or rough_estimate(call.request)
+        return settled(call.request, price, told, estimate.prompt)
 
     def _estimated(self, error: BaseException | None) -> tuple[Usage, bool] | None:
         call, usage_counter = self.call, self.usage_counter
@@ -128,7 +128,7 @@ class Attempt:
         received = usage_counter.usage is not None or usage_counter.counted > 0
         if not received and (not call.sent or is_free(error)) and error is not None:
             return None
-        estimate = call.estimate or rough_estimate(call.request)
+        estimate = call.estimated() or rough_estimate(call.request)
         abandoned = isinstance(error, DeadlineExceeded) or not isinstance(
             error, GatewayError | AnswerDiverged
         )

@@ -177,15 +177,18 @@ class Estimator:
 
     def learn(self, call: Call, usage: Usage) -> None:
         """From what the model's server reported of a finished answer; once much is known, from every fourth."""
-        estimate = call.estimate
-        if not isinstance(estimate, LearnedEstimate) or call.request.api is not None:
+        key, request = call.principal.key_id, call.request
+        if request.api is not None:
             return
-        key, model = call.principal.key_id, estimate.model
-        known = self._known.get((key, model))
+        known = self._known.get((key, call.model))
         if known is not None and known.answers.seen > ENOUGH:
             self._turn += 1
             if self._turn % 4:
                 return
+        estimate = call.estimated()
+        if not isinstance(estimate, LearnedEstimate):
+            return
+        model = estimate.model
         completion, cap, answers = usage.completion, estimate.cap, estimate.answers
         of_prompt = estimate.text and usage.prompt and estimate.textual
         if not (of_prompt or completion):

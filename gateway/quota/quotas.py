@@ -60,7 +60,7 @@ class Quotas:
         return cls(policy.store, estimator=estimator)
 
     async def reserve(self, call: Call) -> Reservation | None:
-        """Set ``call.estimate``, and hold it against every limit of the caller; None where there is no limit.
+        """Estimate ``call``, and hold that against every limit of the caller; None where there is no limit.
 
         Sets ``call.allowance`` where tokens or dollars are limited, and the ``x-ratelimit`` reply headers. Raises
         ``RateLimited``, ``BudgetSpent`` for dollars that are spent, ``BadRequest`` for what can never fit
@@ -87,8 +87,7 @@ class Quotas:
         return self._admitted(call, asked, decision)
 
     def _asked(self, call: Call) -> _Asked | None:
-        estimate = self.estimator.estimate(call)
-        call.estimate = estimate
+        call.estimate, call.estimator = None, self.estimator
         limits = self._limits.limits(call.policy, call.principal)
         if call.payer is not None:
             limits = limits.of_spending
@@ -96,6 +95,7 @@ class Quotas:
             limits = limits.of_batches
         if not limits:
             return None
+        call.estimate = estimate = self.estimator.estimate(call)
         if limits.dollars is not None:
             self._check_priced(call, limits.dollars)
         bounds = self._context.target_bounds.first(call)

@@ -8,9 +8,8 @@ from gateway.types import Call
 
 def size_of(call: Call) -> int:
     """Tokens of prompt and answer in one sequence, at most; 0 where nothing is known."""
-    return prompt_of(call) + (declared_cap(call.request.params) or 0) if call.estimate is not None else 0
+    return prompt_of(call) + (declared_cap(call.request.params) or 0) if call.estimated() is not None else 0
 
 
 def prompt_of(call: Call) -> int:
-    tokens = call.estimate.prompt if call.estimate is not None else 0
-    return tokens // call.request.prompt_count
+    return call.expected_prompt // call.request.prompt_count

@@ -175,7 +175,8 @@ class Router:
         if not own or not others or call.line is not None:  # which waits
             return plan
         has_capacity = self._loads.has_capacity
-        tokens = call.estimate.prompt + call.estimate.expected if call.estimate is not None else 0
+        estimate = call.estimated()
+        tokens = estimate.prompt + estimate.expected if estimate is not None else 0
         caller = self._caller(call)
         if has_capacity(own[0].target.backend, tokens, caller):
             return plan

@@ -66,10 +66,10 @@ async def _shortening(call: Call, following: Handler) -> Chunks:
 
 def _share(call: Call) -> float:
     """How much of the conversation to try next."""
-    context = call.policy.models[call.model].context
-    if context is None or call.estimate is None or call.estimate.prompt <= context:
+    context, estimate = call.policy.models[call.model].context, call.estimated()
+    if context is None or estimate is None or estimate.prompt <= context:
         return KEPT
-    return min(KEPT, 0.95 * context / call.estimate.prompt)
+    return min(KEPT, 0.95 * context / estimate.prompt)
 
 
 def shortened(messages: Messages, share: float) -> list[Mapping[str, Json]] | None:

@@ -135,7 +135,7 @@ class MessageFields:
         return self.call.candidate.model if self.call.candidate else self.call.model
 
     def _counted(self) -> dict[str, Json]:
-        known = self.usage or Usage(self.call.estimate.prompt if self.call.estimate else 0, 0)
+        known = self.usage or Usage(self.call.expected_prompt, 0)
         return write_usage(known)
 
 

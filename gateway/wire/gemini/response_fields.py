@@ -122,7 +122,7 @@ class ResponseFields:
         }
 
     def _usage(self) -> dict[str, Json]:
-        known = self.usage or Usage(self.call.estimate.prompt if self.call.estimate else 0, 0)
+        known = self.usage or Usage(self.call.expected_prompt, 0)
         native = {
             name: value
             for name, value in self.native.get("usage", {}).items()

@@ -24,9 +24,7 @@ class VectorsWriter:
 
     def body(self) -> bytes:
         call = self._call
-        tokens = (
-            self._usage.prompt if self._usage is not None else call.estimate.prompt if call.estimate else 0
-        )
+        tokens = self._usage.prompt if self._usage is not None else call.expected_prompt
         rest = {
             "model": call.candidate.model if call.candidate else call.model,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.fair_queue import QueueTerms
-from gateway.admission.pool import Pool
+from gateway.admission.pool import ENOUGH, Pool
 from gateway.admission.pools import Pools
 from gateway.admission.slot_lease import SlotLease
 from gateway.engine_load import EngineLoad
@@ -294,3 +294,12 @@ async def test_waiting_ends_with_the_place_or_the_time() -> None:
     third.release()
     second.release()
     assert pool.load == 0
+
+
+def test_a_quiet_backend_teaches_by_every_fourth_answer_once_enough_are_known() -> None:
+    pool = a_pool()
+    assert all(pool.wants_lesson() for _ in range(ENOUGH))
+    assert [pool.wants_lesson() for _ in range(8)].count(True) == 2
+    for _ in range(ENOUGH):
+        take(pool)
+    assert all(pool.wants_lesson() for _ in range(8)), "under load"
