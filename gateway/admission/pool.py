@@ -17,7 +17,6 @@ from gateway.admission.shared_slots import SharedSlots
 from gateway.admission.slot_lease import SlotLease
 from gateway.admission.speed import SpeedEstimator
 
-
 ENOUGH = 32
 """Answers of a quiet backend after which another teaches little."""
 
