@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -34,16 +34,31 @@ from gateway.policy.schema import Policy, Target
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
-from gateway.stages.cache import cache
+from gateway.stages.cache import cache, without_caches
 from gateway.stages.cascade import cascade
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
-from gateway.stages.record import Observers, record
+from gateway.stages.record import Observers, record, record_whole
 from gateway.stages.shadow import shadow
 from gateway.stages.spans import attempt, content, entering
 from gateway.stages.truncate import truncate
-from gateway.types import Backend, Call, Chunk, Chunks, CountsTokens, Handler, Json, PassesOn, Stage
+from gateway.types import (
+    AnswersWhole,
+    Backend,
+    Call,
+    Chunk,
+    Chunks,
+    CountsTokens,
+    Handler,
+    Json,
+    PassesOn,
+    Stage,
+    WholeHandler,
+)
 from gateway.upstream_loop import UpstreamLoop
+
+_OPTIONAL = 4
+"""Stages that are left out where the policy has no use for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +74,12 @@ class UpstreamPipeline:
     metrics: Metrics
     telemetry: Telemetry | None = None
 
-    def handler(self) -> Handler:
-        send = dispatch(self.backends)
+    def handler(self) -> UpstreamLoop:
+        send, send_whole = dispatch(self.backends), dispatch_whole(self.backends)
         if self.telemetry is not None:
             send = attempt(self.telemetry)(send)
         hops, places = Hops(self.policy, self.health), Queue(self.pools, self.metrics)
-        return UpstreamLoop(self.router, hops, places, send, self.metrics, self.telemetry)
+        return UpstreamLoop(self.router, hops, places, send, send_whole, self.metrics, self.telemetry)
 
     async def count_tokens(self, call: Call) -> Chunks:
         """One chunk with the provider's count as its envelope, which is empty where no provider counts."""
@@ -148,6 +163,12 @@ class Pipeline:
             stages["cache"] = partial(fold, [content, stages["cache"]])
         return fold(with_spans(stages), upstream)
 
+    def whole(self, upstream: UpstreamLoop) -> WholeHandler | None:
+        """The same for calls whose requests ``are_whole``; None where a stage that is in use knows no such way."""
+        if self.telemetry is not None or self.caches.enabled or len([*self._unused()]) < _OPTIONAL:
+            return None
+        return record_whole(self._observers, without_caches(upstream.whole))
+
     def _unused(self) -> Iterator[str]:
         """The stages that no request has a use for, whoever sends it."""
         models = self.policy.models.values()
@@ -212,5 +233,26 @@ def dispatch(backends: Mapping[str, Backend]) -> Handler:
         if call.request.api is not None:
             return pass_on(call, target)
         return backends[target.backend].stream(call, target)
+
+    return handle
+
+
+def dispatch_whole(backends: Mapping[str, Backend]) -> WholeHandler:
+    """The same for whole answers: of a backend that can only stream them, all that it streams."""
+
+    async def collected(backend: Backend, call: Call, target: Target) -> Sequence[Chunk]:
+        async with aclosing(backend.stream(call, target)) as chunks:
+            return [chunk async for chunk in chunks]
+
+    ways = {
+        name: backend.whole if isinstance(backend, AnswersWhole) else partial(collected, backend)
+        for name, backend in backends.items()
+    }
+
+    def handle(call: Call) -> Awaitable[Sequence[Chunk]]:
+        target = call.target
+        if target is None:
+            raise Internal("The request reached the backends without a target.")
+        return ways[target.backend](call, target)
 
     return handle

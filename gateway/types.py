@@ -7,7 +7,7 @@ handler out of the next one. A non-streaming answer is the same stream, collecte
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -96,6 +96,11 @@ class ChatRequest:
     def generates(self) -> bool:
         """Text is wanted, token by token: no vectors, and nothing that is passed on as it comes."""
         return not self.embeds and self.api is None
+
+    @property
+    def is_whole(self) -> bool:
+        """Text is wanted, and nobody is to see a part of it before all of it has come."""
+        return not (self.stream or self.embeds or self.truncates) and self.api is None
 
     @property
     def prompt_count(self) -> int:
@@ -543,6 +548,8 @@ Chunks = AsyncGenerator[Chunk, None]
 
 Handler = Callable[[Call], Chunks]
 Stage = Callable[[Handler], Handler]
+WholeHandler = Callable[[Call], Awaitable[Sequence[Chunk]]]
+"""The same for a call whose request ``is_whole``: all of its answer at once."""
 
 
 @runtime_checkable
@@ -551,6 +558,15 @@ class CountsTokens(Protocol):
 
     async def count_tokens(self, call: Call, target: Target) -> dict[str, Json]:
         """Its answer, with ``input_tokens``. Raises ``gateway.errors.GatewayError`` only."""
+        ...
+
+
+@runtime_checkable
+class AnswersWhole(Protocol):
+    """A backend that has a shorter way for what is not streamed."""
+
+    def whole(self, call: Call, target: Target) -> Awaitable[Sequence[Chunk]]:
+        """The answer to a call whose request ``is_whole``. Raises as ``stream``."""
         ...
 
 

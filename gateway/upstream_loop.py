@@ -9,6 +9,7 @@ Nothing of this changes an answer; what has come of one that failed is continued
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from types import TracebackType
 
@@ -23,7 +24,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.routing.affinity import target_name
 from gateway.routing.router import Router
-from gateway.types import Call, Chunks, Handler
+from gateway.types import Call, Chunk, Chunks, Handler, WholeHandler
 
 
 class UpstreamLoop:
@@ -37,6 +38,7 @@ class UpstreamLoop:
         hops: Hops,
         queue: Queue,
         send: Handler,
+        send_whole: WholeHandler,
         metrics: Metrics,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -44,6 +46,7 @@ class UpstreamLoop:
         self._hops = hops
         self._queue = queue
         self._send = send
+        self._send_whole = send_whole
         self._metrics = metrics
         self._telemetry = telemetry
 
@@ -51,16 +54,53 @@ class UpstreamLoop:
         if call.trace is not None:
             call.enters("route")
         try:
-            plan = self._router.plan(call)
+            self._plan(call)
         except GatewayError as error:
             return _failing(error)
+        return self.attempts(call)
+
+    def _plan(self, call: Call) -> None:
+        plan = self._router.plan(call)
         first = plan[0]
         call.candidates = plan
         call.candidate = first
         call.receipt.note(
             "route", model=first.model, candidates=[target_name(one) for one in plan], why=first.why
         )
-        return self.attempts(call)
+
+    async def whole(self, call: Call) -> Sequence[Chunk]:
+        """The answer to a call whose request ``is_whole``, of the first attempt that gives all of it."""
+        self._plan(call)
+        first = call.candidate
+        failover = Failover(call, self._hops, self._metrics, self._telemetry, self._router.deferred)
+        try:
+            while True:
+                attempt = failover.next_attempt()
+                chunks: Sequence[Chunk] = ()
+                async with _Running(failover, attempt) as running:
+                    admission = self._queue.admit(attempt.call)
+                    running.admission = admission
+                    if not admission.lease.is_granted:
+                        await self._queue.wait(attempt.call, admission)
+                    await self._leaves(attempt, running, admission)
+                    chunks = await self._send_whole(attempt.call)
+                    for chunk in chunks:
+                        attempt.count(chunk)
+                    failover.delivers(attempt)
+                    running.complete(None)
+                if failover.answered:
+                    break
+                await failover.pause()
+            if call.candidate is not first and self._router.has_affinity:
+                self._router.record_served(call)
+            return chunks
+        except (Upstream, RateLimited, Overloaded, BadRequest) as error:
+            if (instead := failover.instead(error)) is not None:
+                raise instead from None
+            error.__traceback__ = None
+            raise
+        finally:
+            failover.end()
 
     def attempts(self, call: Call) -> Chunks:
         """At the candidates that ``call`` has."""
@@ -115,6 +155,14 @@ class UpstreamLoop:
 
     async def _sent(self, attempt: Attempt, running: _Running, admission: Admission) -> Chunks:
         """The chunks of an attempt that has its place. Raises what exceeds its caller's limits."""
+        await self._leaves(attempt, running, admission)
+        call = attempt.call
+        chunks = self._send(call)
+        if call.splice is not None:
+            call.splice.reads(chunks, attempt.add)  # a piece of text is neither the first nor the last
+        return chunks
+
+    async def _leaves(self, attempt: Attempt, running: _Running, admission: Admission) -> None:
         call = attempt.call
         if call.allowance is not None:
             call.cap = await call.allowance.hold(call)
@@ -122,11 +170,7 @@ class UpstreamLoop:
         call.hints = engine_headers(call, sent)
         self._metrics.dispatch_seconds[(call.model,)].observe(sent - call.started)
         running.in_flight = self._metrics.pool_in_flight[(admission.pool.name,)]
-        running.in_flight.inc()
-        chunks = self._send(call)
-        if call.splice is not None:
-            call.splice.reads(chunks, attempt.add)  # a piece of text is neither the first nor the last
-        return chunks
+        running.in_flight.pending += 1
 
 
 class _Running:

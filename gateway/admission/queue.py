@@ -42,6 +42,12 @@ class Queue:
             self._note(call, admission)
         return admission
 
+    async def wait(self, call: Call, admission: Admission) -> None:
+        """``waiting`` for who is not told how it goes."""
+        async with aclosing(self.waiting(call, admission)) as positions:
+            async for _ in positions:
+                pass
+
     async def waiting(self, call: Call, admission: Admission) -> Chunks:
         """Comments for who waits, until there is a place. Raises ``Overloaded`` when the time is up."""
         gauge = self._metrics.pool_waiting[(admission.pool.name,)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from urllib.parse import urlsplit
@@ -194,6 +194,83 @@ class Exchange:
         async with aclosing(again) as others:
             async for chunk in others:
                 yield chunk
+
+    async def whole_answer(
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        timeouts: UpstreamTimeouts,
+        body: bytes | Upload,
+        *,
+        decoder_of: DecoderOf,
+        owner: str = "",
+        on_headers: Callable[[Mapping[str, str]], None] | None = None,
+        on_send: Callable[[], None] | None = None,
+        refit: Callable[[Rejected], Awaitable[Sequence[Chunk]] | None] | None = None,
+    ) -> Sequence[Chunk]:
+        """The chunks of an answer, once all of it has come; all else is as in ``ask``."""
+        try:
+            decoder = decoder_of(False)
+            answer, is_whole = await self._whole(
+                endpoint, headers, timeouts, body, decoder.feed, owner, on_send
+            )
+            if on_headers is not None:
+                on_headers(answer.headers)
+            if is_whole:
+                chunks = decoder.finish()
+                self._identify(answer, chunks)
+                return chunks
+            held = CollectedAnswer(self.backend)
+            try:
+                await self._collect(answer, decoder_of(answer.is_stream), timeouts, owner, held)
+            except GatewayError as error:
+                error.unread = held.chunks()
+                raise
+            return held.chunks()
+        except GatewayError as error:
+            self._scrubber.error(error, body if isinstance(body, bytes) else b"")
+            again = None if refit is None or not isinstance(error, Rejected) else refit(error)
+            if again is None:
+                raise
+        return await again
+
+    async def _collect(
+        self,
+        answer: UpstreamResponse,
+        decoder: AnswerDecoder,
+        timeouts: UpstreamTimeouts,
+        owner: str,
+        held: CollectedAnswer,
+    ) -> None:
+        """All of an answer that comes as a stream, though nobody asked for one."""
+        identified = False
+        time_slice = _TimeSlice(self._turns, owner)
+        try:
+            parts = aiter(answer)
+            while (part := await self._next_part(parts, timeouts)) is not None:
+                time_slice.begin()
+                for start in range(0, len(part), PIECE):
+                    if decoder.done:
+                        break
+                    chunks = decoder.feed(part[start : start + PIECE])
+                    if chunks and not identified:
+                        identified = True
+                        self._identify(answer, chunks)
+                    if decoder.has_content and chunks:
+                        timeouts.progress()
+                    else:
+                        timeouts.alive()
+                    held.add(chunks)
+                    if decoder.error is not None:
+                        raise decoder.error
+                    if decoder.done:
+                        timeouts.ended()
+                    if time_slice.is_over():
+                        await time_slice.next()
+            held.add(decoder.finish())
+        finally:
+            timeouts.close()
+            await answer.aclose()
 
     def _identify(self, answer: UpstreamResponse, chunks: Sequence[Chunk]) -> None:
         """Raises ``UpstreamFailed`` if this is the answer to another request."""

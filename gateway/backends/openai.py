@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -24,7 +25,7 @@ from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.errors import ENGINE_SOON, BadRequest, Rejected
 from gateway.policy.schema import Target, Timeouts
-from gateway.types import Call, ChatRequest, Chunks, Json
+from gateway.types import Call, ChatRequest, Chunk, Chunks, Json
 from gateway.wire.dialect import Dialect
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.wire.openai.presets.preset import Preset
@@ -116,6 +117,24 @@ class OpenAIBackend:
     def stream(self, call: Call, target: Target) -> Chunks:
         """Raises ``BadRequest`` at once for embeddings of the bundled engine, which has none; and for what a budget
         cannot hold (``extras``)."""
+        sent, asked = self._prepared(call, target)
+        if sent.timeouts.bounds_silence and self._collecting.applies(call, asked, target.model):
+            return self._collecting.ask(asked, target.model, partial(self._ask, sent))
+        chunks = self._ask(sent, asked)
+        if call.splice is not None:
+            call.splice.made(chunks)
+        return chunks
+
+    async def whole(self, call: Call, target: Target) -> Sequence[Chunk]:
+        sent, asked = self._prepared(call, target)
+        if sent.timeouts.bounds_silence and self._collecting.applies(call, asked, target.model):
+            async with aclosing(
+                self._collecting.ask(asked, target.model, partial(self._ask, sent))
+            ) as collected:
+                return [chunk async for chunk in collected]
+        return await self._ask_whole(sent, asked)
+
+    def _prepared(self, call: Call, target: Target) -> tuple[_Sent, ChatRequest]:
         dialect = _dialect(call.request)
         if self._hints and dialect is EMBEDDINGS:
             raise BadRequest(
@@ -147,27 +166,18 @@ class OpenAIBackend:
         if asked.continues and not self._continues:
             asked = replace(asked, continues=False)
         sent = _Sent(call, target, dialect, self._answers[dialect], headers, timeouts, on_headers, may_misfit)
-        if timeouts.bounds_silence and self._collecting.applies(call, asked, target.model):
-            return self._collecting.ask(asked, target.model, partial(self._ask, sent))
-        chunks = self._ask(sent, asked)
-        if call.splice is not None:
-            call.splice.made(chunks)
-        return chunks
+        return sent, asked
 
     def pass_on(self, call: Call, target: Target) -> Chunks:
         return self._apis.answer(call, target)
 
     def _ask(self, sent: _Sent, request: ChatRequest, refits: int = 0) -> Chunks:
-        call, model, at_once = sent.call, sent.target.model, not request.stream
-        body = sent.dialect.write_request(request, model)
-        if self._preset is not None or self._is_openais:
-            body = self._body(call, body)
-        path = sent.dialect.path
+        call, at_once = sent.call, not request.stream
         return self._exchange.ask(
-            self._endpoints[path] if self._endpoint_of is None else self._endpoint_of(path, model),
+            self._endpoint(sent),
             sent.headers,
             UpstreamTimeouts(sent.timeouts, at_once=at_once, deadline=call.deadline),
-            orjson.dumps(body),
+            self._written(sent, request),
             at_once=at_once,
             decoder_of=partial(self._decoder, sent),
             owner=call.principal.tenant,
@@ -176,6 +186,40 @@ class OpenAIBackend:
             refit=partial(self._refit, sent, request, refits) if sent.may_misfit else None,
             splice=call.splice if not refits else None,
         )
+
+    def _ask_whole(
+        self, sent: _Sent, request: ChatRequest, refits: int = 0
+    ) -> Coroutine[Any, Any, Sequence[Chunk]]:
+        call = sent.call
+        return self._exchange.whole_answer(
+            self._endpoint(sent),
+            sent.headers,
+            UpstreamTimeouts(sent.timeouts, at_once=True, deadline=call.deadline),
+            self._written(sent, request),
+            decoder_of=partial(self._decoder, sent),
+            owner=call.principal.tenant,
+            on_headers=sent.on_headers,
+            on_send=call.leaves,
+            refit=partial(self._refit_whole, sent, request, refits) if sent.may_misfit else None,
+        )
+
+    def _endpoint(self, sent: _Sent) -> Endpoint:
+        path = sent.dialect.path
+        return (
+            self._endpoints[path] if self._endpoint_of is None else self._endpoint_of(path, sent.target.model)
+        )
+
+    def _written(self, sent: _Sent, request: ChatRequest) -> bytes:
+        body = sent.dialect.write_request(request, sent.target.model)
+        if self._preset is not None or self._is_openais:
+            body = self._body(sent.call, body)
+        return orjson.dumps(body)
+
+    def _refit_whole(
+        self, sent: _Sent, request: ChatRequest, refits: int, error: Rejected
+    ) -> Awaitable[Sequence[Chunk]] | None:
+        fewer = fitting.suited(sent.call, request, error) if refits < MOST_REFITTED else None
+        return self._ask_whole(sent, fewer, refits + 1) if fewer is not None else None
 
     def _refit(self, sent: _Sent, request: ChatRequest, refits: int, error: Rejected) -> Chunks | None:
         """The answer to as much of ``request`` as the server takes."""

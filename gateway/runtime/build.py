@@ -156,6 +156,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         ),
         telemetry=telemetry,
         handler=pipeline.handler(upstream_handler),
+        whole=pipeline.whole(upstream_handler),
         moderator=pipeline.recorded(moderator.handle),
         counter=pipeline.counter(upstream),
         readiness=Readiness(

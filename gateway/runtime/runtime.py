@@ -27,7 +27,7 @@ from gateway.rendered import RenderedCache
 from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.stores.redis import RedisStore
 from gateway.stores.responses import ResponseStore
-from gateway.types import Backend, Handler
+from gateway.types import Backend, Handler, WholeHandler
 
 
 @dataclass(eq=False)
@@ -57,6 +57,8 @@ class Runtime:
     rendered: RenderedCache
     handler: Handler
     """Answers calls to models."""
+    whole: WholeHandler | None
+    """The same for those whose requests ``are_whole``, where the policy has a use for no stage that needs a stream."""
     moderator: Handler
     """Answers ``/v1/moderations``."""
     counter: Handler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
 
 from gateway.caching.answers import CachedAnswer, Recording
@@ -12,7 +13,7 @@ from gateway.caching.semantic import Facts
 from gateway.caching.single_flight import Flight, LeaderFailed
 from gateway.errors import NotCached
 from gateway.observe.metrics import Metrics
-from gateway.types import Call, Candidate, Chunks, Handler, Json, Stage
+from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Json, Stage, WholeHandler
 
 HEADER = "x-tollgate-cache"
 
@@ -28,6 +29,17 @@ def cache(caches: Caches, metrics: Metrics) -> Stage:
         )
 
     return stage
+
+
+def without_caches(following: WholeHandler) -> WholeHandler:
+    """Where there are none."""
+
+    def asked(call: Call) -> Awaitable[Sequence[Chunk]]:
+        if call.cache_control and read_cache_control(call.cache_control).only_if_cached:
+            raise _error()
+        return following(call)
+
+    return asked
 
 
 class CacheRecorder:

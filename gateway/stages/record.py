@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +29,7 @@ from gateway.observe.tracing import trace_context
 from gateway.quota.allowance import Reservation
 from gateway.quota.quotas import Quotas, tokens_of
 from gateway.spans import Trace
-from gateway.types import Call, Chunk, Chunks, Handler, Stage, Usage
+from gateway.types import Call, Chunk, Chunks, Handler, Stage, Usage, WholeHandler
 
 log = logging.getLogger(__name__)
 requests = logging.getLogger("gateway.requests")
@@ -92,6 +93,34 @@ def record(observers: Observers) -> Stage:
         return handle
 
     return stage
+
+
+def record_whole(observers: Observers, following: WholeHandler) -> WholeHandler:
+    """``record`` of calls whose answers come whole."""
+    quotas = observers.quotas
+
+    async def recorded(call: Call) -> Sequence[Chunk]:
+        recorder = Recorder(observers, call)
+        try:
+            recorder.begin()
+            if quotas is not None:
+                recorder.admitted(await quotas.reserve(call))
+            chunks = await following(call)
+            recorder.rendered(len(chunks) - 1, _usage_of(chunks))
+        except BaseException as error:
+            recorder.end(error)
+            raise
+        recorder.end(None)
+        return chunks
+
+    return recorded
+
+
+def _usage_of(chunks: Sequence[Chunk]) -> Usage | None:
+    for chunk in reversed(chunks):
+        if chunk.usage is not None:
+            return chunk.usage
+    return None
 
 
 class Recorder:

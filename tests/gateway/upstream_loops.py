@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import aclosing
+
 from gateway.admission.pools import Pools
 from gateway.admission.queue import Queue
 from gateway.fallback.health import HealthRegistry
@@ -9,8 +12,16 @@ from gateway.fallback.hop import Hops
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy
 from gateway.routing.router import Router
-from gateway.types import Handler
+from gateway.types import Call, Chunk, Handler, WholeHandler
 from gateway.upstream_loop import UpstreamLoop
+
+
+def collected(send: Handler) -> WholeHandler:
+    async def whole(call: Call) -> Sequence[Chunk]:
+        async with aclosing(send(call)) as chunks:
+            return [chunk async for chunk in chunks]
+
+    return whole
 
 
 def upstream_loop(
@@ -34,6 +45,7 @@ def upstream_loop(
         Hops(policy, health or HealthRegistry()),
         Queue(pools, metrics, quiet=quiet, interval=interval),
         send,
+        collected(send),
         metrics,
     )
 

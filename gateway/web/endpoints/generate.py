@@ -77,6 +77,9 @@ class Generate:
                 async with aclosing(runtime.handler(call)) as chunks:
                     events = dialect.event_writer(call)
                     await write_stream(events, call, chunks, scope, send, heartbeat=self._heartbeat)
+            elif runtime.whole is not None and request.is_whole:
+                answer = await runtime.whole(call)
+                await write_answer(dialect.body_writer(call), call, answer, send)
             else:
                 async with aclosing(runtime.handler(call)) as chunks:
                     await write_whole(dialect.body_writer(call), call, chunks, send)
@@ -127,6 +130,15 @@ async def write_whole(
         raise _nothing()
     if settle is not None:
         await settle(None)
+    await send_body(send, whole.body(), headers=reply_headers(call))
+
+
+async def write_answer(whole: BodyWriter, call: Call, chunks: Sequence[Chunk], send: Send) -> None:
+    """``write_whole`` of an answer that is there."""
+    if not chunks:
+        raise _nothing()
+    for chunk in chunks:
+        whole.add(chunk)
     await send_body(send, whole.body(), headers=reply_headers(call))
 
 
