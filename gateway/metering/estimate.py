@@ -176,12 +176,15 @@ class Estimator:
         )
 
     def learn(self, call: Call, usage: Usage) -> None:
-        """From what the model's server reported of a finished answer; once much is known, from every fourth."""
+        """From what the model's server reported of a finished answer; once much is known, from every fourth of those
+        for which an estimate was made."""
         key, request = call.principal.key_id, call.request
         if request.api is not None:
             return
         known = self._known.get((key, call.model))
         if known is not None and known.answers.seen > ENOUGH:
+            if call.estimate is None:
+                return
             self._turn += 1
             if self._turn % 4:
                 return
