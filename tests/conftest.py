@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -74,6 +75,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+_NUMBERS = itertools.count()
+"""Of state folders."""
+
+
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway honours the environment's proxies; those of the machine that runs the tests are not meant."""
@@ -83,8 +88,9 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def own_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test leaves a ledger or a key where the next `make serve` would find it."""
-    monkeypatch.setenv("TOLLGATE_STATE_DIR", str(tmp_path_factory.getbasetemp() / "state"))
+    """No test leaves a ledger or a key where the next `make serve`, or a later test, would find it; nor is a gateway of
+    an earlier one asked, that has not ended yet."""
+    monkeypatch.setenv("TOLLGATE_STATE_DIR", str(tmp_path_factory.getbasetemp() / f"state{next(_NUMBERS)}"))
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ class Child:
                 process_group=0,
             )
         except OSError as error:
-            self._received_line(f"cannot be started: {error.strerror}")
+            self._received_line(f"cannot be started: {error.strerror or error}")
             transport.close()
             return 127
         finally:

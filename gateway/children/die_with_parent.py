@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        sys.exit(f"cannot run {command[0]}: {error.strerror}")
+        sys.exit(f"cannot run {command[0]}: {error.strerror or error}")
 
 
 def guard(parent: int) -> None:

@@ -180,7 +180,7 @@ class _Process:
         except BaseException as error:
             ours.close()
             if isinstance(error, OSError):
-                raise ProcessDied(f"no process can be started: {error.strerror}") from None
+                raise ProcessDied(f"no process can be started: {error.strerror or error}") from None
             raise
         return cls(process, ours)
 

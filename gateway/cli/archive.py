@@ -78,7 +78,7 @@ def write(
     try:
         opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise ArchiveError(f"{path} cannot be made: {error.strerror}; name another file") from None
+        raise ArchiveError(f"{path} cannot be made: {error.strerror or error}; name another file") from None
     try:
         with (
             os.fdopen(opened, "wb") as raw,

@@ -232,7 +232,7 @@ def _print_left_out(manifest: Manifest) -> None:
 
 def _why(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        return f"{error.filename}: {error.strerror or error}"
     return str(error)
 
 

@@ -31,7 +31,9 @@ def development_key(state_dir: Path, env: Mapping[str, str]) -> DevelopmentKey:
     try:
         return DevelopmentKey(_kept(file), str(file))
     except OSError as error:
-        return DevelopmentKey(make_key(), f"for this run only: {file} cannot be used ({error.strerror})")
+        return DevelopmentKey(
+            make_key(), f"for this run only: {file} cannot be used ({error.strerror or error})"
+        )
 
 
 def metrics_token(state_dir: Path) -> str:

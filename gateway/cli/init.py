@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         with (directory / _FILE).open("x", encoding="utf-8") as file:
             file.write((BUILTIN / _FILE).read_text("utf-8"))
     except OSError as error:
-        return _complain(f"{directory / _FILE} cannot be written: {error.strerror}")
+        return _complain(f"{directory / _FILE} cannot be written: {error.strerror or error}")
     option = "" if directory == USUAL else f" --policies {directory}"
     print(
         f"Wrote {directory / _FILE}. Edit it, check it with: tollgate check{'' if not option else f' {directory}'}"

@@ -249,7 +249,10 @@ def _reported(action: Any, arguments: argparse.Namespace) -> int:
         print(f"tollgate keys: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"tollgate keys: {error.filename or arguments.policies}: {error.strerror}", file=sys.stderr)
+        print(
+            f"tollgate keys: {error.filename or arguments.policies}: {error.strerror or error}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -83,7 +83,7 @@ def _change(arguments: argparse.Namespace, **request: Any) -> int:
         print(f"tollgate: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"tollgate: {error.filename or arguments.policies}: {error.strerror}", file=sys.stderr)
+        print(f"tollgate: {error.filename or arguments.policies}: {error.strerror or error}", file=sys.stderr)
         return 1
     if "confirmed" not in result:
         print(

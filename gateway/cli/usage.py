@@ -145,7 +145,7 @@ def _ledger(given: str | None, policies: Path) -> Database:
         try:
             there = Path(given).is_file()
         except OSError as error:
-            raise SettingsError(f"tollgate usage: --ledger: {given}: {error.strerror}") from None
+            raise SettingsError(f"tollgate usage: --ledger: {given}: {error.strerror or error}") from None
         if not there:
             raise SettingsError(f"tollgate usage: --ledger: there is no file '{given}'")
         return SqliteDatabase(Path(given))

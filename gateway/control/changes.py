@@ -71,7 +71,9 @@ class Changes:
             self._record(actor, action, target, error=str(error))
             raise
         except OSError as error:
-            self._record(actor, action, target, error=f"{error.filename or self._policies}: {error.strerror}")
+            self._record(
+                actor, action, target, error=f"{error.filename or self._policies}: {error.strerror or error}"
+            )
             raise
         facts = {name: result[name] for name in ("file", "until") if name in result}
         self._record(actor, action, target, **facts)

@@ -90,7 +90,7 @@ class ControlSocket:
         except REFUSALS as error:
             return {"error": str(error)}
         except OSError as error:
-            return {"error": f"{error.filename or self._policies}: {error.strerror}"}
+            return {"error": f"{error.filename or self._policies}: {error.strerror or error}"}
         match request["do"]:
             case "create" | "rotate":
                 result |= await self._confirmed(result["sha256"], accepted=True)

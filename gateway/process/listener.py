@@ -90,4 +90,4 @@ def _explain(error: OSError, host: str, port: int, option: str) -> str:
         case errno.EADDRNOTAVAIL:
             return f"'{host}' is no address of this machine. Try --host 127.0.0.1, or --host 0.0.0.0 for all"
         case _:
-            return f"cannot listen on {host}, port {port}: {error.strerror}"
+            return f"cannot listen on {host}, port {port}: {error.strerror or error}"

@@ -82,6 +82,7 @@ def recorded(database: Database) -> None:
         used = Usage(1000, 10, cached=5, reasoning=2, cache_write=7)
         error = None if answered else "rate_limit_exceeded"
         ledger.record(Ended(call, a_bill(used, cost) if answered else Bill(), status, error))
+    assert ledger.wait_drained(300)
     asyncio.run(ledger.aclose())
 
 
@@ -93,6 +94,7 @@ def test_counts_beyond_63_bits_are_added_up(run: Run, database: Database) -> Non
         call = a_call(principal=Principal("k", "acme"), request_id=f"req_{number}")
         call.receipt.created = time.time()
         ledger.record(Ended(call, a_bill(Usage(2**62, 2**62 + 1, cached=2**62), 2**62), 200))
+    assert ledger.wait_drained(300)
     asyncio.run(ledger.aclose())
     code, out, err = run("--json")
     assert (code, err) == (0, "")
@@ -157,6 +159,7 @@ def test_each_spending_is_under_its_own_model_and_purpose(run: Run, database: Da
     ledger.record_charges(
         "req_s", now, Principal("shadow", "house"), [charge("small", "shadow", 4_000_000_000)]
     )
+    assert ledger.wait_drained(300)
     asyncio.run(ledger.aclose())
 
     def told(by: str) -> dict[str, tuple[int, int, float]]:
@@ -246,6 +249,7 @@ def test_a_roll_up_keeps_every_nanodollar(run: Run, database: Database) -> None:
         if number % 3 == 0:
             judge = Charge(UpstreamUsage(TARGET, Usage(7, 8), False, "judge", "guard"), 333_333_333)
             ledger.record_charges(f"req_{number}", call.receipt.created, call.principal, [judge])
+    assert ledger.wait_drained(300)
     asyncio.run(ledger.aclose())
     groups = ["tenant", "key", "model", "purpose", "reason"]
     before = [json.loads(run("--since", "1000d", "--by", by, "--json")[1]) for by in groups]
