@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sqlite3
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from gateway.databases.database import DatabaseError
 from gateway.observe.cache_days import FILE, CacheDay, read_cache_days
 from gateway.policy.schema import parse_duration
 from gateway.settings import Settings, SettingsError
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     try:
         found = read_cache_days(path, since=time.time() - span, by=arguments.by, tenant=arguments.tenant)
-    except sqlite3.Error as error:
+    except DatabaseError as error:
         print(f"tollgate caches days: {path}: {error}", file=sys.stderr)
         return 1
     if arguments.json:

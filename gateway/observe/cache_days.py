@@ -1,26 +1,25 @@
 """What the semantic cache found, by day: in shadow mode what it would have served, and what that would have spared.
 
-Counts in an SQLite file of their own that all workers of a machine share: a row for each day, tenant, model and
-result, and none for single requests.
+Counts in an SQLite file of their own that all workers of a machine share, wherever the ledger is: a row for each day,
+tenant, model and result, and none for single requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-from urllib.parse import quote
+from typing import Literal, NamedTuple
 
+from gateway.databases.database import DatabaseError, Found
+from gateway.databases.migrations import Migrations
+from gateway.databases.sqlite import SqliteDatabase
 from gateway.metering.bill import Bill
 from gateway.observe.batch_writer import BatchWriter, TryAgain
-from gateway.private import private_file, private_folder
 from gateway.types import Call
 
 FILE = "cache_days.sqlite"
@@ -29,10 +28,15 @@ HIT = "hit"
 PAUSE = 1.0
 """Seconds in which look-ups are summed up before they are written."""
 RETRY = 1.0
-BUSY_TIMEOUT = 2.0
 DAY = 86_400
 
-_SCHEMA = """
+_COLUMNS = ("day", "tenant", "model", "mode", "result", "requests", "tokens", "nanodollars")
+_SUMS = _COLUMNS[5:]
+TABLES = Migrations(
+    "cache_days",
+    (
+        (
+            """
 CREATE TABLE IF NOT EXISTS semantic_days (
     day INTEGER NOT NULL,
     tenant TEXT NOT NULL,
@@ -43,11 +47,14 @@ CREATE TABLE IF NOT EXISTS semantic_days (
     tokens INTEGER NOT NULL,
     nanodollars INTEGER NOT NULL,
     PRIMARY KEY (day, tenant, model, mode, result)
-) WITHOUT ROWID
-"""
-_SUMS = ("requests", "tokens", "nanodollars")
-_ADD = "INSERT INTO semantic_days VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET " + ", ".join(
-    f"{name} = {name} + excluded.{name}" for name in _SUMS
+) WITHOUT ROWID""",
+        ),
+    ),
+)
+"""Files had this table before they had a version."""
+_ADD = (
+    f"INSERT INTO semantic_days VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) ON CONFLICT DO UPDATE SET "
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
 )
 
 log = logging.getLogger(__name__)
@@ -71,8 +78,7 @@ class CacheDays:
     """Rows are queued by ``record`` and summed up in a thread. When the disk fails, counts are lost, not requests."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: sqlite3.Connection | None = None
+        self._database = _database(path)
         self._writer: BatchWriter[tuple[Looked, int, int]] = BatchWriter(
             "cache_days", self._write, pause=PAUSE
         )
@@ -109,36 +115,11 @@ class CacheDays:
         for looked, tokens, nanodollars in rows:
             sums.setdefault(looked, Counter()).update(requests=1, tokens=tokens, nanodollars=nanodollars)
         try:
-            if self._file is None or not self.path.exists():
-                self._close()
-                self._file = _opened(self.path)
-            with self._file as file:
-                file.executemany(
-                    _ADD, [(*looked, *(one[name] for name in _SUMS)) for looked, one in sums.items()]
-                )
-        except (sqlite3.Error, OSError) as error:
-            self._close()
-            self._writer.warn(log, "'%s' cannot be written (%s); it is tried again", self.path, error)
+            with self._database.changing() as change:
+                change.run_many(_ADD, [looked._asdict() | one for looked, one in sums.items()])
+        except DatabaseError as error:
+            self._writer.warn(log, "'%s' cannot be written (%s); it is tried again", self._database, error)
             raise TryAgain(RETRY) from error
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    private_folder(path.parent)
-    private_file(path)
-    file = sqlite3.connect(path, timeout=BUSY_TIMEOUT, check_same_thread=False)
-    try:
-        file.execute("PRAGMA journal_mode = WAL")
-        file.execute("PRAGMA synchronous = NORMAL")
-        file.execute(_SCHEMA)
-    except BaseException:
-        file.close()
-        raise
-    return file
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,39 +149,42 @@ def read_cache_days(
     by: Literal["tenant", "model"] | None = None,
     tenant: str | None = None,
 ) -> list[CacheDay]:
-    """By day, from that of ``since`` to that of ``until`` (Unix time; now). Raises ``sqlite3.Error``."""
-    if not path.exists():
+    """By day, from that of ``since`` to that of ``until`` (Unix time; now). Raises ``DatabaseError``."""
+    database = _database(path)
+    if not database.exists():
         return []
-    condition = " AND tenant = :tenant" if tenant is not None else ""
-    name = "''" if by is None else by
-    with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as file:
-        if not file.execute("SELECT 1 FROM sqlite_master WHERE name = 'semantic_days'").fetchone():
+    with database.reading() as reader:
+        if "semantic_days" not in reader.tables():
             return []  # a new file, whose table is just being made
-        found = file.execute(
-            f"SELECT date(day, 'unixepoch'), mode, {name} AS name, result, sum(requests), sum(tokens), "
-            "sum(nanodollars) FROM semantic_days WHERE day >= :since AND day <= :until"
-            f"{condition} GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 5 DESC, 4",
+        name = "''" if by is None else by
+        found = reader.rows(
+            f"SELECT {database.day('day')} AS date, mode, {name} AS name, result, sum(requests) AS requests, "
+            "sum(tokens) AS tokens, sum(nanodollars) AS nanodollars FROM semantic_days "
+            f"WHERE day >= :since AND day <= :until{'' if tenant is None else ' AND tenant = :tenant'} "
+            "GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 5 DESC, 4",
             {
                 "since": int(since // DAY * DAY),
                 "until": int(time.time() if until is None else until),
                 "tenant": tenant,
             },
-        ).fetchall()
-    return _days(found)
-
-
-def _days(found: Sequence[tuple[Any, ...]]) -> list[CacheDay]:
-    groups: dict[tuple[str, str, str], list[tuple[str, int, int, int]]] = {}
-    for day, mode, name, *rest in found:
-        groups.setdefault((day, mode, name), []).append((rest[0], rest[1], rest[2], rest[3]))
-    return [
-        CacheDay(
-            *key,
-            lookups=sum(requests for _, requests, _, _ in rows),
-            hits=sum(requests for result, requests, _, _ in rows if result == HIT),
-            hit_tokens=sum(tokens for result, _, tokens, _ in rows if result == HIT),
-            hit_nanodollars=sum(cost for result, _, _, cost in rows if result == HIT),
-            refused={result: requests for result, requests, _, _ in rows if result != HIT},
         )
-        for key, rows in groups.items()
-    ]
+    groups: dict[tuple[str, str, str], list[Found]] = {}
+    for row in found:
+        groups.setdefault((row["date"], row["mode"], row["name"]), []).append(row)
+    return [_day(*key, rows) for key, rows in groups.items()]
+
+
+def _day(day: str, mode: str, name: str, rows: Sequence[Found]) -> CacheDay:
+    hit: Found = next((row for row in rows if row["result"] == HIT), {})
+    return CacheDay(
+        *(day, mode, name),
+        lookups=sum(row["requests"] for row in rows),
+        hits=hit.get("requests", 0),
+        hit_tokens=hit.get("tokens", 0),
+        hit_nanodollars=hit.get("nanodollars", 0),
+        refused={row["result"]: row["requests"] for row in rows if row["result"] != HIT},
+    )
+
+
+def _database(path: Path) -> SqliteDatabase:
+    return SqliteDatabase(path, TABLES.scripts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from typing import Annotated, Literal
 
@@ -12,6 +11,7 @@ from pydantic import Field
 from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Request, Strict, Told
 from gateway.admin.site import Site
+from gateway.databases.database import DatabaseError
 from gateway.errors import Overloaded
 from gateway.metering.price import NANO
 from gateway.observe.cache_days import FILE, read_cache_days
@@ -78,7 +78,7 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
             found = await asyncio.to_thread(
                 read_cache_days, path, since=since, until=query.until, by=query.by, tenant=query.tenant
             )
-        except sqlite3.Error as error:
+        except DatabaseError as error:
             raise Overloaded(
                 f"The caches' days cannot be read ({error}). Try again; if it stays so, check {path}.",
                 retry_after=2.0,

@@ -100,3 +100,38 @@ def test_none_yet(path: Path) -> None:
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 1")
     assert read_cache_days(path, since=0) == []
+
+
+BEFORE = """
+CREATE TABLE semantic_days (
+    day INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    model TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    result TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    tokens INTEGER NOT NULL,
+    nanodollars INTEGER NOT NULL,
+    PRIMARY KEY (day, tenant, model, mode, result)
+) WITHOUT ROWID
+"""
+
+
+def test_a_file_from_before_it_had_a_version_goes_on(path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(BEFORE)
+        file.execute(
+            "INSERT INTO semantic_days VALUES (?, 'acme', 'm', 'shadow', 'hit', 3, 300, 4500)", (MONDAY,)
+        )
+    (before,) = read_cache_days(path, since=0)
+    assert (before.lookups, before.hits, before.hit_tokens) == (3, 3, 300)
+    days = CacheDays(path)
+    record(days, SHADOW_HIT, tokens=90)
+    asyncio.run(days.aclose())
+    (after,) = read_cache_days(path, since=0)
+    assert (after.lookups, after.hits, after.hit_tokens, after.hit_nanodollars) == (4, 4, 400, 6_000)
+    with closing(sqlite3.connect(path)) as file:
+        assert BEFORE.strip() in file.execute("SELECT sql FROM sqlite_master").fetchone()[0], (
+            "versions before go on"
+        )
