@@ -28,7 +28,6 @@ from gateway.control.peers import Peers
 from gateway.guards.actions.offload import MAX_WAIT
 from gateway.identity.oidc import Provider
 from gateway.identity.session import PendingSignIn, Seal, Session
-from gateway.observe import loop_lag
 from gateway.observe.metrics import Metrics
 from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import state_files
@@ -118,7 +117,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         # The loop keeps a set of all open async generators, to close them at its end; a request has eight, and this was
         # 5 % of its cost. All of ours are closed by their readers.
         sys.set_asyncgen_hooks(firstiter=None)
-        watching = [asyncio.create_task(loop_lag.watch(metrics.observe_lag))]
+        watching = [asyncio.create_task(metrics.watch_lag())]
         try:
             watchers.append(watcher)
             async with watcher, peers:

@@ -19,8 +19,8 @@ from gateway.errors import BadRequest, GatewayError, Overloaded, RateLimited, Up
 from gateway.fallback.attempt import Attempt
 from gateway.fallback.failover import Failover
 from gateway.fallback.hop import Hops
-from gateway.observe.metric_buffers import BufferedCounter
 from gateway.observe.metrics import Metrics
+from gateway.observe.prometheus.buffers import BufferedCounter
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.routing.affinity import target_name
 from gateway.routing.router import Router

@@ -30,7 +30,7 @@ TURNS = 5
 """In the first a packet is read; what it wakes is done in those that follow."""
 _BY_THE_CLOCK = (
     *("main_loop", "on_tick", "_accept_waiting"),
-    *("watch", "observe_lag", "sleep", "_set_result_unless_cancelled"),
+    *("watch_lag", "observe_lag", "sleep", "_set_result_unless_cancelled"),
 )
 
 

@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks.growth.timing import REPEATS
-from gateway.observe import metric_buffers
 from gateway.observe.metrics import Metrics
+from gateway.observe.prometheus import buffers
 
 COLUMNS = ("pairs", "all, ms", "longest pause, ms", "kB")
 SIZES = (100, 1_000, 10_000)
@@ -21,7 +21,7 @@ SIZES = (100, 1_000, 10_000)
 def rows() -> Iterator[Sequence[object]]:
     for size in SIZES:
         metrics = Metrics()
-        for number in range(min(size, metric_buffers.MAX_SERIES)):
+        for number in range(min(size, buffers.MAX_SERIES)):
             metrics.tokens.labels(f"model-{number}", "in", "answer").inc()
             metrics.seconds.labels(f"model-{number}").observe(0.1)
         found = [_rendered(metrics) for _ in range(REPEATS)]

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.admission.fair_queue import Waiter
 from gateway.admission.pool import Pool
 from gateway.admission.slot_lease import SlotLease
-from gateway.observe.metric_buffers import BufferedCounter, BufferedHistogram, Family
+from gateway.observe.prometheus.buffers import BufferedCounter, BufferedHistogram, Family
 from gateway.runtime.worker_state import WorkerState
 
 MOST_WAITING = 50

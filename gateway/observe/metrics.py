@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Histogram,
-    Metric,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from gateway.observe import metric_buckets
-from gateway.observe.metric_buffers import BufferedHistogram
-from gateway.observe.metric_families import Collected, Families
-from gateway.observe.metric_files import FOLDER
-from gateway.observe.tenant_labels import TenantLabels
+from gateway.observe.prometheus import buckets
+from gateway.observe.prometheus.families import Families
+from gateway.observe.prometheus.files import FOLDER
+from gateway.observe.prometheus.rendering import render_shared, slices
+from gateway.observe.prometheus.tenant_labels import TenantLabels
 
+LAG_INTERVAL = 0.02
+"""Seconds between two samples of the event loop's lag."""
 FLUSH_EVERY = 10
-"""Samples of the event loop's lag between two flushes: a fifth of a second."""
-SAMPLES_AT_ONCE = 100
-"""Rendered without a pause: about a millisecond."""
-KIND = CONTENT_TYPE_LATEST
-"""The type of what ``render`` returns."""
+"""Samples of it between two flushes: a fifth of a second."""
 
 
 class Metrics:
@@ -40,8 +31,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # half the lines; resets are found without them
         self.tenants = TenantLabels(by_default=tenants)
         self._registry = CollectorRegistry()
-        here = self._registry
-        make = Families(here)
+        make = Families(self._registry)
         self.http = make.counter(
             "tollgate_http_requests_total",
             "HTTP requests by route and status.",
@@ -56,31 +46,31 @@ class Metrics:
             "tollgate_request_seconds",
             "From arrival to the end of the answer.",
             ["model"],
-            metric_buckets.WHOLE,
+            buckets.WHOLE,
         )
         self.first_token = make.histogram(
             "tollgate_time_to_first_token_seconds",
             "From arrival to the first chunk, of answers that no cache gave.",
             ["model"],
-            metric_buckets.FIRST_TOKEN,
+            buckets.FIRST_TOKEN,
         )
         self.inter_token = make.histogram(
             "tollgate_inter_token_seconds",
             "Between the chunks of one answer that no cache gave; those that came together count as one.",
             ["model"],
-            metric_buckets.INTER_TOKEN,
+            buckets.INTER_TOKEN,
         )
         self.dispatch_seconds = make.histogram(
             "tollgate_dispatch_seconds",
             "From arrival until the request was sent to a backend: guards, queue and failed attempts included.",
             ["model"],
-            metric_buckets.WAIT,
+            buckets.WAIT,
         )
         self.queue_seconds = make.histogram(
             "tollgate_queue_seconds",
             "Wait in a backend's queue, 0 where there was a free slot; those that gave up waiting included.",
             ["backend", "tier"],
-            metric_buckets.WAIT,
+            buckets.WAIT,
         )
         self.tokens = make.counter(
             "tollgate_tokens_total",
@@ -167,13 +157,11 @@ class Metrics:
             "US dollars by the price table, by what for.",
             ["tenant", "model", "purpose"],
         )
-        loop_lag = Histogram(
+        self._loop_lag = make.plain_histogram(
             "tollgate_event_loop_lag_seconds",
             "By how much a timer of a worker's event loop came late.",
-            buckets=metric_buckets.LAG,
-            registry=here,
+            buckets.LAG,
         )
-        self._loop_lag = BufferedHistogram(loop_lag)
         self._samples = 0
         self.cache = make.counter(
             "tollgate_cache_requests_total",
@@ -194,7 +182,7 @@ class Metrics:
             "tollgate_cache_seconds",
             "To look for an answer, in the exact or the semantic cache.",
             ["cache"],
-            metric_buckets.LOOK,
+            buckets.LOOK,
         )
         self.guard_scans = make.counter(
             "tollgate_guard_scans_total",
@@ -205,7 +193,7 @@ class Metrics:
             "tollgate_guard_scan_seconds",
             "How long a scan took.",
             ["guard", "check"],
-            metric_buckets.SCAN,
+            buckets.SCAN,
         )
         self.guard_hits = make.counter(
             "tollgate_guard_hits_total",
@@ -236,7 +224,7 @@ class Metrics:
             "tollgate_guard_time_to_cut_seconds",
             "From the arrival of the first unsafe character to the cut.",
             ["guard"],
-            metric_buckets.INTER_TOKEN,
+            buckets.INTER_TOKEN,
         )
         self.guard_leaked = make.counter(
             "tollgate_guard_leaked_characters_total",
@@ -324,10 +312,17 @@ class Metrics:
             "tollgate_tenant_time_to_first_token_seconds",
             "As tollgate_time_to_first_token_seconds, by tenant; only where tenants are told apart.",
             ["tenant"],
-            metric_buckets.FIRST_TOKEN,
+            buckets.FIRST_TOKEN,
         )
-        self._collected = [*make.made, loop_lag]
-        self._buffered = [*make.buffered, self._loop_lag]
+        self._made = make.made
+        self._buffered = make.buffered
+
+    async def watch_lag(self) -> None:
+        """Observe by how much a timer is late, until cancelled: while one request computes, all others wait."""
+        while True:
+            due = time.perf_counter() + LAG_INTERVAL
+            await asyncio.sleep(LAG_INTERVAL)
+            self.observe_lag(max(0.0, time.perf_counter() - due))
 
     def observe_lag(self, late: float) -> None:
         """A timer of the event loop was ``late`` by so many seconds. Flushes all metrics now and then."""
@@ -360,48 +355,5 @@ class Metrics:
     def slices(self) -> Iterator[bytes]:
         """This worker's metrics as text, in parts that each take about a millisecond to render."""
         self.flush()
-        for collected in self._collected:
-            yield from _slices(collected)
-
-
-class _One:
-    """A collector of one metric's samples."""
-
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-
-    def collect(self) -> list[Metric]:
-        return [self._metric]
-
-
-def _slices(collected: Collected) -> Iterator[bytes]:
-    samples = iter(collected._samples())
-    is_first = True
-    while True:
-        metric = collected._get_metric()  # type: ignore[no-untyped-call]
-        for suffix, *sample in islice(samples, SAMPLES_AT_ONCE):
-            metric.add_sample(collected._name + suffix, *sample)
-        if is_first:
-            yield generate_latest(_One(metric))
-        elif metric.samples:
-            _help, _type, text = generate_latest(_One(metric)).split(b"\n", 2)
-            yield text
-        if len(metric.samples) < SAMPLES_AT_ONCE:
-            return
-        is_first = False
-
-
-def render_shared(folder: Path) -> bytes:
-    """The metrics of all workers, added up."""
-    _remove_dead_gauges(folder)
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
-    return generate_latest(registry)
-
-
-def _remove_dead_gauges(folder: Path) -> None:
-    """A worker that was killed has nothing in flight, whatever its last gauges say."""
-    for file in folder.glob("gauge_live*_*.db"):
-        pid = file.stem.rpartition("_")[2]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            file.unlink(missing_ok=True)
+        for metric in self._made:
+            yield from slices(metric)

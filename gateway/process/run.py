@@ -195,7 +195,7 @@ async def _announce(
 def _shared_metrics(scratch: Path, workers: int) -> dict[str, str]:
     """A folder where several workers sum up their metrics, so that ``/metrics`` of any of them covers all.
 
-    Each checks for itself that the disk has space for its own (``gateway.observe.metric_files``).
+    Each checks for itself that the disk has space for its own (``gateway.observe.prometheus.files``).
     """
     return {"PROMETHEUS_MULTIPROC_DIR": str(_folder(scratch / "metrics"))} if workers > 1 else {}
 

@@ -19,7 +19,8 @@ from types import FrameType
 import uvicorn
 
 from gateway.children import watchdog
-from gateway.observe import logs, metric_files
+from gateway.observe import logs
+from gateway.observe.prometheus import files as metric_files
 from gateway.process.listener import accepting
 from gateway.process.server import WorkerServer
 from gateway.server.connection import Connection

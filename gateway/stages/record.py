@@ -19,9 +19,9 @@ from gateway.errors import GatewayError
 from gateway.metering.bill import Bill, bill_of
 from gateway.metering.price import NANO, cost
 from gateway.observe.ended import Ended, RequestLine, level_of
-from gateway.observe.metric_buffers import BufferedCounter, BufferedHistogram
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import is_refusal, outcome_of, reason_of
+from gateway.observe.prometheus.buffers import BufferedCounter, BufferedHistogram
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.request_spans import export_request
 from gateway.observe.telemetry.telemetry import Telemetry

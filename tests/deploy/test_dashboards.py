@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.observe import metric_buckets
 from gateway.observe.metrics import Metrics
+from gateway.observe.prometheus import buckets
 from scripts.grafana.__main__ import FOLDER, texts
 
 DASHBOARDS: dict[str, dict[str, Any]] = {
@@ -82,4 +82,4 @@ def test_objectives_are_bounds_of_their_histogram() -> None:
     """Between two bounds a share would be a guess."""
     rules = (FOLDER.parent / "prometheus" / "rules.yml").read_text()
     bounds = set(re.findall(r'time_to_first_token_seconds_bucket\{le="([\d.]+)"\}', rules))
-    assert bounds and {float(bound) for bound in bounds} <= set(metric_buckets.FIRST_TOKEN)
+    assert bounds and {float(bound) for bound in bounds} <= set(buckets.FIRST_TOKEN)

@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse, Response
 from gateway.backends.readiness import ReadinessReport
 from gateway.children.process_pool import ProcessDied, ProcessPool
 from gateway.errors import Overloaded, UnknownModel
-from gateway.observe.metrics import KIND, Metrics, render_shared
+from gateway.observe.metrics import Metrics
+from gateway.observe.prometheus.rendering import KIND, render_shared
 from gateway.web.context import RequestContext
 from gateway.web.operator_token import OperatorToken
 

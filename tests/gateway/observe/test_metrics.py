@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from bisect import bisect_left
 
 import pytest
 from prometheus_client import generate_latest
 
 from gateway import errors
-from gateway.observe import metric_buffers
-from gateway.observe.metrics import SAMPLES_AT_ONCE, Metrics
+from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import outcome_of
+from gateway.observe.prometheus import buckets, buffers
+from gateway.observe.prometheus.rendering import SAMPLES_AT_ONCE
 
 
 def test_what_is_counted_is_rendered() -> None:
@@ -25,6 +28,19 @@ def test_tenants_are_told_where_the_operator_wants_it(tenants: bool) -> None:
     metrics = Metrics(tenants=tenants)
     metrics.cost.labels(metrics.tenant("acme"), "m", "answer").inc()
     assert (b"acme" in metrics.render()) == tenants
+
+
+@pytest.mark.anyio
+async def test_a_computation_that_does_not_pause_is_seen() -> None:
+    metrics = Metrics()
+    watching = asyncio.create_task(metrics.watch_lag())
+    await asyncio.sleep(0.05)
+    before = sum(metrics._loop_lag.counts)
+    time.sleep(0.15)  # noqa: ASYNC251
+    await asyncio.sleep(0.05)
+    watching.cancel()
+    assert before >= 1
+    assert sum(metrics._loop_lag.counts[bisect_left(buckets.LAG, 0.1) + 1 :]) >= 1
 
 
 def test_each_has_its_own() -> None:
@@ -64,7 +80,7 @@ def test_slices_are_what_prometheus_client_renders() -> None:
 
 
 def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_buffers, "MAX_SERIES", 20)
+    monkeypatch.setattr(buffers, "MAX_SERIES", 20)
     metrics = Metrics()
     for number in range(50):
         metrics.tokens.labels(f"model-{number}", "in", "answer").inc()
@@ -74,8 +90,8 @@ def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_idle_series_make_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_buffers, "MAX_SERIES", 20)
-    monkeypatch.setattr(metric_buffers, "IDLE", -1.0)
+    monkeypatch.setattr(buffers, "MAX_SERIES", 20)
+    monkeypatch.setattr(buffers, "IDLE", -1.0)
     metrics = Metrics()
     for number in range(25):
         metrics.tokens.labels(f"model-{number}", "in", "answer").inc()

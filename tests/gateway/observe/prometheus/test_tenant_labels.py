@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.observe.tenant_labels import TenantLabels
+from gateway.observe.prometheus.tenant_labels import TenantLabels
 
 
 def labels(limit: int, *named: str, told: bool | None = True) -> TenantLabels:

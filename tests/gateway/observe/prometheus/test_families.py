@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from gateway.observe.sampled_gauge import SampledGauge
+from gateway.observe.prometheus.families import SampledGauge
 
 
 def a_gauge(

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.observe.metric_files import FILES, FIRST, FOLDER, SLACK, MetricFiles
+from gateway.observe.prometheus.files import FILES, FIRST, FOLDER, SLACK, MetricFiles
 
 COUNT = """
 import sys
-from gateway.observe import metric_files
-metric_files.share_or_not()
+from gateway.observe.prometheus import files
+files.share_or_not()
 from gateway.observe.metrics import Metrics
 
 metrics = Metrics()

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.observe import metric_buckets
+from gateway.observe.prometheus import buckets
 
-ALL = {name: value for name, value in vars(metric_buckets).items() if name.isupper()}
+ALL = {name: value for name, value in vars(buckets).items() if name.isupper()}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -16,8 +16,8 @@ def test_bounds_grow_by_steps_that_leave_a_quantile_its_meaning(name: str) -> No
 
 
 def test_latencies_of_models_are_within_the_bounds() -> None:
-    assert metric_buckets.FIRST_TOKEN[0] <= 0.005 and metric_buckets.FIRST_TOKEN[-1] >= 60
-    assert metric_buckets.INTER_TOKEN[0] <= 0.001, "1,000 tokens a second"
-    assert metric_buckets.WHOLE[-1] >= 600, "an answer of a thinking model"
-    reading = [bound for bound in metric_buckets.INTER_TOKEN if 0.005 <= bound <= 0.2]
+    assert buckets.FIRST_TOKEN[0] <= 0.005 and buckets.FIRST_TOKEN[-1] >= 60
+    assert buckets.INTER_TOKEN[0] <= 0.001, "1,000 tokens a second"
+    assert buckets.WHOLE[-1] >= 600, "an answer of a thinking model"
+    reading = [bound for bound in buckets.INTER_TOKEN if 0.005 <= bound <= 0.2]
     assert len(reading) >= 10, "from 200 tokens a second to 5, where people notice"

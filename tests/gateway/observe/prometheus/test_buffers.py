@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from gateway.observe.metric_buffers import BufferedCounter, BufferedHistogram, Family
 from gateway.observe.metrics import FLUSH_EVERY, Metrics
+from gateway.observe.prometheus.buffers import BufferedCounter, BufferedHistogram, Family
 
 BOUNDS = (0.1, 0.5, 2.0)
 

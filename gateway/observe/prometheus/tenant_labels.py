@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from gateway.observe.metric_buffers import OTHER
+from gateway.observe.prometheus.buffers import OTHER
 
 MAX_TENANTS = 100
 UNTOLD = ""
