@@ -33,7 +33,7 @@ from benchmarks.processes import free_port, processor_seconds, running, wait_for
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.identity.api_keys import hash_key
 from gateway.metering.bill import bill_of
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.types import Call, Candidate, ChatRequest, Principal, Receipt, UpstreamUsage, Usage
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from gateway.databases.database import Database, Row
 from gateway.databases.postgres import PostgresDatabase
 from gateway.databases.sqlite import SqliteDatabase
-from gateway.observe.request_search import RequestFilter, find_requests
-from gateway.observe.usage_query import GROUPS, Interval, UsageFilter, read_usage
-from gateway.observe.window_usage import read_window_usage
+from gateway.observe.ledger.request_search import RequestFilter, find_requests
+from gateway.observe.ledger.usage_query import GROUPS, Interval, UsageFilter, read_usage, read_window_usage
 from tests.postgres_server import PostgresServer, postgres_programs
 
 COLUMNS = ("query", "rows found", "SQLite", "PostgreSQL")

@@ -19,7 +19,7 @@ from benchmarks.growth.timing import REPEATS
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.observe import logs
 from gateway.observe.accounting import Accounting
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.policy.schema import Policy, Target, Timeouts

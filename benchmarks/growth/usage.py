@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.growth.timing import process_seconds
 from gateway.cli import usage
 from gateway.databases.sqlite import SqliteDatabase
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.types import Principal
 
 COLUMNS = ("rows", "--since 1d", "--since 100d")

@@ -19,9 +19,8 @@ from gateway.cli import init
 from gateway.databases.database import Database, DatabaseError, Reader
 from gateway.databases.opening import open_database
 from gateway.databases.sqlite import SqliteDatabase
-from gateway.databases.tables import HALF
-from gateway.observe.roll_up import SUMS, roll_up
-from gateway.observe.usage_rows import usage_rows
+from gateway.databases.tables import exact, exact_sum
+from gateway.observe.ledger.usage_rows import SUMS, roll_up, usage_rows
 from gateway.policy.folder import find, read_folder
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import LedgerSettings, parse_duration
@@ -202,18 +201,12 @@ def query(database: Database, reader: Reader, by: Sequence[str], tenant: str | N
     ]
     where = "WHERE tenant = :tenant" if tenant else ""
     parts = {"groups": ", ".join(groups), "names": ", ".join(names), "where": where}
-    return _QUERY.format(rows=rows, sums=_sums(), **parts) if rows else ""
-
-
-def _sums() -> str:
-    return ", ".join(
-        f"sum({name} >> {HALF}) AS {name}_high, sum({name} & {2**HALF - 1}) AS {name}_low" for name in SUMS
-    )
+    return _QUERY.format(rows=rows, sums=", ".join(map(exact_sum, SUMS)), **parts) if rows else ""
 
 
 def _whole(row: dict[str, Any], groups: int) -> dict[str, Any]:
     names = tuple(row.pop(f"name_{number}") for number in range(groups))
-    sums = {name: (row.pop(f"{name}_high") << HALF) + row.pop(f"{name}_low") for name in SUMS}
+    sums = {name: exact(row, name) for name in SUMS}
     return {"names": names, **row, **sums}
 
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
 from gateway.databases.database import Change, Conflict, Database, Found, Reader
 
 ATTEMPTS = 5
 _T = TypeVar("_T")
+
+
+def changed(database: Database, change: Callable[[Change], _T]) -> _T:
+    """The result of ``change``, a transaction. Raises ``DatabaseError``."""
+    for _ in range(ATTEMPTS - 1):
+        with suppress(Conflict), database.changing() as transaction:
+            return change(transaction)
+    with database.changing() as transaction:
+        return change(transaction)
 
 
 class OwnTables:
@@ -42,15 +51,6 @@ class OwnTables:
         return self._database.reading()
 
     def _change(self, change: Callable[[Change], _T]) -> _T:
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return self._changed(change)
-            except Conflict:
-                continue
-        return self._changed(change)
-
-    def _changed(self, change: Callable[[Change], _T]) -> _T:
-        with self._database.changing() as transaction:
-            result = change(transaction)
+        result = changed(self._database, change)
         self._made = True
         return result

@@ -2,7 +2,8 @@
 
 ``requests`` has a row for each request, with the usage of its answer; ``spendings`` all other charges (a cascade's
 discarded steps, judges, shadow copies); the view ``spent`` every charge once. ``hours`` and ``days`` have the sums of
-both by when their requests came, ``months`` those of months whose rows are gone (``gateway.observe.roll_up``).
+both by when their requests came, ``months`` those of months whose rows are gone
+(``gateway.observe.ledger.usage_rows``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from gateway.databases.database import Row
+from gateway.databases.database import Found, Row
 
 Kind = Literal["text", "integer", "real", "boolean"]
 
@@ -81,6 +82,17 @@ REASON = "coalesce({error}, CASE WHEN status < 400 THEN 'ok' ELSE CAST(status AS
 _REQUEST = {name: number for number, name in enumerate(REQUESTS)}
 _SPENDING = {name: number for number, name in enumerate(SPENDINGS)}
 _Sums = dict[tuple[str | int, ...], list[int]]
+
+
+def exact_sum(name: str, what: str = "") -> str:
+    """An expression for the sum of ``what`` (the column ``name``) in columns that ``exact`` puts together."""
+    what = what or name
+    return f"sum({what} >> {HALF}) AS {name}_high, sum({what} & {2**HALF - 1}) AS {name}_low"
+
+
+def exact(row: Found, name: str) -> int:
+    """What was summed up by ``exact_sum``, which is taken out of ``row``."""
+    return int(row.pop(f"{name}_high") << HALF) + int(row.pop(f"{name}_low"))
 
 
 def sums_of(requests: Iterable[Row], spendings: Iterable[Row]) -> tuple[list[Row], list[Row]]:

@@ -9,7 +9,7 @@ from gateway.metering.bill import Bill, Charge
 from gateway.metering.price import NANO
 from gateway.observe.cache_days import CacheDays
 from gateway.observe.ended import Ended
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.types import HOUSE, Call, Principal
 

@@ -10,8 +10,8 @@ from typing import Self
 
 from gateway.databases.database import DatabaseError
 from gateway.metering.window_usage import WindowUsage
-from gateway.observe.ledger import Ledger
-from gateway.observe.window_usage import read_window_usage
+from gateway.observe.ledger.ledger import Ledger
+from gateway.observe.ledger.usage_query import read_window_usage
 from gateway.policy.schema import Policy
 from gateway.quota.quotas import Quotas
 

@@ -18,7 +18,7 @@ from gateway.identity.authenticator import Authenticator
 from gateway.observe.accounting import Accounting
 from gateway.observe.cache_days import CacheDays
 from gateway.observe.json_lines import JsonLines
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy import schema

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from gateway.fallback.circuit_breaker import EVERYBODY
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.policy.schema import DEFAULT_TIER, Policy
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState

@@ -16,8 +16,8 @@ from gateway.admin.site import Site
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, NotFound, Overloaded
 from gateway.metering.price import NANO
+from gateway.observe.ledger.request_search import FoundRequests, Outcome, RequestFilter, find_requests
 from gateway.observe.receipts import DO as RECEIPT
-from gateway.observe.request_search import FoundRequests, Outcome, RequestFilter, find_requests
 from gateway.stores.store import StoreDown
 from gateway.web.operation import Operation
 

@@ -16,8 +16,7 @@ from gateway.admin.site import Site
 from gateway.databases.database import Database, DatabaseError
 from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
-from gateway.observe.usage_query import UsageFilter, read_usage
-from gateway.observe.window_usage import read_window_usage
+from gateway.observe.ledger.usage_query import UsageFilter, read_usage, read_window_usage
 from gateway.policy.schema import DEFAULT_TIER, Policy, Tenant
 from gateway.quota.limits import counted
 from gateway.residency import stays_in

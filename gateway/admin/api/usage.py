@@ -18,7 +18,7 @@ from gateway.admin.site import Site
 from gateway.databases.database import DatabaseError
 from gateway.databases.tables import HOUR
 from gateway.metering.price import NANO
-from gateway.observe.usage_query import GROUPS, SUMS, Group, Interval, UsageFilter, read_usage
+from gateway.observe.ledger.usage_query import GROUPS, SUMS, Group, Interval, UsageFilter, read_usage
 from gateway.text.csv_cell import csv_cell
 from gateway.web.operation import Operation
 

@@ -17,7 +17,7 @@ from gateway.admin.api.usage import top_of
 from gateway.admin.refusals import MOST
 from gateway.control.audit_log import FILE, AuditLog
 from gateway.observe.cache_days import CacheDays
-from gateway.observe.usage_query import SUMS
+from gateway.observe.ledger.usage_query import SUMS
 from gateway.types import Principal, Usage
 from tests.fakes import a_bill, a_call
 from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, chat, key, serving

@@ -17,7 +17,7 @@ from gateway.databases.postgres import PostgresDatabase
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.metering.bill import Bill, Charge
 from gateway.observe.ended import Ended
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.types import Principal, Purpose, UpstreamUsage, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call
 from tests.ledgers import SQLITE_AND_POSTGRES, rows, told

@@ -16,9 +16,9 @@ from gateway.databases.postgres import PostgresDatabase, address
 from gateway.databases.postgres_schema import VERSION
 from gateway.databases.tables import REQUESTS, Row
 from gateway.observe import batch_writer
-from gateway.observe import ledger as module
 from gateway.observe.ended import Ended
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger import ledger as module
+from gateway.observe.ledger.ledger import Ledger
 from gateway.policy.schema import LedgerSettings
 from gateway.types import Usage
 from tests.fakes import a_bill, a_call, within

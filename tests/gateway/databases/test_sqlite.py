@@ -20,9 +20,9 @@ import pytest
 from gateway.databases.database import DatabaseError
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.observe import batch_writer
-from gateway.observe import ledger as module
 from gateway.observe.ended import Ended
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger import ledger as module
+from gateway.observe.ledger.ledger import Ledger
 from gateway.private import take_from_others
 from gateway.types import Principal, Usage
 from tests.fakes import a_bill, a_call, within

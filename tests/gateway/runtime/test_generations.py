@@ -15,7 +15,7 @@ import pytest
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.errors import BudgetSpent
 from gateway.observe.ended import Ended
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
 from gateway.runtime.generations import Generations

@@ -10,8 +10,8 @@ from gateway.databases.database import Database, DatabaseError
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.metering.window_usage import WindowUsage
 from gateway.observe.ended import Ended
-from gateway.observe.ledger import Ledger
-from gateway.observe.window_usage import read_window_usage
+from gateway.observe.ledger.ledger import Ledger
+from gateway.observe.ledger.usage_query import read_window_usage
 from gateway.types import Principal, Usage
 from tests.fakes import a_bill, a_call
 

@@ -10,8 +10,8 @@ import pytest
 
 from gateway.databases.database import Database
 from gateway.databases.sqlite import SqliteDatabase
-from gateway.observe.ledger import Ledger
-from gateway.observe.request_search import RequestFilter, find_requests
+from gateway.observe.ledger.ledger import Ledger
+from gateway.observe.ledger.request_search import RequestFilter, find_requests
 from gateway.types import Principal
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from gateway.apis import Units
 from gateway.databases.database import Database
 from gateway.metering.bill import Bill, Charge
 from gateway.observe.ended import Ended
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.types import Principal, UpstreamUsage, Usage
 from tests.fakes import CANDIDATE, TARGET, a_bill, a_call
 from tests.ledgers import rows, sums, told
@@ -123,7 +123,7 @@ async def test_each_request_counts_once(database: Database) -> None:
 WRITER = """
 import asyncio, sys
 from gateway.observe.ended import Ended
-from gateway.observe.ledger import Ledger
+from gateway.observe.ledger.ledger import Ledger
 from gateway.types import Usage
 from tests.fakes import a_bill, a_call
 from tests.ledgers import opened
@@ -138,7 +138,7 @@ sys.exit(ledger.lost)
 
 
 def test_several_processes_that_start_together_write_to_one(database: Database) -> None:
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, told(database), name], cwd=root)
         for name in ("a", "b", "c")
