@@ -1,19 +1,25 @@
-"""One receiver of callbacks: what it is sent, how often, and what becomes of what it does not take."""
+"""One receiver of callbacks: what it is sent, how often, and what becomes of what it does not take.
+
+Messages are signed as Standard Webhooks 1.0 has it
+(https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 
 import httpx
 
 from gateway.observe.metrics import Metrics
-from gateway.observe.signing import signed_headers
 from gateway.policy.schema.callbacks import Callback, CallbackEvent, key_of
 
 log = logging.getLogger(__name__)
@@ -165,3 +171,15 @@ class CallbackEndpoint:
 
     def _count(self, message: Message, outcome: str) -> None:
         self._metrics.callbacks.labels(message.kind, outcome).inc()
+
+
+def signed_headers(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """The headers that go with ``body``; ``timestamp`` (Unix, seconds) is the attempt's, and one of ``keys`` verifies
+    it."""
+    content = b".".join((message_id.encode(), str(timestamp).encode(), body))
+    signatures = (base64.b64encode(hmac.digest(key, content, sha256)).decode() for key in keys)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+    }

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 from gateway.types import Usage
 
@@ -88,74 +89,40 @@ class Counter:
         return replace(self, values={**self.values})
 
 
-@dataclass(slots=True)
-class Measured:
-    """What is measured of attempts, under the conventions' newest names; ``conventions.metrics`` has those of others.
+class Measured(NamedTuple):
+    """What is measured of attempts, under the conventions' newest names; ``metric_names`` has those of others.
 
     Labels come from the policy, so that they are bounded.
     """
 
-    duration: Histogram = field(
-        default_factory=lambda: Histogram(
-            "gen_ai.client.inference.duration", "s", "From the sending of a request to its end.", SECONDS
-        )
-    )
-    first_chunk: Histogram = field(
-        default_factory=lambda: Histogram(
-            "gen_ai.client.inference.time_to_first_chunk",
-            "s",
-            "From the sending of a streaming request to its first chunk.",
-            SECONDS,
-        )
-    )
-    input_tokens: Histogram = field(
-        default_factory=lambda: Histogram(
-            "gen_ai.client.inference.operation.input_tokens", "{token}", "Tokens of a prompt.", TOKENS
-        )
-    )
-    output_tokens: Histogram = field(
-        default_factory=lambda: Histogram(
-            "gen_ai.client.inference.operation.output_tokens", "{token}", "Tokens of an answer.", TOKENS
-        )
-    )
-    cache_read: Counter = field(
-        default_factory=lambda: Counter(
-            "gen_ai.client.inference.usage.cache_read.input_tokens",
-            "{token}",
-            "Read from a provider's cache.",
-        )
-    )
-    cache_write: Counter = field(
-        default_factory=lambda: Counter(
-            "gen_ai.client.inference.usage.cache_write.input_tokens",
-            "{token}",
-            "Put into a provider's cache.",
-        )
-    )
-    reasoning: Counter = field(
-        default_factory=lambda: Counter(
-            "gen_ai.client.inference.usage.reasoning.output_tokens", "{token}", "Used up by reasoning."
-        )
-    )
+    duration: Histogram
+    first_chunk: Histogram
+    input_tokens: Histogram
+    output_tokens: Histogram
+    cache_read: Counter
+    cache_write: Counter
+    reasoning: Counter
 
 
 class ClientMetrics:
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.measured = Measured()
+        name = "gen_ai.client.inference"
+        usage, token = f"{name}.usage", "{token}"
+        first_chunk = "From the sending of a streaming request to its first chunk."
+        self.measured = Measured(
+            Histogram(f"{name}.duration", "s", "From the sending of a request to its end.", SECONDS),
+            Histogram(f"{name}.time_to_first_chunk", "s", first_chunk, SECONDS),
+            Histogram(f"{name}.operation.input_tokens", token, "Tokens of a prompt.", TOKENS),
+            Histogram(f"{name}.operation.output_tokens", token, "Tokens of an answer.", TOKENS),
+            Counter(f"{usage}.cache_read.input_tokens", token, "Read from a provider's cache."),
+            Counter(f"{usage}.cache_write.input_tokens", token, "Put into a provider's cache."),
+            Counter(f"{usage}.reasoning.output_tokens", token, "Used up by reasoning."),
+        )
 
     def snapshot(self) -> Measured:
         with self.lock:
-            now = self.measured
-            return Measured(
-                now.duration.copy(),
-                now.first_chunk.copy(),
-                now.input_tokens.copy(),
-                now.output_tokens.copy(),
-                now.cache_read.copy(),
-                now.cache_write.copy(),
-                now.reasoning.copy(),
-            )
+            return Measured._make(one.copy() for one in self.measured)
 
 
 class AttemptMetrics:

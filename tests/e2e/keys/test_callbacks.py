@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.observe.signing import signed_headers
+from gateway.observe.callback_endpoint import signed_headers
 from tests.e2e.keys.harness import OTHER, Look, Row, Site, a_site, shows
 from tests.fakes import Action, completion, reply
 from tests.serving import KEY, OPERATOR, key

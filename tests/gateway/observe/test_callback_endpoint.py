@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from standardwebhooks.webhooks import Webhook
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from gateway.backends.transport import AiohttpTransport
-from gateway.observe.callback_endpoint import MAX_WAITING, CallbackEndpoint, Message
+from gateway.observe.callback_endpoint import MAX_WAITING, CallbackEndpoint, Message, signed_headers
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema.callbacks import Callback
 from tests.fakes import Action, FakeUpstream, Script, reply
@@ -28,6 +28,8 @@ OTHER = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 OK = reply("", status=204)
 BODY = b'{"type":"guard.blocked"}'
 SOON = (0.001, 0.001)
+VECTOR = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+OTHER_KEY = bytes(range(32))
 
 
 @dataclass
@@ -186,3 +188,23 @@ def test_what_cannot_work_is_said(more: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said) as caught:
         Callback.model_validate({"url": "http://127.0.0.1:1/x", "secret": SECRET, **more})
     assert "hunter2" not in str(caught.value.errors()[0]["msg"])
+
+
+def test_the_published_vector() -> None:
+    headers = signed_headers([VECTOR], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert headers == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+
+
+def test_while_keys_are_changed_either_verifies_and_no_other() -> None:
+    body = '{"type":"budget.reached","data":{"key":"für"}}'.encode()
+    headers = signed_headers([OTHER_KEY, VECTOR], "msg_1", int(time.time()), body)
+    for key in (VECTOR, OTHER_KEY):
+        secret = f"whsec_{base64.b64encode(key).decode()}"
+        assert Webhook(secret).verify(body, headers)["type"] == "budget.reached"
+    for wrong, sent in ((b"x" * 32, body), (OTHER_KEY, body + b" ")):
+        with pytest.raises(WebhookVerificationError):
+            Webhook(wrong).verify(sent, headers)
