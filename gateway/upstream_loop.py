@@ -206,7 +206,7 @@ class _Running:
         if admission is None:
             return
         if self.in_flight is not None:
-            self.in_flight.dec()
+            self.in_flight.pending -= 1
         usage = self._attempt.usage_counter.usage
         if usage is not None:
             admission.lease.correct_tokens(usage.prompt + usage.completion)

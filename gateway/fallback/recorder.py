@@ -77,7 +77,7 @@ class AttemptRecorder:
         self._facts.append(facts)
         label = outcome if outcome in OUTCOMES else "rejected"
         if attempt.admitted:
-            self._metrics.attempts[facts["backend"], label].inc()
+            self._metrics.attempts[facts["backend"], label].pending += 1
         if (usage := attempt.upstream_usage(error)) is not None:
             self._call.upstream_usage.append(usage)
         if self._telemetry is not None:

@@ -158,7 +158,7 @@ class Dispatcher:
             finally:
                 # The path's pattern, never the path itself: anyone can make up paths.
                 route = scope["route"].path if "route" in scope else "none"
-                self._metrics.http[route, str(status or 499)].inc()
+                self._metrics.http[route, str(status or 499)].pending += 1
 
     def _find(self, scope: Scope) -> _Destination:
         """For a path as its client wrote it, which becomes canonical."""

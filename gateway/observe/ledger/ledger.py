@@ -54,7 +54,8 @@ class Ledger:
 
     def record(self, ended: Ended) -> None:
         """Record a request that has ended, with its last attempt. Repeating it changes nothing."""
-        self._add(ended)
+        if not self._writer.add(ended):
+            self._warn_behind()
 
     def record_charges(
         self,
@@ -84,10 +85,13 @@ class Ledger:
         if self._writer.waiting():
             log.error("%d requests are missing from the ledger '%s'", self.lost, self.database)
 
-    def _add(self, entry: _Entry) -> None:
-        if not self._writer.add(entry):
-            message = "the ledger '%s' falls behind: %d requests are not recorded so far"
-            self._writer.warn(log, message, self.database, self.lost)
+    def _add(self, row: Row) -> None:
+        if not self._writer.add(row):
+            self._warn_behind()
+
+    def _warn_behind(self) -> None:
+        message = "the ledger '%s' falls behind: %d requests are not recorded so far"
+        self._writer.warn(log, message, self.database, self.lost)
 
     def _write(self, entries: list[_Entry]) -> None:
         rows: list[Row] = []
