@@ -102,10 +102,6 @@ class CacheDays:
         tokens = used.prompt + used.completion if used is not None else 0
         self._writer.add((looked, tokens, answer.nanodollars if answer is not None else 0))
 
-    def wait_written(self, timeout: float) -> bool:
-        """Block until nothing waits to be written; False if it takes longer than ``timeout`` seconds."""
-        return self._writer.flush(timeout)
-
     async def aclose(self) -> None:
         """Write what is still waiting, within a few seconds."""
         await asyncio.to_thread(self._writer.close)

@@ -99,10 +99,6 @@ class Receipts:
         value = await self.store.get(_key(tenant, request_id))
         return None if value is None else orjson.loads(value)
 
-    async def written(self) -> None:
-        """Wait until no receipt waits to be stored."""
-        await asyncio.to_thread(self._writer.flush)
-
     async def aclose(self) -> None:
         """Store what is still waiting, within a few seconds, and close the store."""
         await asyncio.to_thread(self._writer.close)

@@ -114,11 +114,6 @@ class Telemetry:
         """Export what waits, within a few seconds."""
         await asyncio.to_thread(self._close)
 
-    def flush(self) -> None:
-        """Export now what waits. Blocks."""
-        self._writer.flush()
-        self._export_metrics()
-
     def _server(self, policy: schema.Policy, backend: str) -> _Server:
         known = self._servers.get(backend)
         if known is None or known.policy is not policy:

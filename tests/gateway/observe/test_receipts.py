@@ -24,7 +24,7 @@ def a_receipt(request_id: str = "req_1", **facts: Any) -> Receipt:
 
 
 async def settled(receipts: Receipts) -> None:
-    await asyncio.wait_for(receipts.written(), 300)
+    await asyncio.wait_for(asyncio.to_thread(receipts._writer.flush), 300)
 
 
 class Failing(MemoryStore):

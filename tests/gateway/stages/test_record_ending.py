@@ -104,7 +104,7 @@ async def test_the_receipt_and_the_log_tell_the_outcome(
                 pass
         except BaseException as caught:
             assert caught is error
-    await asyncio.wait_for(receipts.written(), 300)
+    await asyncio.wait_for(asyncio.to_thread(receipts._writer.flush), 300)
     kept = await receipts.find("acme", "req_test")
     assert kept is not None
     told = kept["stages"]["trace"]
