@@ -15,6 +15,22 @@ from gateway.databases.database import Found, Row
 
 Kind = Literal["text", "integer", "real", "boolean"]
 
+_USED: dict[str, Kind] = {
+    "prompt_tokens": "integer",
+    "cached_tokens": "integer",
+    "completion_tokens": "integer",
+    "reasoning_tokens": "integer",
+    "cost_nanodollars": "integer",
+    "estimated": "boolean",
+}
+_USED_SINCE: dict[str, Kind] = {
+    "cache_write_tokens": "integer",
+    "cache_write_1h_tokens": "integer",
+    "user_agent": "text",
+    "unit": "text",
+    "units": "real",
+}
+"""Columns that later versions added. ``units`` are what is not counted in tokens, such as seconds, as ``unit`` says."""
 REQUESTS: dict[str, Kind] = {
     "request_id": "text",
     "created": "real",
@@ -27,22 +43,13 @@ REQUESTS: dict[str, Kind] = {
     "target_model": "text",
     "status": "integer",
     "stream": "boolean",
-    "prompt_tokens": "integer",
-    "cached_tokens": "integer",
-    "completion_tokens": "integer",
-    "reasoning_tokens": "integer",
-    "cost_nanodollars": "integer",
-    "estimated": "boolean",
+    **_USED,
     "seconds": "real",
     "attempts": "integer",
     "error": "text",
-    "cache_write_tokens": "integer",
-    "cache_write_1h_tokens": "integer",
-    "user_agent": "text",
-    "unit": "text",
-    "units": "real",
+    **_USED_SINCE,
 }
-"""In the order of a row. ``units`` are what is not counted in tokens, such as seconds, as ``unit`` says."""
+"""In the order of a row."""
 SPENDINGS: dict[str, Kind] = {
     "request_id": "text",
     "number": "integer",
@@ -54,17 +61,8 @@ SPENDINGS: dict[str, Kind] = {
     "model": "text",
     "backend": "text",
     "target_model": "text",
-    "prompt_tokens": "integer",
-    "cached_tokens": "integer",
-    "completion_tokens": "integer",
-    "reasoning_tokens": "integer",
-    "cost_nanodollars": "integer",
-    "estimated": "boolean",
-    "cache_write_tokens": "integer",
-    "cache_write_1h_tokens": "integer",
-    "user_agent": "text",
-    "unit": "text",
-    "units": "real",
+    **_USED,
+    **_USED_SINCE,
 }
 TOKENS = ("prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "reasoning_tokens")
 COUNTS = ("requests", "errors", "refused")
