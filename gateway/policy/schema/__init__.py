@@ -6,10 +6,8 @@ with the experiment that shows it (``tests/e2e/keys``).
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -47,17 +45,15 @@ from gateway.policy.schema.backends import (
     SidecarBackend,
     Vertex,
 )
-from gateway.policy.schema.batches import BatchSettings
-from gateway.policy.schema.caches import CacheSettings, ExactCache, SemanticCache
 from gateway.policy.schema.callbacks import Callback
 from gateway.policy.schema.cors import Cors
-from gateway.policy.schema.files import FileSettings, S3Settings
 from gateway.policy.schema.guards import (
     Guard,
     Guards,
     InjectionGuard,
     LengthGuard,
     PiiGuard,
+    ReviewSettings,
     SecretsGuard,
     TopicsGuard,
     ToxicityGuard,
@@ -77,10 +73,20 @@ from gateway.policy.schema.models import (
     Timeouts,
     When,
 )
-from gateway.policy.schema.responses import ResponseSettings
-from gateway.policy.schema.review import ReviewSettings
 from gateway.policy.schema.sidecar import SidecarSettings
-from gateway.policy.schema.telemetry import Telemetry
+from gateway.policy.schema.storage import (
+    BatchSettings,
+    CacheSettings,
+    CacheStore,
+    ExactCache,
+    FileSettings,
+    LedgerSettings,
+    ResponseSettings,
+    S3Settings,
+    SemanticCache,
+    Store,
+)
+from gateway.policy.schema.telemetry import MetricsSettings, Telemetry
 from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
 from gateway.policy.schema.webhook_guard import WebhookGuard
 
@@ -117,7 +123,7 @@ __all__ = [
     "InjectionGuard",
     "Jwt",
     "Key",
-    "Ledger",
+    "LedgerSettings",
     "LengthGuard",
     "Model",
     "Oidc",
@@ -156,67 +162,6 @@ __all__ = [
     "When",
     "parse_duration",
 ]
-
-
-_DATABASE = re.compile(r"/?|/\d{1,5}", re.ASCII)
-
-
-def _store(text: str) -> str:
-    if text != "memory" and not _is_redis(text):
-        raise ValueError("should be 'memory' or the URL of a Redis server, such as redis://127.0.0.1:6379/0")
-    return text
-
-
-def _cache_store(text: str) -> str:
-    return text if text == "same" else _store(text)
-
-
-def _is_redis(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            bool(re.fullmatch(r"rediss?://\S+", url))
-            and parts.port != 0
-            and bool(_DATABASE.fullmatch(parts.path))
-        )
-    except ValueError:
-        return False
-
-
-def _ledger_store(text: str) -> str:
-    if text != "sqlite" and not _is_postgres(text):
-        raise ValueError(
-            "should be 'sqlite' or the URL of a PostgreSQL server, such as postgresql://tollgate@127.0.0.1/tollgate"
-        )
-    return text
-
-
-def _is_postgres(url: str) -> bool:
-    try:
-        return bool(re.fullmatch(r"postgres(ql)?://\S+", url)) and urlsplit(url).port != 0
-    except ValueError:
-        return False
-
-
-class LedgerSettings(Frozen):
-    """The record of every request and what it cost."""
-
-    enabled: bool = True
-    store: Annotated[str, AfterValidator(_ledger_store)] = "sqlite"
-    """``sqlite`` is this machine alone; a PostgreSQL server has the records of all replicas that name it."""
-    path: Text = "ledger.sqlite"
-    """An SQLite file; a relative path begins at the state folder."""
-    password_file: Text | None = None
-    """Of the PostgreSQL server, where the URL has none."""
-
-
-class MetricsSettings(Frozen):
-    """What ``/metrics`` tells."""
-
-    tenants: Annotated[bool | None, Field(strict=True)] = None
-    """Whether tenants are told apart; None is as the environment says (``TOLLGATE_METRICS_TENANTS``)."""
-    max_tenants: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 100
-    """Tenants that have labels of their own; the others share one."""
 
 
 Place = Literal["store", "cache_store", "ledger", "files", "telemetry"]
@@ -286,12 +231,12 @@ class Policy(Frozen):
     ledger: LedgerSettings = LedgerSettings()
     metrics: MetricsSettings = MetricsSettings()
     billing: Billing = Billing()
-    store: Annotated[str, AfterValidator(_store)] = "memory"
+    store: Store = "memory"
     """Where workers and replicas share state: ``memory`` is this process alone."""
-    cache_store: Annotated[str, AfterValidator(_cache_store)] = "same"
+    cache_store: CacheStore = "same"
     """Where cached answers and receipts are; ``same`` is where ``store`` says."""
     on_store_failure: Literal["open", "closed", "local"] = "local"
-    """QuotaSettings while the store is away: not enforced, everything refused, or enforced by each process alone."""
+    """Quotas while the store is away: not enforced, everything refused, or enforced by each process alone."""
 
     @cached_property
     def keys_in_force(self) -> tuple[Key, ...]:

@@ -21,7 +21,7 @@ from gateway.policy.schema.any_guard import (
     asked_of,
 )
 from gateway.policy.schema.judges import NamedJudge
-from gateway.policy.schema.values import Count, Frozen, Name, Network, Share, Text
+from gateway.policy.schema.values import Count, Frozen, Name, Network, Share, Size, Text
 from gateway.policy.schema.webhook_guard import WebhookGuard
 
 
@@ -94,7 +94,7 @@ class InjectionGuard(AnyGuard):
     """It decides what the others leave open."""
 
     @model_validator(mode="after")
-    def _classifier_isasked_of(self) -> InjectionGuard:
+    def _classifier_is_asked_of(self) -> InjectionGuard:
         asked_of(self.checks, self.classifier)
         if self.spotlight and "input" not in self.on:
             raise ValueError(
@@ -135,7 +135,7 @@ class ToxicityGuard(AnyGuard):
     judge: NamedJudge | None = None
 
     @model_validator(mode="after")
-    def _classifier_isasked_of(self) -> ToxicityGuard:
+    def _classifier_is_asked_of(self) -> ToxicityGuard:
         asked_of(self.checks, self.classifier)
         return self
 
@@ -185,3 +185,23 @@ Guard = Annotated[
     Field(discriminator="kind"),
 ]
 Guards = Annotated[dict[Name, Guard], BeforeValidator(_named)]
+
+
+class ReviewSettings(Frozen):
+    """A sample of what guards that only flag have found, for people to read: one JSON object a line."""
+
+    enabled: bool = False
+    path: Text = "findings.jsonl"
+    """A relative path begins at the state folder."""
+    share: Share = 1.0
+    """Of the requests in which something was found."""
+    per_minute: Count = 60
+    """Requests and answers of each guard, by each worker, of which something is written."""
+    context: Annotated[int, Field(strict=True, ge=0, le=1000)] = 80
+    """Characters before and after a finding."""
+    max_bytes: Size = 16 * 2**20
+    """Of the file and the one before it."""
+
+    def is_sampled(self, fraction: float) -> bool:
+        """``fraction`` is a request's own, 0 to 1."""
+        return self.enabled and fraction < self.share

@@ -1,4 +1,4 @@
-"""``telemetry``: traces and metrics sent away by OTLP (https://opentelemetry.io/docs/specs/otlp/)."""
+"""``telemetry``: traces and metrics sent away by OTLP (https://opentelemetry.io/docs/specs/otlp/). ``metrics``."""
 
 from __future__ import annotations
 
@@ -67,3 +67,12 @@ class Telemetry(Frozen):
                 "conventions v1.36 have no attributes for content: take 'conventions: v1.41', or leave content out"
             )
         return self
+
+
+class MetricsSettings(Frozen):
+    """What ``/metrics`` tells."""
+
+    tenants: Annotated[bool | None, Field(strict=True)] = None
+    """Whether tenants are told apart; None is as the environment says (``TOLLGATE_METRICS_TENANTS``)."""
+    max_tenants: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 100
+    """Tenants that have labels of their own; the others share one."""

@@ -1,0 +1,184 @@
+"""What is kept, and where: ``store``, ``ledger``, ``caches``, ``responses``, ``files`` and ``batches``."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from gateway.policy.schema.backends import AwsAuth
+from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Share, Size, Text, Timeout
+
+_DATABASE = re.compile(r"/?|/\d{1,5}", re.ASCII)
+_BUCKET = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9!_.*'()/-]{0,900}))?")
+
+
+def _store(text: str) -> str:
+    if text != "memory" and not _is_redis(text):
+        raise ValueError("should be 'memory' or the URL of a Redis server, such as redis://127.0.0.1:6379/0")
+    return text
+
+
+def _cache_store(text: str) -> str:
+    return text if text == "same" else _store(text)
+
+
+def _is_redis(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return (
+            bool(re.fullmatch(r"rediss?://\S+", url))
+            and parts.port != 0
+            and bool(_DATABASE.fullmatch(parts.path))
+        )
+    except ValueError:
+        return False
+
+
+def _ledger_store(text: str) -> str:
+    if text != "sqlite" and not _is_postgres(text):
+        raise ValueError(
+            "should be 'sqlite' or the URL of a PostgreSQL server, such as postgresql://tollgate@127.0.0.1/tollgate"
+        )
+    return text
+
+
+def _is_postgres(url: str) -> bool:
+    try:
+        return bool(re.fullmatch(r"postgres(ql)?://\S+", url)) and urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
+def _file_store(text: str) -> str:
+    if text != "folder" and not _BUCKET.fullmatch(text):
+        raise ValueError("should be 'folder', or a bucket and where in it, such as s3://my-bucket/tollgate")
+    return text
+
+
+Store = Annotated[str, AfterValidator(_store)]
+CacheStore = Annotated[str, AfterValidator(_cache_store)]
+
+
+class LedgerSettings(Frozen):
+    """The record of every request and what it cost."""
+
+    enabled: bool = True
+    store: Annotated[str, AfterValidator(_ledger_store)] = "sqlite"
+    """``sqlite`` is this machine alone; a PostgreSQL server has the records of all replicas that name it."""
+    path: Text = "ledger.sqlite"
+    """An SQLite file; a relative path begins at the state folder."""
+    password_file: Text | None = None
+    """Of the PostgreSQL server, where the URL has none."""
+
+
+class AnyCache(Frozen):
+    """When an answer may be given again."""
+
+    ttl: Timeout = 3600.0
+    max_bytes: Size = 256 * 2**20
+    """In memory; a Redis store has bounds of its own."""
+    max_entry: Size = 2**20
+    """Longer answers are not kept."""
+    per: Literal["tenant", "key"] = "tenant"
+    """Who shares answers: a tenant's keys, or nobody but the key itself."""
+
+
+class ExactCache(AnyCache):
+    """The same request again gets the same answer."""
+
+    single_flight: bool = True
+    """Equal concurrent requests share one call upstream."""
+
+
+class SemanticCache(AnyCache):
+    """A question that means the same gets the same answer."""
+
+    mode: Literal["on", "shadow", "off"] = "on"
+    """``shadow`` only reports what it would have served."""
+    error_budget: Share = 0.05
+    """Share of its answers that may be for another question; the verifier's threshold follows from it."""
+    threshold: Share = 0.0
+    """Questions less alike than this (cosine) are never considered."""
+    max_entries: Count = 100_000
+    time_sensitive_ttl: Duration = 0.0
+    """For questions whose answer changes with the time; 0 is not at all."""
+
+
+class CacheSettings(Frozen):
+    exact: ExactCache | None = None
+    semantic: SemanticCache | None = None
+
+
+class ResponseSettings(Frozen):
+    """What ``/v1/responses`` keeps, for ``previous_response_id`` and to be fetched again.
+
+    Responses and their input are kept where ``store`` says, for their tenant alone.
+    """
+
+    enabled: bool = True
+    """``false`` keeps nothing, whatever a request asks for."""
+    ttl: Timeout = 86_400.0
+    """From when it was given, or continued."""
+    max_bytes: Size = 64 * 2**20
+    """In memory, of each worker; a Redis store has bounds of its own."""
+    max_entry: Size = 8 * 2**20
+    """Of one response and its own input; longer ones are not kept."""
+
+
+class S3Settings(AwsAuth):
+    """Where a bucket is, and who the gateway is there."""
+
+    endpoint: HttpUrl | None = None
+    """Of another server than Amazon's that speaks S3's API."""
+    region: Name = "us-east-1"
+
+
+class FileSettings(Frozen):
+    """Files that callers upload, for their tenant alone. Their names and sizes are in the ledger's database."""
+
+    enabled: bool = True
+    store: Annotated[str, AfterValidator(_file_store)] = "folder"
+    """Where their contents are: in a folder, or in a bucket."""
+    path: Text = "files"
+    """The folder; a relative path begins at the state folder."""
+    s3: S3Settings = S3Settings()
+    max_bytes: Size = 200 * 2**20
+    """Of one file."""
+    max_tenant_bytes: Size = 2**30
+    """Of all files of a tenant, uploads under way included."""
+    max_tenant_files: Count = 10_000
+    max_age: Timeout | None = None
+    """After which any file is gone, whatever its upload asked for."""
+
+    @property
+    def bucket(self) -> tuple[str, str] | None:
+        """The bucket, and what keys in it begin with: nothing, or what ends in a slash. None where it is a folder."""
+        match = _BUCKET.fullmatch(self.store)
+        if match is None:
+            return None
+        prefix = (match[2] or "").strip("/")
+        return match[1], f"{prefix}/" if prefix else ""
+
+
+class BatchSettings(Frozen):
+    """What ``/v1/batches`` takes, and what its lines may use.
+
+    Their state is where the ledger is, their files where ``files`` says.
+    """
+
+    enabled: bool = True
+    """``false`` takes no new batch, and runs none: they wait until it is on again."""
+    price_factor: Share = 0.5
+    """Of what tokens cost by the price table."""
+    max_utilization: Share = 0.5
+    """Lines use a backend up to this share of it, what others use included; one may always run where nobody else
+    does."""
+    max_concurrency: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 64
+    """Lines of one batch and model that run at once, of each worker, whatever room there is."""
+    max_lines: Annotated[int, Field(strict=True, ge=1, le=50_000)] = 50_000
+    """Of one batch."""
+    keep: Timeout = 30 * 86_400.0
+    """For how long a batch can be looked up, from when it was made."""
