@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from gateway.cascade.complexity import ComplexityClassifier
-from gateway.cascade.request_scorer import RequestScorer
+from gateway.cascade.scorers import RequestScorer
 from gateway.types import ChatRequest
 
 GRADED = Path(__file__).with_name("graded_requests.jsonl")

@@ -24,7 +24,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from gateway.process import worker
-from gateway.process.server import WorkerServer
+from gateway.process.worker import WorkerServer
 
 TURNS = 5
 """In the first a packet is read; what it wakes is done in those that follow."""

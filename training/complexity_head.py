@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gateway.cascade.embedding_scorer import FIGURES, HEAD, SHARE
+from gateway.cascade.scorers import FIGURES, HEAD, SHARE
 from gateway.sidecar.models.embedder import BuiltInEmbedder
 from training.complexity import DATA, Curve, Rows, cross_validated, quantiles
 

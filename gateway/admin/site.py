@@ -14,7 +14,9 @@ from gateway.control.audit_log import Actor, AuditLog
 from gateway.control.changes import REFUSALS
 from gateway.control.client import change
 from gateway.control.peers import Peers
-from gateway.errors import Conflict
+from gateway.databases.database import Database, DatabaseError
+from gateway.databases.opening import open_database
+from gateway.errors import Conflict, Overloaded
 from gateway.identity.client_address import ClientAddress
 from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import ISSUED, KeyStore
@@ -66,3 +68,15 @@ class Site:
 def actor_of(scope: Scope, principal: Principal) -> Actor:
     address = ClientAddress(RequestContext.of(scope).runtime.policy.trusted_proxies).of(scope)
     return Actor("key", principal.key_id, str(address) if address is not None else None)
+
+
+def ledger_database(context: RequestContext, site: Site) -> Database:
+    """It may never have been written."""
+    ledger = context.runtime.ledger
+    return ledger.database if ledger else open_database(context.runtime.policy.ledger, site.state_dir)
+
+
+def unreadable(database: Database, error: DatabaseError) -> Overloaded:
+    return Overloaded(
+        f"The ledger cannot be read ({error}). Try again; if it stays so, check {database}.", retry_after=2.0
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
 
-from gateway.cascade.answer_buffer import LOGPROBS, AnswerBuffer, asks_logprobs, with_logprobs
+import orjson
+
 from gateway.cascade.confidence import assess
 from gateway.errors import (
     BadRequest,
@@ -24,6 +25,8 @@ from gateway.types import Call, ChatRequest, Chunk, Chunks, Handler
 FAILURES = (Upstream, RateLimited, Overloaded, ContextTooLong)
 """Failures that the next model may not have: an upstream error, a model out of use, a rate limit, a full queue,
 too short a context."""
+MAX_BYTES = 256 * 2**10
+"""Of the answer, as JSON. A longer one is no refusal, and is passed on unchecked."""
 
 
 class ComplexityScorer(Protocol):
@@ -222,3 +225,33 @@ class _StepAttempt:
         if self._hides_logprobs:
             chunk.logprobs = None
         return chunk
+
+
+class AnswerBuffer:
+    """The chunks of one step's answer, in order, until it is known whether it is good enough."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self._bytes = 0
+
+    def add(self, chunk: Chunk) -> bool:
+        """Whether the buffer may grow."""
+        self.chunks.append(chunk)
+        self._bytes += len(orjson.dumps((chunk.delta, chunk.logprobs)))
+        return self._bytes <= MAX_BYTES
+
+
+def asks_logprobs(request: ChatRequest) -> bool:
+    """Whether the caller wants to see log-probabilities."""
+    value = request.params.get("logprobs")
+    # Completions take a number of alternatives, where 0 means the chosen tokens alone.
+    return value is not None and value is not False
+
+
+LOGPROBS = frozenset({"logprobs"})
+
+
+def with_logprobs(request: ChatRequest) -> ChatRequest:
+    """``request``, asking for the log-probability of each token of the answer: ``LOGPROBS`` is all that is added."""
+    wanted: Mapping[str, Any] = {"logprobs": True if request.messages is not None else 1}
+    return replace(request, params={**request.params, **wanted})

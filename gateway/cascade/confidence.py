@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,13 +11,33 @@ from typing import NamedTuple
 import orjson
 
 from gateway.cascade import json_schema
-from gateway.cascade.refusal import is_refusal
 from gateway.policy.schema import Escalate
 from gateway.types import ChatRequest, Chunk, Json
 
 _NO_LOGPROB = -9999.0
 """OpenAI's value for a token that is too unlikely to have one."""
 _CAPS = ("max_completion_tokens", "max_tokens")
+_WITHIN = 400
+"""Characters in which a refusal is looked for; what follows is content."""
+_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+_DOES = (
+    r"(?:help|assist|provide|answer|do that|do this|comply|fulfil|support|create|generate|write|discuss|engage"
+    r"|offer|share|give|complete|continue|process|participate|respond|recommend|promote|produce|access|browse"
+    r"|accommodate|advise|predict|determine|solve)"
+)
+_CANNOT = (
+    rf"(?:(?:can ?not|can't|won't|will not|could not|couldn't) (?:\w+ly )?{_DOES}"
+    r"|(?:am|'m)(?: sorry, but i am| sorry, but i'm)? (?:not able|unable|not allowed|not permitted|not comfortable)\b"
+    r"|(?:have to|must|need to) (?:\w+ly )?(?:decline|refuse)|must respectfully|refuse to|decline to"
+    r"|do not have the ability|don't have the ability)"
+)
+_REFUSAL = re.compile(
+    rf"(?:(?:i(?:'m| am)(?: \w+){{0,2}} (?:sorry|afraid)|sorry|my apologies|(?:i|we) apologi[sz]e|unfortunately"
+    rf"|as an? (?:\w+ )?(?:ai|assistant|language model)[\w ]*|while i (?:understand|appreciate)[^.!]{{0,120}})"
+    rf"[,.;!:]? ?(?:but |that |for [\w ]{{1,40}}[,.] ?(?:but )?)?)?"
+    rf"(?:however,? )?(?:i|we) ?{_CANNOT}",
+    re.IGNORECASE,
+)
 
 
 class Assessment(NamedTuple):
@@ -101,3 +122,11 @@ class _Choice:
         if kind == "json_object" or not isinstance(described, Mapping):
             return isinstance(value, dict)
         return json_schema.allows(described.get("schema", True), value)
+
+
+def is_refusal(text: str) -> bool:
+    """Whether ``text`` opens with a well-known refusal. A heuristic: it knows phrases, not intentions."""
+    thought = _THOUGHT.match(text) if text.lstrip().startswith("<think>") else None
+    start = thought.end() if thought else 0
+    opening = " ".join(text[start : start + _WITHIN].replace("’", "'").split()).lstrip("*_\"'#> ")
+    return _REFUSAL.match(opening) is not None

@@ -19,9 +19,9 @@ from gateway.control.changes import ChangeRefused
 from gateway.control.client import change
 from gateway.identity.api_keys import hash_key, make_key
 from gateway.policy import yaml_tree
+from gateway.policy.content import aliases_of
 from gateway.policy.folder import Folder, find
 from gateway.policy.key_store import FILE, ISSUED, KeyStore, KeyStoreError, entries, revoked_hashes
-from gateway.policy.names import aliases_of
 from gateway.policy.problems import PolicyError, suggestion
 from gateway.policy.schema import DEFAULT_TIER, Key, parse_duration
 from gateway.policy.yaml_tree import Map, Scalar

@@ -44,8 +44,7 @@ from gateway.errors import (
 )
 from gateway.fallback import retry
 from gateway.fallback.attempt import Attempt
-from gateway.fallback.circuit import PROBE_RETRY_AFTER
-from gateway.fallback.circuit_breaker import Caller, Permit
+from gateway.fallback.circuit_breaker import PROBE_RETRY_AFTER, Caller, Permit
 from gateway.fallback.continuation import (
     AnswerDiverged,
     ContinuationFilter,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -18,3 +19,17 @@ def list_at(content: Any, key: str) -> list[Any]:
 def mappings_at(content: Any, key: str) -> dict[str, dict[str, Any]]:
     """The entries of the mapping at ``key`` that are mappings themselves."""
     return {name: value for name, value in mapping_at(content, key).items() if isinstance(value, dict)}
+
+
+_GLOB = frozenset("*?[")
+
+
+def is_pattern(name: str) -> bool:
+    """Whether it may match several models, some of which may be added later."""
+    return not _GLOB.isdisjoint(name)
+
+
+def aliases_of(models: Mapping[str, Any]) -> Iterator[str]:
+    """Every alias in a policy's ``models``."""
+    for model in models.values():
+        yield from (alias for alias in list_at(model, "aliases") if isinstance(alias, str))

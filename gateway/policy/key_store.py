@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.policy import yaml_tree
+from gateway.policy.content import aliases_of, is_pattern
 from gateway.policy.file_changes import locked, replace_file
 from gateway.policy.files import TABLE, is_table, policy_files
 from gateway.policy.folder import Folder, find, read_folder
 from gateway.policy.key_file import ISSUED_FILE, NEW_FILE, CannotEdit, added, removed, replaced
 from gateway.policy.key_table import ISSUED_TABLE, KeyTableReader, append
-from gateway.policy.names import aliases_of, is_pattern
 from gateway.policy.operations import OPERATIONS
 from gateway.policy.problems import Location, PolicyError, suggestion
 from gateway.policy.rules.residency import nothing_in_region, place_outside

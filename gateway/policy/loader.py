@@ -13,12 +13,12 @@ from pydantic import ValidationError
 
 from gateway import packages
 from gateway.policy import prices, yaml_tree
+from gateway.policy.content import is_pattern
 from gateway.policy.explain import explain
 from gateway.policy.fields import locate
 from gateway.policy.files import PolicyFile, is_table, read_files
 from gateway.policy.folder import find, joined, location_of
 from gateway.policy.key_table import KeyTable, KeyTableReader, check_tables, expired_keys
-from gateway.policy.names import is_pattern
 from gateway.policy.prices import CatalogPrice
 from gateway.policy.problems import KeyPath, Location, PolicyError, Problem, suggestion
 from gateway.policy.rules import table as rules

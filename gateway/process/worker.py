@@ -6,6 +6,7 @@ sockets, which the supervisor keeps open when a worker dies so that no connectio
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import gc
 import logging
@@ -14,6 +15,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -22,7 +25,6 @@ from gateway.children import watchdog
 from gateway.observe import logs
 from gateway.observe.prometheus import files as metric_files
 from gateway.process.listener import accepting
-from gateway.process.server import WorkerServer
 from gateway.server.connection import Connection
 from gateway.server.connection_limits import ConnectionLimiter, ConnectionLimits, descriptors
 from gateway.settings import SOCKET_FDS, Settings, SettingsError
@@ -34,6 +36,54 @@ FEW_CONNECTIONS = 256
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than the pools of common clients and proxies, which must be the ones
 to close, or a request could meet a connection just being closed."""
+
+
+class WorkerServer(uvicorn.Server):
+    """uvicorn's server with a listening socket of its own, beside those of other workers.
+
+    The sockets of all workers listen on one port (``SO_REUSEPORT``), over which the kernel spreads connections evenly.
+    A worker that hangs or has died would keep those of its own socket waiting: the others accept them.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, siblings: Sequence[socket.socket], mark: Path | None = None
+    ) -> None:
+        """``siblings``: the listening sockets of the other workers. ``mark``: a file to make once this one accepts."""
+        super().__init__(config)
+        self._siblings = siblings
+        self._mark = mark
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._mark is not None:
+            self._mark.touch()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called by uvicorn ten times a second."""
+        for sibling in self._siblings:
+            await self._accept_waiting(sibling)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for sibling in self._siblings:
+            sibling.close()
+        await super().shutdown(sockets)
+
+    async def _accept_waiting(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # mostly that none waits
+                return
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        """As ``uvicorn.Server.startup`` makes one."""
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 def main() -> int:

@@ -12,8 +12,7 @@ from gateway.admission.pools import Pools
 from gateway.backends.poster import Poster
 from gateway.backends.transport import AiohttpTransport
 from gateway.cascade.complexity import ComplexityClassifier
-from gateway.cascade.embedding_scorer import EmbeddingScorer
-from gateway.cascade.request_scorer import RequestScorer
+from gateway.cascade.scorers import EmbeddingScorer, RequestScorer
 from gateway.children.process_pool import ProcessPool
 from gateway.control.peers import Peers
 from gateway.fallback.health import HealthRegistry

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from redis import asyncio as redis
@@ -13,7 +14,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from gateway.stores.patience import patience
 from gateway.stores.store import StoreDown
 
 log = logging.getLogger(__name__)
@@ -140,3 +140,32 @@ class RedisLink:
         await self.ask(
             lambda client: client.set(f"{self._prefix}probe", b"", px=1000), PROBE_EVERY, probing=True
         )
+
+
+STEPS = 5
+
+
+@asynccontextmanager
+async def patience(seconds: float) -> AsyncIterator[None]:
+    """``asyncio.timeout``, by a clock that stops while the loop is blocked. Raises ``TimeoutError``.
+
+    The time is counted in steps, each of which starts in a new iteration of the loop: after a loop was blocked, or a
+    process got no processor, only one step has passed, and the answer that has arrived meanwhile is read.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def step(left: int) -> None:
+        nonlocal timer
+        if left:
+            timer = loop.call_later(seconds / STEPS, step, left - 1)
+        else:
+            limit.reschedule(loop.time())
+
+    async with asyncio.timeout(None) as limit:
+        step(STEPS)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()

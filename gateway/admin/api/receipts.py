@@ -11,8 +11,7 @@ from pydantic import Field
 from gateway.admin.api.operation import operation
 from gateway.admin.api.usage import Moment
 from gateway.admin.endpoint import Handle, Request, Strict, Told
-from gateway.admin.ledger import ledger_database, unreadable
-from gateway.admin.site import Site
+from gateway.admin.site import Site, ledger_database, unreadable
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, NotFound, Overloaded
 from gateway.metering.price import NANO

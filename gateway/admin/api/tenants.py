@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Request, Told
-from gateway.admin.ledger import ledger_database, unreadable
-from gateway.admin.site import Site
+from gateway.admin.site import Site, ledger_database, unreadable
 from gateway.databases.database import Database, DatabaseError
 from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Reply, Request, Strict, Told
-from gateway.admin.ledger import ledger_database, unreadable
-from gateway.admin.site import Site
+from gateway.admin.site import Site, ledger_database, unreadable
 from gateway.databases.database import DatabaseError
 from gateway.databases.tables import HOUR
 from gateway.metering.price import NANO

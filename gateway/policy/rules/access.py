@@ -7,11 +7,10 @@ from fnmatch import fnmatchcase
 from ipaddress import ip_network
 from typing import Any
 
-from gateway.policy.content import list_at, mapping_at, mappings_at
-from gateway.policy.names import aliases_of, is_pattern
+from gateway.policy.content import aliases_of, is_pattern, list_at, mapping_at, mappings_at
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
-from gateway.policy.schema import DEFAULT_TIER, EngineBackend, Provider, QuotaSettings
+from gateway.policy.schema import DEFAULT_TIER, EngineBackend, Key, Provider, QuotaSettings, Tenant, Tier
 
 _LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
 _REFUSED = "would be refused; mark one with 'local: true'"
@@ -19,6 +18,12 @@ _QUEUE_KEYS = ("max_wait", "max_queue", "ageing", "patience")
 _MOST_SUGGESTED = 1000
 _SCHEDULING_KEYS = ("weight", "priority", "on_saturation")
 """Of tiers. The bundled engine schedules by these itself, and reports its load."""
+_WINDOWS = (
+    ("quotas", "tokens_per_minute", "tokens_per_day"),
+    ("budget", "usd_per_day", "usd_per_month"),
+)
+"""Each with a longer one, in which no more may be used."""
+_ALL = tuple((part, name) for part, *names in _WINDOWS for name in names)
 
 
 def unknown_tier(draft: Draft) -> Findings:
@@ -213,3 +218,35 @@ def cors_of_no_origin(valid: Valid) -> Findings:
     if not cors.allow_origins:
         for key in cors.model_fields_set - {"allow_origins"}:
             yield Diagnostic(("cors", key), "has no effect without 'allow_origins'; name some")
+
+
+def limit_beyond_a_longer_one(valid: Valid) -> Findings:
+    """More in a minute than in the day around it."""
+    for path, owner in _owners(valid):
+        for part, short, long in _WINDOWS:
+            limits = getattr(owner, part)
+            least, most = getattr(limits, short), getattr(limits, long)
+            if least is not None and most is not None and least > most:
+                message = f"has no effect: {least:g} are more than '{long}' has, which is {most:g}"
+                yield Diagnostic((*path, part, short), message)
+
+
+def limit_beyond_its_tenant(valid: Valid) -> Findings:
+    """What a key may use beyond all of its tenant."""
+    for index, key in enumerate(valid.keys):
+        tenant = valid.policy.tenants.get(key.tenant)
+        if tenant is None:
+            continue
+        for part, name in _ALL:
+            own, whole = getattr(getattr(key, part), name), getattr(getattr(tenant, part), name)
+            if own is not None and whole is not None and own > whole:
+                message = (
+                    f"has no effect: {own:g} are more than tenant '{key.tenant}' has, which is {whole:g}"
+                )
+                yield Diagnostic(("keys", index, part, name), message)
+
+
+def _owners(valid: Valid) -> Iterable[tuple[KeyPath, Key | Tenant | Tier]]:
+    yield from ((("keys", index), key) for index, key in enumerate(valid.keys))
+    yield from ((("tenants", name), tenant) for name, tenant in valid.policy.tenants.items())
+    yield from ((("tiers", name), tier) for name, tier in valid.policy.tiers.items())

@@ -15,10 +15,10 @@ from gateway.batches import validation
 from gateway.batches.batch import Batch, Creator
 from gateway.batches.input_lines import InputLine, LineError, read_lines
 from gateway.batches.line import Line
+from gateway.batches.model_run import Window
 from gateway.batches.outcome import MOST_FAILURES, delay_after, is_final
 from gateway.batches.pace import LONGEST, SHORTEST, Pace
 from gateway.batches.validation import Checked, Validation
-from gateway.batches.window import Window
 from gateway.errors import (
     AuthUnavailable,
     BadRequest,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.cascade.complexity import ComplexityClassifier
-from gateway.cascade.embedding_scorer import EmbeddingScorer
+from gateway.cascade.scorers import EmbeddingScorer
 from gateway.sidecar.api import Scored, SidecarBusy
 from gateway.sidecar.client import NoSidecar
 from gateway.types import ChatRequest

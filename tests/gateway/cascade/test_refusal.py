@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gateway.cascade.refusal import is_refusal
+from gateway.cascade.confidence import is_refusal
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.cascade.complexity import ComplexityClassifier
-from gateway.cascade.request_scorer import RequestScorer, is_test_question
+from gateway.cascade.scorers import RequestScorer, is_test_question
 from gateway.cascade.task_kind import demand
 from gateway.types import ChatRequest
 

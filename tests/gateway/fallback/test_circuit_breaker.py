@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gateway.fallback.circuit import PROBE_RETRY_AFTER
-from gateway.fallback.circuit_breaker import EVERYBODY, Breaker, Caller, Permit, Scope
+from gateway.fallback.circuit_breaker import EVERYBODY, PROBE_RETRY_AFTER, Breaker, Caller, Permit, Scope
 from gateway.fallback.health import HealthRegistry
 from gateway.policy import schema
 from gateway.policy.schema import Target

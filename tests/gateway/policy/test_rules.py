@@ -485,12 +485,12 @@ CASES = {
         "cors: {allow_credentials: true}",
         "cors: {allow_credentials: true, allow_origins: ['https://a.example']}",
     ),
-    "limits.limit_beyond_a_longer_one": Case(
+    "access.limit_beyond_a_longer_one": Case(
         "tenants.a.budget.usd_per_day: has no effect: 50 are more than 'usd_per_month' has, which is 10",
         "tenants: {a: {budget: {usd_per_day: 50.0, usd_per_month: 10.0}}}",
         "tenants: {a: {budget: {usd_per_day: 10.0, usd_per_month: 10.0}}}",
     ),
-    "limits.limit_beyond_its_tenant": Case(
+    "access.limit_beyond_its_tenant": Case(
         "keys[0].budget.usd_per_day: has no effect: 9 are more than tenant 'a' has, which is 1",
         key("tenant: a, budget: {usd_per_day: 9.0}") + f"\n{BUDGET}",
         key("tenant: a, budget: {usd_per_day: 1.0, usd_per_month: 9.0}") + f"\n{BUDGET}",
@@ -616,12 +616,12 @@ MORE = [
     ),
     ("models.given_twice", "models.x.fallbacks[1]: is entry 0 again", model("fallbacks: [m, m]")),
     (
-        "limits.limit_beyond_a_longer_one",
+        "access.limit_beyond_a_longer_one",
         "keys[0].quotas.tokens_per_minute: has no effect: 9000 are",
         key("quotas: {tokens_per_minute: 9000, tokens_per_day: 100}"),
     ),
     (
-        "limits.limit_beyond_a_longer_one",
+        "access.limit_beyond_a_longer_one",
         "tiers.t.budget.usd_per_day: has no effect",
         "tiers: {t: {budget: {usd_per_day: 2.0, usd_per_month: 1.0}}}",
     ),

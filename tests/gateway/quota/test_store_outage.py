@@ -17,7 +17,7 @@ from gateway.errors import Overloaded
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.redis import TIMEOUT, RedisCounters
 from gateway.quota.store_outage import FailoverCounters
-from gateway.stores.patience import patience
+from gateway.stores.redis_link import patience
 from gateway.stores.script import Command
 from tests.conftest import RedisServer
 

@@ -14,7 +14,7 @@ from gateway import errors
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.transport import AiohttpTransport
-from gateway.cascade.answer_buffer import MAX_BYTES
+from gateway.cascade.cascade import MAX_BYTES
 from gateway.policy import schema
 from gateway.stages.cascade import cascade
 from gateway.types import Call, Candidate, ChatRequest, Chunk, Chunks, Handler, Purpose, UpstreamUsage, Usage
