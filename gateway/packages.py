@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from gateway.backoff import Backoff
 from gateway.extras import install_command
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,8 @@ INDEX = ("faiss", "numpy")
 INSTALLER = Path(sys.prefix) / "tollgate-installer"
 """A command, as JSON, that adds the packages of guards to this environment; only where one of ours keeps it."""
 
-_INSTALL_AGAIN, _SELDOM = 15.0, 600.0
-"""Seconds after an installation that failed, doubled each time, and the most."""
+_INSTALL_AGAIN = Backoff(15.0, most=600.0)
+"""After an installation that failed."""
 
 UNFINISHED = "install-unfinished"
 """Beside the installer while something is installed: what can be imported by then may be there in part."""
@@ -97,7 +98,7 @@ async def provide(wanted: Iterable[str], *, failed: Callable[[], object], path: 
 
     An installation that fails is tried again, ever less often; ``failed`` is called each time.
     """
-    wanted, pause = tuple(wanted), _INSTALL_AGAIN
+    wanted, failures = tuple(wanted), 0
     unfinished = path.with_name(UNFINISHED)
     while (absent := missing(wanted)) or (wanted and unfinished.exists()):
         command = installer(path)
@@ -118,9 +119,10 @@ async def provide(wanted: Iterable[str], *, failed: Callable[[], object], path: 
                 log.error("the installation did not bring %s; %s", _names(still), no_guards())
             return
         failed()
+        failures += 1
+        pause = _INSTALL_AGAIN.after(failures)
         log.error("the packages could not be installed; this is tried again in %g s", pause)
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _SELDOM)
 
 
 def no_engine() -> str:

@@ -15,7 +15,7 @@ from tests.import_graph import ROOT, Graph, circles, file_graph, folders, grow, 
 FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
         (
-            "errors settings private secret_box extras packages version findings client_metadata engine_load "
+            "errors settings backoff private secret_box extras packages version findings client_metadata engine_load "
             "fair_turns splice value regex pii text children apis media"
         ),
         "policy",

@@ -12,7 +12,7 @@ from gateway.batches.batch_table import BatchTable
 from gateway.batches.host import Host, LineAnswer, LineRequest
 from gateway.batches.line import Line, result_of
 from gateway.batches.line_queue import LineQueue
-from gateway.batches.outcome import FIRST_DELAY, counts, delay_after, is_final
+from gateway.batches.outcome import BACKOFF, counts, delay_after, is_final
 from gateway.batches.pace import Pace
 from gateway.batches.result_writer import ResultWriter
 from gateway.databases.database import DatabaseError
@@ -230,7 +230,7 @@ class ModelRun:
         now = time.monotonic()
         self.window.congested(run.started)
         if isinstance(error, Overloaded):
-            self.queue.give_back(run.line.number, now + FIRST_DELAY)
+            self.queue.give_back(run.line.number, now + BACKOFF.first)
             return
         if run.outdated:
             self.queue.give_back(run.line.number, now)

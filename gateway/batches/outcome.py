@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.backoff import Backoff
 from gateway.errors import (
     AnswerUnjudged,
     AuthUnavailable,
@@ -21,8 +22,8 @@ MOST_FAILURES = 3
 line's own fault."""
 _ITS_OWN = (UpstreamFailed, UpstreamTimeout, AnswerUnjudged)
 """Failures that each cost what a model computes."""
-FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
-"""Seconds until a line runs again, doubled each time."""
+BACKOFF = Backoff(1.0, most=60.0)
+"""Until a line runs again."""
 
 
 def is_final(error: BaseException | None, failures: int) -> bool:
@@ -56,6 +57,4 @@ def counts(error: BaseException | None) -> bool:
 
 def delay_after(error: GatewayError | None, runs: int) -> float:
     """Seconds until a line that has run so often without a result runs again."""
-    doubled: float = min(FIRST_DELAY * 2 ** min(runs - 1, 10), LONGEST_DELAY)
-    asked = error.retry_after if error is not None else None
-    return doubled if asked is None else min(max(doubled, asked), 10 * LONGEST_DELAY)
+    return BACKOFF.after(runs, error.retry_after if error is not None else None)

@@ -11,28 +11,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from gateway.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 DIE_WITH_PARENT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("die_with_parent.py")))
 """A command prefix: it is followed by the id of the process to die with, and the command to run."""
+BACKOFF = Backoff(0.25, most=10.0)
+"""Before a new start, by the deaths since it last lived for a while."""
 _LONGEST_LINE = 64 * 1024
 _POLL = 1.0
 """Seconds between two checks of an obstacle."""
 
 OnLine = Callable[[str, str], None]
 """Takes the child's name and one line of its output."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Seconds before a new start: ``first``, doubled after each death up to ``most``; anew after ``calm`` alive."""
-
-    first: float = 0.25
-    most: float = 10.0
-    calm: float = 30.0
 
 
 class Child:
@@ -47,10 +41,14 @@ class Child:
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
         on_line: OnLine = lambda name, line: None,
-        backoff: Backoff = Backoff(),
+        backoff: Backoff = BACKOFF,
+        calm: float = 30.0,
         obstacle: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """``obstacle`` returns why it cannot be started now, or None; an obstacle is logged once and waited for."""
+        """``backoff`` begins anew when it has lived for ``calm`` seconds.
+
+        ``obstacle`` returns why it cannot be started now, or None; an obstacle is logged once and waited for.
+        """
         self.name = name
         self.pid: int | None = None
         """Its process id; None while it does not run."""
@@ -62,6 +60,7 @@ class Child:
         self._pass_fds = tuple(pass_fds)
         self._on_line = on_line
         self._backoff = backoff
+        self._calm = calm
         self._obstacle = obstacle
         self._stopping = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
@@ -94,7 +93,7 @@ class Child:
             _kill_group(self.pid)
 
     async def _keep_running(self) -> None:
-        pause = self._backoff.first
+        deaths = 0
         while await self._may_start():
             started = time.monotonic()
             self.last_lines.clear()
@@ -103,8 +102,8 @@ class Child:
             if self._stopping.is_set():
                 return
             self.deaths += 1
-            if lived >= self._backoff.calm:
-                pause = self._backoff.first
+            deaths = 1 if lived >= self._calm else deaths + 1
+            pause = self._backoff.after(deaths)
             last_output = f"; its last output: {self.last_lines[-1]}" if self.last_lines else ""
             log.error(
                 "%s %s after %.1f s and is started again in %g s%s",
@@ -116,7 +115,6 @@ class Child:
             )
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
-            pause = min(pause * 2, self._backoff.most)
 
     async def _may_start(self) -> bool:
         """Wait until there is no obstacle; False: it is to stop."""

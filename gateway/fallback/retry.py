@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
+from gateway.backoff import Backoff
 from gateway.errors import (
     EstimatedWait,
     GatewayError,
@@ -60,13 +59,12 @@ def retry_delay(
     """Seconds to wait before the attempt that follows ``failed`` ones; None: try another target.
 
     ``others``: there are other targets. ``left`` is the request's time in seconds. The wait is
-    drawn from 0 to the doubling ``backoff``, which spreads best what failed together ("full jitter",
-    https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), after the time that the server asks for.
+    drawn from 0 to the doubling ``backoff``, after the time that the server asks for.
     """
     asked = error.retry_after or 0.0
     if isinstance(asked, EstimatedWait):
         asked = 0.0
     if asked > (MAX_WAIT_WITH_FALLBACK if others else MAX_WAIT):
         return None
-    wait = asked + random.uniform(0, backoff * 2 ** (failed - 1))
+    wait = asked + Backoff(backoff).drawn(failed)
     return wait if wait < left else None

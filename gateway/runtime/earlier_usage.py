@@ -6,8 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from itertools import count
 from typing import Self
 
+from gateway.backoff import Backoff
 from gateway.databases.database import DatabaseError
 from gateway.metering.window_usage import WindowUsage
 from gateway.observe.ledger.ledger import Ledger
@@ -17,8 +19,8 @@ from gateway.quota.quotas import Quotas
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds between attempts to read a ledger that does not answer."""
+BACKOFF = Backoff(1.0, most=60.0)
+"""Between attempts to read a ledger that does not answer."""
 SECONDS_TO_ARRIVE = 0.3
 """For what other workers have not yet written: they do so every 50 ms;"""
 SECONDS_TO_WRITE = 2.0
@@ -73,13 +75,11 @@ class EarlierUsage:
         await self._quotas.remember(usage, self._policy)
 
     async def _keep_trying(self) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            await asyncio.sleep(pause)
+        for failures in count(1):
+            await asyncio.sleep(BACKOFF.after(failures))
             try:
                 await self._count()
             except DatabaseError:
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                log.info("earlier usage is known: the ledger '%s' was read", self._ledger)
-                return
+                continue
+            log.info("earlier usage is known: the ledger '%s' was read", self._ledger)
+            return

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from gateway.backoff import Backoff
 from gateway.findings import Finding
 from gateway.sidecar.api import TENANT, Hit, LookupResult, Scored, SidecarBusy, SidecarDown, SidecarError
 from gateway.sidecar.protocol import (
@@ -22,7 +23,7 @@ from gateway.sidecar.protocol import (
     raise_failure,
 )
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+_BACKOFF = Backoff(0.05, most=0.5)
 _CONNECT_TIMEOUT = 1.0
 
 
@@ -101,7 +102,7 @@ class SidecarClient(SidecarOperations):
         self._clock = clock
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[_Connection] | None = None
-        self._pause = _FIRST_PAUSE
+        self._failures = 0
         self._not_before = 0.0
         self._closed = False
 
@@ -147,14 +148,14 @@ class SidecarClient(SidecarOperations):
                 await connection.greeted
         except (OSError, TimeoutError, SidecarDown) as error:
             connection.end(SidecarDown("the connection was given up"))
-            self._not_before = self._clock() + self._pause
-            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            self._failures += 1
+            self._not_before = self._clock() + _BACKOFF.after(self._failures)
             why = str(error) or "it does not answer"
             raise SidecarDown(f"the sidecar cannot be reached at {self._path}: {why}") from None
         except asyncio.CancelledError:
             connection.end(SidecarDown("the gateway is shutting down"))
             raise
-        self._pause = _FIRST_PAUSE
+        self._failures = 0
         self._connection = connection
         return connection
 

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gateway import packages
+from gateway.backoff import Backoff
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,7 +100,7 @@ async def test_it_is_installed_where_that_is_ours_to_do(
 async def test_an_installation_that_fails_is_tried_again(
     tmp_path: Path, module: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(packages, "_INSTALL_AGAIN", 0.01)
+    monkeypatch.setattr(packages, "_INSTALL_AGAIN", Backoff(0.01, most=600.0))
     tried = tmp_path / "tried"
     script = f"if [ -e '{tried}' ]; then touch '{module}'; else touch '{tried}'; exit 1; fi"
     failures: list[int] = []

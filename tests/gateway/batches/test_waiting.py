@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.backoff import Backoff
 from gateway.batches import outcome
 from gateway.batches.batch import ENDED
 from tests.fakes import FakeUpstream, completion, reply
@@ -72,8 +73,7 @@ async def test_they_go_on_at_once_when_it_is_used_again(
     out: dict[str, Any], gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the pause has grown to: the policy's change ends it."""
-    monkeypatch.setattr(outcome, "FIRST_DELAY", 3600.0)
-    monkeypatch.setattr(outcome, "LONGEST_DELAY", 3600.0)
+    monkeypatch.setattr(outcome, "BACKOFF", Backoff(3600.0, most=3600.0))
     gateway.write(policy(upstream, **out))
     await gateway.generation(2)
     upstream.scripts = [reply(completion())]

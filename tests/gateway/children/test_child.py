@@ -17,19 +17,20 @@ from pathlib import Path
 
 import pytest
 
-from gateway.children.child import Backoff, Child
+from gateway.backoff import Backoff
+from gateway.children.child import Child
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Backoff(first=0.02, most=0.08, calm=30)
+QUICK = Backoff(0.02, most=0.08)
 
 
 @asynccontextmanager
 async def running(
-    *argv: str, grace: float = 5.0, backoff: Backoff = QUICK
+    *argv: str, grace: float = 5.0, backoff: Backoff = QUICK, calm: float = 30.0
 ) -> AsyncIterator[tuple[Child, list[str]]]:
     lines: list[str] = []
-    child = Child("it", argv, on_line=lambda name, line: lines.append(line), backoff=backoff)
+    child = Child("it", argv, on_line=lambda name, line: lines.append(line), backoff=backoff, calm=calm)
     child.start()
     try:
         yield child, lines
@@ -93,7 +94,7 @@ async def test_what_is_killed_is_started_again_with_growing_pauses(caplog: pytes
 
 
 async def test_a_calm_life_starts_the_pauses_anew(caplog: pytest.LogCaptureFixture) -> None:
-    async with running("sh", "-c", "exit 3", backoff=Backoff(first=0.01, most=10, calm=0)) as (child, _):
+    async with running("sh", "-c", "exit 3", backoff=Backoff(0.01, most=10.0), calm=0.0) as (child, _):
         await until(lambda: child.deaths == 4)
     assert [message for message in caplog.messages if "exited with code 3" in message]
     assert all("again in 0.01 s" in message for message in caplog.messages)
@@ -146,7 +147,7 @@ async def test_its_own_children_go_with_it() -> None:
 
 async def test_stopping_during_a_pause_does_not_wait_for_it() -> None:
     began = time.monotonic()
-    async with running("false", backoff=Backoff(first=30)) as (child, _):
+    async with running("false", backoff=Backoff(30.0)) as (child, _):
         await until(lambda: child.deaths == 1)
     assert time.monotonic() - began < 25
 

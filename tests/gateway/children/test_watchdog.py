@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.children.child import Backoff, Child
+from gateway.backoff import Backoff
+from gateway.children.child import Child
 from gateway.children.watchdog import PULSE_FD, Watchdog
 
 pytestmark = [
@@ -53,7 +54,7 @@ async def watched(folly: str, *, patience: float) -> AsyncIterator[tuple[Child, 
         env={**os.environ, PULSE_FD: str(writing)},
         pass_fds=[writing],
         on_line=lambda name, line: said.append(line),
-        backoff=Backoff(first=0.01),
+        backoff=Backoff(0.01, most=10.0),
     )
     child.start()
     watching = asyncio.create_task(Watchdog(child, reading, patience=patience, interval=0.05).watch())

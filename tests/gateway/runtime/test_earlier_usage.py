@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.backoff import Backoff
 from gateway.databases.database import Database
 from gateway.databases.postgres import PostgresDatabase
 from gateway.runtime import earlier_usage
@@ -64,7 +65,7 @@ async def test_a_spent_budget_stays_spent_when_everything_was_restarted_and_redi
 async def test_a_ledger_that_was_away_at_the_start_is_read_once_it_answers(
     tmp_path: Path, own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier_usage, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(earlier_usage, "BACKOFF", Backoff(0.05, most=60.0))
     settings = policy(own_postgres.url(own_postgres.new_database()))
     async with serving(tmp_path / "policies", settings) as gateway:
         await spend(gateway)
