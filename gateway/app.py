@@ -75,6 +75,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
     history = PolicyHistory(settings.state_dir, settings.policies) if settings.last_good is not None else None
     generations = Generations(state, history)
+    provider = Provider(state.outgoing)
     background = BackgroundRequests(peers, generations.current)
     runners: list[BatchRunner] = []
     watchers: list[PolicyWatcher] = []
@@ -134,6 +135,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             for runner in runners:
                 await runner.aclose()
             await background.aclose()
+            await provider.aclose()
             await generations.aclose()
             await pool.aclose()
             await scanning.aclose()
@@ -145,7 +147,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     admin_operations = [
         *admin.operations(site),
         *session.operations(sessions),
-        *oidc.operations(sessions, Seal(secret, "sign-in", PendingSignIn), Provider(state.outgoing)),
+        *oidc.operations(sessions, Seal(secret, "sign-in", PendingSignIn), provider),
     ]
     endpoints = routes.build(
         metrics,

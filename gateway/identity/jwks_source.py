@@ -7,11 +7,14 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 
+from gateway.backoff import Backoff
 from gateway.errors import AuthUnavailable
+from gateway.identity.fetch import NotFetched, fetch
 from gateway.identity.jwks import MAX_BYTES, JwksError, KeySet, VerifyingKey, parse
 from gateway.policy.schema import Algorithm
 
@@ -20,7 +23,6 @@ WAIT = 2.0
 PAUSE = 10.0
 """Seconds between two refreshes because of unknown key ids: anyone can make up key ids."""
 CHECK_FILE_EVERY = 1.0
-FETCH_TIMEOUT = 10.0
 FIRST_RETRY = 1.0
 
 Read = Callable[[], Awaitable[bytes | None]]
@@ -45,7 +47,8 @@ class JwksSource:
     ) -> None:
         """Begins to refresh at once: an event loop must be running.
 
-        ``every`` is the seconds between two reads, ``stale_if_error`` those for which the last good keys stay valid
+        ``every`` is the seconds between two reads (infinitely many: only unknown keys have them read anew),
+        ``stale_if_error`` those for which the last good keys stay valid
         when reading fails. It begins with the keys and the age of ``before``'s.
         """
         self.keys: KeySet | None = before.keys if before is not None else None
@@ -56,6 +59,7 @@ class JwksSource:
         self._next_refresh = float("-inf")
         self._read = read
         self._every = every
+        self._backoff = Backoff(FIRST_RETRY, most=every)
         self._on_change = on_change
         self._clock = clock
         self._document: bytes | None = None
@@ -68,11 +72,13 @@ class JwksSource:
         self._last_wanted = float("-inf")
         self._task = asyncio.create_task(self._follow(), name=f"JWKS {location}")
 
-    async def find(self, kid: str | None, algorithm: Algorithm) -> VerifyingKey | None:
+    async def find(
+        self, kid: str | None, algorithm: Algorithm, *, wait: float | None = None
+    ) -> VerifyingKey | None:
         """The key that a token names; None where the issuer has none such.
 
-        An unknown one starts a refresh, at most every ``PAUSE`` seconds, and waits for it briefly. Raises
-        ``AuthUnavailable`` where the issuer's keys cannot be read.
+        An unknown one starts a refresh, at most every ``PAUSE`` seconds, and waits for it, briefly or for ``wait`` s.
+        Raises ``AuthUnavailable`` where the issuer's keys cannot be read.
         """
         if self.keys is not None and (key := self.keys.find(kid, algorithm)) is not None:
             return key
@@ -86,7 +92,7 @@ class JwksSource:
             self._wanted.set()
         refreshed = self._refreshed
         with suppress(TimeoutError):
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(WAIT if wait is None else wait):
                 await refreshed.wait()
         key = self.keys.find(kid, algorithm) if self.keys is not None else None
         if key is None:
@@ -124,7 +130,7 @@ class JwksSource:
         """Seconds until the next refresh; keys that are too old are dropped here."""
         if not self._failures:
             return self._every
-        pause: float = min(self._every, FIRST_RETRY * 2 ** min(self._failures - 1, 16))
+        pause = self._backoff.after(self._failures)
         if self.keys is None:
             return pause
         left = self._as_of + self._stale_if_error - self._clock()
@@ -145,7 +151,7 @@ class JwksSource:
                 self._document = document
                 self.keys = keys
                 self._on_change()
-        except (JwksError, OSError, TimeoutError, httpx.HTTPError) as error:
+        except (JwksError, NotFetched, OSError, TimeoutError, httpx.HTTPError) as error:
             self._failed(str(error) or type(error).__name__)
         except Exception as error:
             log.exception("reading the JWKS '%s' failed", self.location)
@@ -170,30 +176,7 @@ class JwksSource:
 
 
 def from_url(transport: httpx.AsyncBaseTransport, url: str) -> Read:
-    """A GET that takes no longer than ``FETCH_TIMEOUT``, follows no redirect and reads no more than is allowed."""
-
-    async def read() -> bytes:
-        request = httpx.Request(
-            "GET",
-            url,
-            headers={"accept": "application/json", "accept-encoding": "identity", "user-agent": "tollgate"},
-            extensions={"timeout": {"connect": 5.0, "read": 5.0}},
-        )
-        async with asyncio.timeout(FETCH_TIMEOUT):
-            response = await transport.handle_async_request(request)
-            try:
-                if response.status_code != 200:
-                    raise JwksError(f"its server answered with status {response.status_code}")
-                document = bytearray()
-                async for part in response.aiter_raw():
-                    document += part
-                    if len(document) > MAX_BYTES:
-                        raise JwksError(f"is larger than {MAX_BYTES} bytes")
-            finally:
-                await response.aclose()
-        return bytes(document)
-
-    return read
+    return partial(fetch, transport, url)
 
 
 def from_file(path: Path) -> Read:

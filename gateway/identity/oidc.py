@@ -5,7 +5,6 @@ OpenID Connect Core 1.0 and Discovery 1.0, RFC 7636 (PKCE), RFC 9207 (``iss``). 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
@@ -19,17 +18,16 @@ import httpx
 import jwt
 import orjson
 
-from gateway.errors import Unauthenticated
-from gateway.identity.jwks import MAX_BYTES, JwksError, KeySet, VerifyingKey, parse
+from gateway.errors import AuthUnavailable, Unauthenticated
+from gateway.identity.fetch import TIMEOUT, NotFetched, fetch
+from gateway.identity.jwks import VerifyingKey
+from gateway.identity.jwks_source import JwksSource, from_url
 from gateway.identity.jwt import read
 from gateway.identity.session import PendingSignIn
 from gateway.policy.schema import Algorithm, Oidc
 
-TIMEOUT = 10.0
 FRESH = 600.0
 """Seconds for which metadata and keys are used again; an unknown key id has the keys read anew before that."""
-PAUSE = 10.0
-"""Seconds between two readings because of unknown key ids."""
 LEEWAY = 30.0
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "ES256", "EdDSA")
@@ -50,14 +48,12 @@ class Person:
     roles: tuple[str, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Known:
     """What is known of an issuer, and since when."""
 
     metadata: Mapping[str, Any]
     read: float
-    keys: KeySet | None = None
-    keys_read: float = float("-inf")
 
 
 class Provider:
@@ -67,6 +63,12 @@ class Provider:
         self._transport = transport
         self._clock = clock
         self._known: dict[str, _Known] = {}
+        self._keys: JwksSource | None = None
+        self._keys_of: _Known | None = None
+
+    async def aclose(self) -> None:
+        if self._keys is not None:
+            await self._keys.aclose()
 
     async def address(self, oidc: Oidc, pending: PendingSignIn) -> str:
         """Where to send a browser. Raises ``SignInFailed``."""
@@ -168,22 +170,23 @@ class Provider:
         return dict(claims)
 
     async def _key(self, oidc: Oidc, known: _Known, kid: str | None, algorithm: Algorithm) -> VerifyingKey:
-        """Keys are rotated: one that is not known has them read anew."""
-        now = self._clock()
-        found = known.keys.find(kid, algorithm) if known.keys and now - known.keys_read < FRESH else None
-        if found is None and now - known.keys_read >= PAUSE:
-            known.keys_read = now
-            known.keys = await self._keys(_url(oidc, known.metadata, "jwks_uri"))
-            found = known.keys.find(kid, algorithm)
+        """Keys are rotated: one that is not known has them read anew, and so has what is newly known of the issuer."""
+        if self._keys is None or self._keys_of is not known:
+            url = _url(oidc, known.metadata, "jwks_uri")
+            before = self._keys
+            self._keys_of = known
+            self._keys = JwksSource(
+                url, from_url(self._transport, url), every=float("inf"), clock=self._clock
+            )
+            if before is not None:
+                await before.aclose()
+        try:
+            found = await self._keys.find(kid, algorithm, wait=TIMEOUT)
+        except AuthUnavailable:
+            raise SignInFailed("provider", "the provider's JWKS cannot be used") from None
         if found is None:
             raise SignInFailed("token", "the ID token's key is none of the provider's")
         return found
-
-    async def _keys(self, url: str) -> KeySet:
-        try:
-            return parse(await self._read("GET", url, {}, b""))
-        except JwksError as error:
-            raise SignInFailed("provider", f"the provider's JWKS {error}") from None
 
     async def _metadata(self, oidc: Oidc) -> _Known:
         known = self._known.get(oidc.issuer)
@@ -206,36 +209,12 @@ class Provider:
         return found
 
     async def _read(self, method: str, url: str, headers: dict[str, str], body: bytes) -> bytes:
-        """Follows no redirect, and reads no more than ``MAX_BYTES``."""
-        told = {
-            "accept": "application/json",
-            "accept-encoding": "identity",
-            "user-agent": "tollgate",
-            **headers,
-        }
-        request = httpx.Request(
-            method,
-            url,
-            headers=told,
-            content=body or None,
-            extensions={"timeout": {"connect": 5.0, "read": 5.0}},
-        )
         try:
-            async with asyncio.timeout(TIMEOUT):
-                response = await self._transport.handle_async_request(request)
-                try:
-                    found = bytearray()
-                    async for part in response.aiter_raw():
-                        found += part
-                        if len(found) > MAX_BYTES:
-                            raise SignInFailed("provider", f"{url} answers with more than {MAX_BYTES} bytes")
-                finally:
-                    await response.aclose()
+            return await fetch(self._transport, url, method=method, headers=headers, body=body)
+        except NotFetched as error:
+            raise SignInFailed("provider", f"{url}: {error}") from None
         except (httpx.HTTPError, OSError, TimeoutError) as error:
             raise SignInFailed("provider", f"{url} cannot be read: {type(error).__name__}") from None
-        if response.status_code != 200:
-            raise SignInFailed("provider", f"{url} answers with status {response.status_code}")
-        return bytes(found)
 
 
 def _url(oidc: Oidc, metadata: Mapping[str, Any], name: str) -> str:

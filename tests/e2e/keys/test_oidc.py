@@ -196,11 +196,13 @@ async def test_a_policy_that_drops_the_role_or_the_provider_ends_the_session(des
 async def test_keys_are_rotated(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk.browser() as browser:
         assert (await desk.sign_in(browser)).headers["location"] == "/admin"
+        desk.provider.signing = ("made-up", RSA)
+        assert (await desk.sign_in(browser)).headers["location"] == "/admin#/sign-in/token"
         desk.provider.keys = {"second": OTHER_RSA}
         desk.provider.signing = ("second", OTHER_RSA)
-        monkeypatch.setattr("gateway.identity.oidc.PAUSE", 3600.0)  # not read anew at each made-up key id
+        monkeypatch.setattr("gateway.identity.jwks_source.PAUSE", 3600.0)  # not read anew at each such key id
         assert (await desk.sign_in(browser)).headers["location"] == "/admin#/sign-in/token"
-        monkeypatch.setattr("gateway.identity.oidc.PAUSE", 0.0)
+        monkeypatch.setattr("gateway.identity.jwks_source.PAUSE", 0.0)
         assert (await desk.sign_in(browser)).headers["location"] == "/admin"
         desk.provider.signing = ("first", RSA)
         assert (await desk.sign_in(browser)).headers["location"] == "/admin#/sign-in/token"
