@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
-from gateway.admin.api import oidc, session
+from gateway.admin.api import provider_sign_in, sign_in
 from gateway.admin.endpoint import routes as admin_routes
 from gateway.admin.refusals import Refusals
 from gateway.admin.site import Site
@@ -27,7 +27,7 @@ from gateway.control.in_force import publish
 from gateway.control.peers import Peers
 from gateway.guards.actions.offload import MAX_WAIT
 from gateway.identity.oidc import Provider
-from gateway.identity.session import PendingSignIn, Seal, Session
+from gateway.identity.session_cookie import PendingSignIn, Seal, Session
 from gateway.observe.metrics import Metrics
 from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import state_files
@@ -146,8 +146,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     refusals = Refusals(site)
     admin_operations = [
         *admin.operations(site),
-        *session.operations(sessions),
-        *oidc.operations(sessions, Seal(secret, "sign-in", PendingSignIn), provider),
+        *sign_in.operations(sessions),
+        *provider_sign_in.operations(sessions, Seal(secret, "sign-in", PendingSignIn), provider),
     ]
     endpoints = routes.build(
         metrics,
@@ -166,7 +166,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     chat = next(route.app for route in endpoints if route.path == "/v1/chat/completions")
     page = [Route(playground.PATH, playground.Playground(chat), methods=["POST"]), *page_files.routes()]
     router = EndpointRouter([*endpoints, *admin_routes(admin_operations, refusals.record), *page], lifespan)
-    public = (*routes.PUBLIC, session.PATH, *oidc.PATHS, *page_files.paths())
+    public = (*routes.PUBLIC, sign_in.PATH, *provider_sign_in.PATHS, *page_files.paths())
     port = settings.metrics_port
     return Dispatcher(
         router,

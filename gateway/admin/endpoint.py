@@ -16,7 +16,7 @@ from gateway.types import Principal
 from gateway.web.body import read_body
 from gateway.web.context import RequestContext
 from gateway.web.operation import Operation
-from gateway.web.responses import Headers, send_body
+from gateway.web.sending import Headers, send_body
 from gateway.wire import json_body
 
 MAX_BODY = 2 * 2**20

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import MethodNotAllowed, NotFound
 from gateway.web.context import RequestContext
-from gateway.web.responses import Headers
+from gateway.web.sending import Headers
 
 FOLDER = Path(__file__).with_name("page")
 ASSETS = "/admin/assets/"

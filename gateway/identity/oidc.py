@@ -23,7 +23,7 @@ from gateway.identity.fetch import TIMEOUT, NotFetched, fetch
 from gateway.identity.jwks import VerifyingKey
 from gateway.identity.jwks_source import JwksSource, from_url
 from gateway.identity.jwt import read
-from gateway.identity.session import PendingSignIn
+from gateway.identity.session_cookie import PendingSignIn
 from gateway.policy.schema import Algorithm, Oidc
 
 FRESH = 600.0

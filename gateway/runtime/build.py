@@ -52,7 +52,7 @@ from gateway.sidecar.readiness import unready
 from gateway.sidecar.requirements import has_heads
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
-from gateway.stores.responses import ResponseStore
+from gateway.stores.response_store import ResponseStore
 from gateway.stores.store import Store
 from gateway.stores.workers_memory import WorkersMemory
 from gateway.types import Handler

@@ -26,7 +26,7 @@ from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
 from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.stores.redis import RedisStore
-from gateway.stores.responses import ResponseStore
+from gateway.stores.response_store import ResponseStore
 from gateway.types import Backend, Handler, WholeHandler
 
 

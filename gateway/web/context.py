@@ -12,7 +12,7 @@ from starlette.types import Scope, Send
 from gateway.errors import GatewayError, Internal
 from gateway.server.headers import RequestHeaders
 from gateway.types import BatchLine, Principal
-from gateway.web.responses import send_error
+from gateway.web.sending import send_error
 from gateway.wire.dialect import ErrorWriter
 from gateway.wire.openai.errors import error_body as openai_error
 

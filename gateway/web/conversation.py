@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from gateway.errors import BadRequest, UpstreamUnavailable
-from gateway.stores.responses import KeptResponse, Piece, ResponseStore
+from gateway.stores.response_store import KeptResponse, Piece, ResponseStore
 from gateway.stores.store import StoreDown
 from gateway.types import Json
 from gateway.web.heavy_reads import SMALL, Reading

@@ -10,7 +10,7 @@ from starlette.types import Message, Scope, Send
 from gateway.errors import Forbidden
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Cors as Config
-from gateway.web.responses import Headers, send_error
+from gateway.web.sending import Headers, send_error
 from gateway.wire.openai.errors import error_body
 
 METHODS = b"GET, HEAD, POST, PUT, PATCH, DELETE"

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.context import RequestContext
-from gateway.web.responses import encoded
+from gateway.web.sending import encoded
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from types import TracebackType
 from starlette.types import Scope, Send
 
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
-from gateway.web.responses import Headers
+from gateway.web.sending import Headers
 
 EVENTS = b"text/event-stream; charset=utf-8"
 _HEAD: Headers = [

@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from gateway.errors import Forbidden, Unauthenticated
 from gateway.identity.api_keys import DEVELOPMENT
-from gateway.identity.session import Seal, Session
+from gateway.identity.session_cookie import Seal, Session
 from gateway.policy.schema.admin import Role
 from gateway.types import Principal
 from gateway.web.context import RequestContext

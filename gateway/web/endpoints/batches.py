@@ -20,7 +20,7 @@ from gateway.types import Json
 from gateway.web.body import read_body
 from gateway.web.context import RequestContext
 from gateway.web.counted import counted
-from gateway.web.responses import send_body
+from gateway.web.sending import send_body
 from gateway.wire import json_body
 
 NAME = "batches"

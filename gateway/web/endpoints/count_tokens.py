@@ -13,7 +13,7 @@ from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call
-from gateway.web.responses import Headers, encoded, send_body
+from gateway.web.sending import Headers, encoded, send_body
 from gateway.wire.anthropic.body_to_request import read_count_request
 
 COUNTED_BY = b"x-tollgate-count"

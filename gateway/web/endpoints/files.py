@@ -26,7 +26,7 @@ from gateway.web.form_parser import (
     PartBegins,
     PartData,
 )
-from gateway.web.responses import Headers, send_body
+from gateway.web.sending import Headers, send_body
 from gateway.wire.openai import files as wire
 
 FORM_BYTES = MAX_PARTS * MAX_HEADERS * MAX_HEADER

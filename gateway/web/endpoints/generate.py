@@ -29,7 +29,7 @@ from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext, route_of
 from gateway.web.event_stream import EVENTS, EventStream
 from gateway.web.heavy_reads import HeavyReads, Reading
-from gateway.web.responses import Headers, send_body
+from gateway.web.sending import Headers, send_body
 from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
 
 LAST_WORDS = 0.5

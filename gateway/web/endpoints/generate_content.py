@@ -17,7 +17,7 @@ from gateway.web.context import RequestContext
 from gateway.web.endpoints.count_tokens import count
 from gateway.web.endpoints.generate import make_call, reply_headers, write_stream, write_whole
 from gateway.web.event_stream import EventStream
-from gateway.web.responses import encoded, send_body
+from gateway.web.sending import encoded, send_body
 from gateway.wire.dialect import BodyWriter
 from gateway.wire.gemini import body_to_request, embeddings
 from gateway.wire.gemini.chunks_to_answers import GeminiArrayWriter, GeminiBodyWriter, GeminiEventWriter

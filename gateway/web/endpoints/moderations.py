@@ -12,7 +12,7 @@ from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
-from gateway.web.responses import encoded, send_body
+from gateway.web.sending import encoded, send_body
 from gateway.wire.openai import moderations as openai_moderations
 
 

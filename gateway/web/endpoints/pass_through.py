@@ -20,7 +20,7 @@ from gateway.web.body_parser import BodyReader
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.generate import make_call, reply_headers
 from gateway.web.event_stream import EventStream
-from gateway.web.responses import Headers, send_body
+from gateway.web.sending import Headers, send_body
 from gateway.web.upload import receive_form
 from gateway.wire import sse
 from gateway.wire.apis.forms import read_form

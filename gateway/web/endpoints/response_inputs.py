@@ -16,7 +16,7 @@ from gateway.web.conversation import Conversation, recall
 from gateway.web.endpoints.count_tokens import count
 from gateway.web.endpoints.generate import make_call, reply_headers
 from gateway.web.heavy_reads import HeavyReads, Reading
-from gateway.web.responses import send_body
+from gateway.web.sending import send_body
 from gateway.wire.responses import compaction
 from gateway.wire.responses.body_to_request import ResponseRequest, read_count_request
 from gateway.wire.responses.sealed import SummarySeal

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.errors import TOO_LATE, BadRequest, GatewayError, Internal, ShuttingDown
 from gateway.residency import residency_of
 from gateway.runtime.background_requests import BackgroundRequests
-from gateway.stores.responses import ResponseStore, StoredResponse
+from gateway.stores.response_store import ResponseStore, StoredResponse
 from gateway.stores.store import StoreDown
 from gateway.types import Call, Json
 from gateway.web.attached_files import attach
@@ -22,7 +22,7 @@ from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall, store_down
 from gateway.web.endpoints.generate import make_call, write_stream, write_whole
 from gateway.web.heavy_reads import HeavyReads, Reading
-from gateway.web.responses import send_body
+from gateway.web.sending import send_body
 from gateway.wire.obfuscation import ObfuscatedEvents
 from gateway.wire.responses.body_to_request import ResponseRequest, read_request
 from gateway.wire.responses.chunks_to_events import ResponseEventWriter

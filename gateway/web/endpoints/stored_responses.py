@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import BadRequest, NotFound
 from gateway.runtime.background_requests import BackgroundRequests
-from gateway.stores.responses import KeptResponse, Piece, ResponseStore
+from gateway.stores.response_store import KeptResponse, Piece, ResponseStore
 from gateway.stores.store import StoreDown
 from gateway.web.context import RequestContext
 from gateway.web.conversation import MARKED, UNFINISHED, pieces_of, store_down

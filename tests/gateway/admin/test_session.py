@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admin.page_files import paths
-from gateway.identity.session import Seal, Session
+from gateway.identity.session_cookie import Seal, Session
 from tests.serving import KEY, Gateway, a_policy, chat, key, serving
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from gateway.identity.oidc import Provider, SignInFailed
-from gateway.identity.session import PendingSignIn
+from gateway.identity.session_cookie import PendingSignIn
 from gateway.policy.schema.admin import Oidc
 
 pytestmark = pytest.mark.anyio

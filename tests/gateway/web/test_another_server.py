@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.web import another_server
 from gateway.web.body import cancel_on_disconnect, read_body
-from gateway.web.responses import send_body
+from gateway.web.sending import send_body
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ import pytest
 
 from gateway.errors import BadRequest, Overloaded
 from gateway.files.file_store import StoredFile
-from gateway.stores import responses
+from gateway.stores import response_store
 from gateway.stores.memory import MemoryStore
-from gateway.stores.responses import ResponseStore, StoredResponse
+from gateway.stores.response_store import ResponseStore, StoredResponse
 from gateway.types import ChatRequest
 from gateway.web import attached_files, conversation
 from gateway.web.conversation import recall
@@ -206,7 +206,7 @@ async def test_where_pieces_lie_is_looked_up_a_little_at_a_time(monkeypatch: pyt
             parsed = 0
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(responses, "orjson", Counted)
+    monkeypatch.setattr(response_store, "orjson", Counted)
     others = asyncio.create_task(turns())
     found = await asyncio.gather(*(store.find("acme", RESPONSE) for _ in range(8)))
     assert all(kept is not None and kept.answered for kept in found)

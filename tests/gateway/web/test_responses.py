@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from gateway.runtime import background_requests
-from gateway.stores.responses import KeptResponse, ResponseStore
+from gateway.stores.response_store import KeptResponse, ResponseStore
 from gateway.wire.responses.ids import request_id
 from tests.fakes import (
     DONE,

@@ -11,11 +11,11 @@ from gateway.admin.api.operation import ROOT
 from gateway.admin.endpoint import PRIVATE, Handle, Request, Strict, Told
 from gateway.errors import NotFound
 from gateway.identity.oidc import Provider, SignInFailed
-from gateway.identity.session import PendingSignIn, Seal, Session
+from gateway.identity.session_cookie import PendingSignIn, Seal, Session
 from gateway.policy.schema import Oidc
 from gateway.policy.schema.admin import CALLBACK
 from gateway.web.operation import JSON, Operation
-from gateway.web.responses import Headers
+from gateway.web.sending import Headers
 from gateway.web.session_auth import COOKIE, SessionAuth, cookie, set_cookie
 
 LOGIN = ROOT + "/oidc/login"

@@ -11,7 +11,7 @@ from gateway.admin.api.operation import ROOT
 from gateway.admin.endpoint import Handle, Reply, Request, Strict, Told
 from gateway.errors import Forbidden
 from gateway.identity.api_keys import digest_of
-from gateway.identity.session import Session
+from gateway.identity.session_cookie import Session
 from gateway.policy.schema.admin import Role
 from gateway.types import Principal
 from gateway.web.operation import JSON, Operation
