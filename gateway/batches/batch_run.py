@@ -20,7 +20,7 @@ from gateway.batches.result_writer import ResultWriter
 from gateway.batches.validation import Checked, Validation
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, GatewayError, Unauthenticated
-from gateway.files.file_store import FileMissing
+from gateway.files.file_table import FileMissing
 from gateway.types import Principal
 
 log = logging.getLogger(__name__)

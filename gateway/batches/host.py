@@ -10,7 +10,7 @@ from gateway.batches.batch import Batch, Creator
 from gateway.batches.batch_table import BatchTable
 from gateway.batches.input_lines import InputLine, LineError
 from gateway.errors import GatewayError
-from gateway.files.file_store import FileStore
+from gateway.files.stored_files import StoredFiles
 from gateway.policy.schema import BatchSettings
 from gateway.types import BatchLine, Principal
 
@@ -42,7 +42,7 @@ class Host(Protocol):
 
     def table(self) -> BatchTable: ...
 
-    def files(self) -> FileStore: ...
+    def files(self) -> StoredFiles: ...
 
     def settings(self) -> BatchSettings: ...
 

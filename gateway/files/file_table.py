@@ -9,7 +9,6 @@ from typing import Any
 from gateway.databases.database import Change
 from gateway.databases.migrations import Migrations
 from gateway.databases.own_tables import OwnTables
-from gateway.files.file_store import StoredFile
 
 FILES = Migrations(
     "files",
@@ -52,6 +51,27 @@ class Kept:
 
     files: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    id: str
+    """``file-`` and hexadecimal digits, later ones greater."""
+    tenant: str
+    filename: str
+    """As its owner calls it: a label, never a path."""
+    purpose: str
+    bytes: int
+    created_at: int
+    """Unix time, as is ``expires_at``."""
+    expires_at: int | None
+    """None where it is kept until it is deleted."""
+    key_id: str
+    """Of the key that it came with."""
+
+
+class FileMissing(Exception):
+    """There is no such file, or not any more; also where its content was removed past the store."""
 
 
 class FileTable(OwnTables):

@@ -14,8 +14,7 @@ from typing import ParamSpec, TypeVar
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, BodyTooLarge, UpstreamUnavailable
 from gateway.files.blobs import BlobError, BlobMissing, Blobs, BlobWriter
-from gateway.files.file_store import FileMissing, StoredFile
-from gateway.files.file_table import FileTable, Kept
+from gateway.files.file_table import FileMissing, FileTable, Kept, StoredFile
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,11 @@ class Bounds:
 
 
 class StoredFiles:
-    """A ``FileStore`` (``gateway.files.file_store``). One for each process, database and place of contents."""
+    """One for each process, database and place of contents. Each tenant's files are its own: to all others they do not
+    exist.
+
+    All methods raise ``UpstreamUnavailable`` where the database, or what holds the contents, does not work.
+    """
 
     def __init__(self, table: FileTable, blobs: Blobs, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -90,6 +93,10 @@ class StoredFiles:
         key_id: str,
         expires_at: int | None = None,
     ) -> StoredFile:
+        """Keep what ``parts`` yield. Whatever ends it early, an error or a cancellation, nothing is left of it.
+
+        It counts for what the tenant keeps, and is not refused for that: who may not is asked before (``begin``).
+        """
         upload = await self.begin(tenant, key_id=key_id, most=None)
         try:
             async for part in parts:
@@ -106,11 +113,16 @@ class StoredFiles:
     async def listed(
         self, tenant: str, *, purpose: str | None, after: str | None, limit: int, newest_first: bool
     ) -> list[StoredFile]:
+        """``after`` is an id, and need not be there any more."""
         return await self.call(
             self._table.listed, tenant, purpose, after, limit, newest_first, int(time.time())
         )
 
     async def read(self, tenant: str, id: str, *, start: int = 0) -> AsyncGenerator[bytes, None]:
+        """What it holds from byte ``start`` on; close it where it is not read to its end.
+
+        Raises ``FileMissing``, at the first step or where it vanishes.
+        """
         found = await self._found(tenant, id)
         if found is None:
             raise FileMissing(id)
@@ -125,6 +137,7 @@ class StoredFiles:
             await self.call(reader.close)
 
     async def delete(self, tenant: str, id: str) -> bool:
+        """False where there is none."""
         if not is_file_id(id):
             return False
         blob = await self.call(self._table.begin_delete, tenant, id, int(time.time()))

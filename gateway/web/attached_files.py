@@ -10,7 +10,7 @@ from dataclasses import replace
 from mimetypes import guess_type
 
 from gateway.errors import BadRequest, BodyTooLarge
-from gateway.files.file_store import FileMissing, StoredFile
+from gateway.files.file_table import FileMissing, StoredFile
 from gateway.files.stored_files import StoredFiles, is_file_id
 from gateway.types import ChatRequest, Json
 from gateway.web.heavy_reads import Reading

@@ -17,7 +17,7 @@ from gateway.batches.input_lines import InputLine, LineError, read_lines
 from gateway.children.process_pool import PoolBusy, ProcessDied, ProcessPool
 from gateway.databases.database import Database
 from gateway.errors import BadRequest, GatewayError, Internal, UpstreamUnavailable
-from gateway.files.file_store import FileStore
+from gateway.files.stored_files import StoredFiles
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import reason_of
 from gateway.policy.schema import BatchSettings
@@ -57,7 +57,7 @@ class BatchHost:
     def table(self) -> BatchTable:
         return self._current().batches
 
-    def files(self) -> FileStore:
+    def files(self) -> StoredFiles:
         files = self._current().files
         if files is None:
             raise UpstreamUnavailable("The policy has files switched off ('files: {enabled: false}').")

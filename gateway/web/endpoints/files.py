@@ -11,7 +11,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import BadRequest, NotFound
-from gateway.files.file_store import FileMissing, StoredFile
+from gateway.files.file_table import FileMissing, StoredFile
 from gateway.files.stored_files import StoredFiles, Upload
 from gateway.types import Json
 from gateway.web.body import body_pieces, cancel_on_disconnect, declared_length

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.errors import BadRequest
-from gateway.files.file_store import StoredFile
+from gateway.files.file_table import StoredFile
 from gateway.types import Json
 
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]

@@ -13,8 +13,7 @@ import pytest
 from gateway.databases.opening import open_tables
 from gateway.errors import BadRequest, BodyTooLarge, UpstreamUnavailable
 from gateway.files import stored_files as module
-from gateway.files.file_store import FileMissing, FileStore, StoredFile
-from gateway.files.file_table import ABANDONED, FILES, FileTable
+from gateway.files.file_table import ABANDONED, FILES, FileMissing, FileTable, StoredFile
 from gateway.files.folder import FolderBlobs
 from gateway.files.stored_files import STEP, Bounds, StoredFiles
 from gateway.policy.schema import LedgerSettings
@@ -49,11 +48,11 @@ async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
-async def keep(store: FileStore, content: bytes = b"abc", tenant: str = "acme", **more: int) -> StoredFile:
+async def keep(store: StoredFiles, content: bytes = b"abc", tenant: str = "acme", **more: int) -> StoredFile:
     return await store.create(tenant, "x.jsonl", "batch", pieces(content), key_id="k", **more)
 
 
-async def content(store: FileStore, file: StoredFile, start: int = 0) -> bytes:
+async def content(store: StoredFiles, file: StoredFile, start: int = 0) -> bytes:
     return b"".join([piece async for piece in store.read(file.tenant, file.id, start=start)])
 
 

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from gateway.errors import BadRequest, Overloaded
-from gateway.files.file_store import StoredFile
+from gateway.files.file_table import StoredFile
 from gateway.stores import response_store
 from gateway.stores.memory import MemoryStore
 from gateway.stores.response_store import ResponseStore, StoredResponse
