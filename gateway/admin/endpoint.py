@@ -96,6 +96,13 @@ def method_of(scope: Scope) -> str:
     return "GET" if scope["method"] == "HEAD" else str(scope["method"])
 
 
+def must_be_enabled(scope: Scope) -> None:
+    if not RequestContext.of(scope).runtime.policy.admin.enabled:
+        raise NotFound(
+            f"There is no path '{scope['path']}' here; the policy has no 'admin: {{enabled: true}}'."
+        )
+
+
 class Resource:
     """The methods of one path. They are there only where the policy says ``admin: {enabled: true}``."""
 
@@ -105,10 +112,7 @@ class Resource:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
-        if not context.runtime.policy.admin.enabled:
-            raise NotFound(
-                f"There is no path '{scope['path']}' here; the policy has no 'admin: {{enabled: true}}'."
-            )
+        must_be_enabled(scope)
         method = method_of(scope)
         if method not in self._methods:
             allow = ", ".join(self._methods)

@@ -11,8 +11,8 @@ from pathlib import Path
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import MethodNotAllowed, NotFound
-from gateway.web.context import RequestContext
+from gateway.admin.endpoint import must_be_enabled
+from gateway.errors import MethodNotAllowed
 from gateway.web.sending import Headers
 
 FOLDER = Path(__file__).with_name("page")
@@ -69,10 +69,7 @@ class PageFile:
         return b'W/"' + sha256(self.plain).hexdigest()[:16].encode() + b'"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not RequestContext.of(scope).runtime.policy.admin.enabled:
-            raise NotFound(
-                f"There is no path '{scope['path']}' here; the policy has no 'admin: {{enabled: true}}'."
-            )
+        must_be_enabled(scope)
         if scope["method"] not in ("GET", "HEAD"):
             raise MethodNotAllowed(
                 f"'{scope['path']}' does not take {scope['method']}; use GET.", allow="GET"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.admin.api.operation import ROOT
-from gateway.errors import Forbidden, NotFound
+from gateway.admin.endpoint import must_be_enabled
+from gateway.errors import Forbidden
 from gateway.web.context import RequestContext
 from gateway.web.operation import EVENTS, JSON, Operation
 from gateway.wire.openai.chat import ChatBody
@@ -26,10 +27,7 @@ class Playground:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = RequestContext.of(scope)
-        if not context.runtime.policy.admin.enabled:
-            raise NotFound(
-                f"There is no path '{scope['path']}' here; the policy has no 'admin: {{enabled: true}}'."
-            )
+        must_be_enabled(scope)
         if "inference" not in context.caller().scopes:
             raise Forbidden(
                 "This key is for the page only. Give the playground another one, of scope 'inference'.",

@@ -25,6 +25,19 @@ def folder(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path
     return USUAL if USUAL.exists() else BUILTIN
 
 
+def option() -> argparse.ArgumentParser:
+    """``--policies``, for commands that change what is there."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--policies",
+        metavar="DIR",
+        type=Path,
+        default=Path(os.environ.get("TOLLGATE_POLICIES") or USUAL),
+        help="the policy folder (policies)",
+    )
+    return shared
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "init",

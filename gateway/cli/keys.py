@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gateway.cli import init
 from gateway.cli.user import state_dir, user
 from gateway.control.changes import ChangeRefused
 from gateway.control.client import change
@@ -40,14 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="make, list, rotate and revoke API keys",
         description="Make, list, rotate and revoke API keys.",
     )
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--policies",
-        metavar="DIR",
-        type=Path,
-        default=Path(os.environ.get("TOLLGATE_POLICIES") or "policies"),
-        help="the policy folder (policies)",
-    )
+    shared = init.option()
     actions = parser.add_subparsers(metavar="create|list|rotate|revoke", required=True)
     create_ = actions.add_parser(
         "create",

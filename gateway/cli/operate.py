@@ -6,10 +6,9 @@ import argparse
 import difflib
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-from gateway.cli import cache_days
+from gateway.cli import cache_days, init
 from gateway.cli.user import state_dir, user
 from gateway.control.changes import REFUSALS
 from gateway.control.client import change
@@ -17,14 +16,7 @@ from gateway.policy.history import Generation, PolicyHistory
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--policies",
-        metavar="DIR",
-        type=Path,
-        default=Path(os.environ.get("TOLLGATE_POLICIES") or "policies"),
-        help="the policy folder (policies)",
-    )
+    shared = init.option()
     backends = _group(commands, "backends", "drain|undrain", "take backends out of use, and back into it")
     for name, about in (
         ("drain", "send a backend no more requests; those in flight end as ever"),

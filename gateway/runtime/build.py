@@ -48,8 +48,7 @@ from gateway.runtime.backends import build_backends, build_engines, runs_here
 from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
-from gateway.sidecar.readiness import unready
-from gateway.sidecar.requirements import has_heads
+from gateway.sidecar.requirements import has_heads, unready
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
 from gateway.stores.response_store import ResponseStore

@@ -1,15 +1,13 @@
-"""Sending JSON, and errors in OpenAI's shape, over bare ASGI."""
+"""Sending bodies, and errors in OpenAI's shape, over bare ASGI."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 
-import orjson
 from starlette.types import Send
 
 from gateway.errors import GatewayError, MethodNotAllowed
-from gateway.types import Json
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -29,10 +27,6 @@ async def send_body(
 
 def encoded(headers: Mapping[str, str]) -> Headers:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
-
-
-async def send_json(send: Send, value: Json, *, status: int = 200) -> None:
-    await send_body(send, orjson.dumps(value), status=status)
 
 
 async def send_error(send: Send, error: GatewayError, body: bytes, told: Mapping[str, str]) -> None:

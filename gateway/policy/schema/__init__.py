@@ -55,6 +55,7 @@ from gateway.policy.schema.guards import (
     PiiGuard,
     ReviewSettings,
     SecretsGuard,
+    SidecarSettings,
     TopicsGuard,
     ToxicityGuard,
 )
@@ -73,7 +74,6 @@ from gateway.policy.schema.models import (
     Timeouts,
     When,
 )
-from gateway.policy.schema.sidecar import SidecarSettings
 from gateway.policy.schema.storage import (
     BatchSettings,
     CacheSettings,

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.sidecar.api import SidecarDown, SidecarError
 from gateway.sidecar.client import NoSidecar
-from gateway.sidecar.readiness import unready
+from gateway.sidecar.requirements import unready
 from tests.fakes import policy
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ async def test_a_guard_of_one_tenant_is_waited_for() -> None:
 
 
 async def test_silence_is_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.sidecar.readiness._PATIENCE", 0.05)
+    monkeypatch.setattr("gateway.sidecar.requirements._PATIENCE", 0.05)
     verdicts = unready(policy(guards={"injection": {"action": "block"}}), Told(None))
     assert verdicts is not None
     assert await verdicts() == {"injection": "the sidecar does not answer within 0.05 s"}
