@@ -9,12 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Protocol
-
-from redis.asyncio.client import Pipeline
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.store import StoreDown
+
+if TYPE_CHECKING:
+    from redis.asyncio.client import Pipeline
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from gateway.quota.counters import Counters, Elastic, QuotaDecision
 from gateway.quota.limits import Amounts, Limit, Limits, LimitsCache, calendar_keys, counted
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.quota_request import QuotaRequest, quota_request
-from gateway.quota.redis import RedisCounters
 from gateway.quota.store_outage import FailoverCounters
 from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
 from gateway.stores.store import StoreDown
@@ -44,9 +43,7 @@ class Quotas:
     ) -> None:
         self.estimator = estimator or Estimator()
         self._memory = memory = MemoryCounters(clock=clock)
-        self._counters: Counters = (
-            memory if store == "memory" else FailoverCounters(RedisCounters(store), clock=clock)
-        )
+        self._counters: Counters = memory if store == "memory" else _in_redis(store, clock)
         self._limits = LimitsCache()
         self._context = AllowanceContext(self._counters, self.estimator, TargetBoundsCache(), self._refuse)
         self.budgets: BudgetWatch | None = None
@@ -305,6 +302,13 @@ class Quotas:
 
 _Asked = tuple[Limits, LearnedEstimate, TargetBounds, QuotaRequest, Amounts]
 """What one request asks of its caller's limits: a tuple, as an instance of a class costs a microsecond more."""
+
+
+def _in_redis(url: str, clock: Callable[[], float] | None) -> FailoverCounters:
+    # It loads the client library, which counters in memory do without.
+    from gateway.quota.redis import RedisCounters
+
+    return FailoverCounters(RedisCounters(url), clock=clock)
 
 
 def tokens_of(estimate: TokenEstimate) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-
-from redis.asyncio.client import Pipeline
+from typing import TYPE_CHECKING
 
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.store import StoreDown
+
+if TYPE_CHECKING:
+    from redis.asyncio.client import Pipeline
 
 TIMEOUT = 0.25
 SECONDS_TO_TELL = 3.0

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gateway.errors import Overloaded
 from gateway.quota.clock import SteadyClock
 from gateway.quota.counters import DAY_MS, SLOT_MS, SLOTS, Elastic, ElasticRequest, QuotaDecision
 from gateway.quota.limits import Amounts, Limits, Window
 from gateway.quota.local_share import LocalShare
-from gateway.quota.redis import RedisCounters
 from gateway.stores.redis_link import PROBE_EVERY
 from gateway.stores.script import Command
 from gateway.stores.store import StoreDown
+
+if TYPE_CHECKING:
+    from gateway.quota.redis import RedisCounters
 
 UNMETERED = QuotaDecision(admitted=True)
 NOTHING = Amounts(0, 0, 0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-from redis.asyncio.client import Pipeline
+from typing import TYPE_CHECKING
 
 from gateway.stores.redis_link import RedisLink
+
+if TYPE_CHECKING:
+    from redis.asyncio.client import Pipeline
 
 TIMEOUT = 1.0
 """Seconds after which the server counts as down."""

@@ -6,15 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
-
-from redis import asyncio as redis
-from redis.asyncio.client import Pipeline
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from typing import TYPE_CHECKING, TypeVar
 
 from gateway.stores.store import StoreDown
+
+if TYPE_CHECKING:
+    from redis import asyncio as redis
+    from redis.asyncio.client import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +48,13 @@ class RedisLink:
         recover: Callable[[], Awaitable[object]] | None = None,
         on_up: Callable[[], object] | None = None,
     ) -> None:
+        # Some 120 modules, OpenTelemetry's among them, which a policy that names no server does without.
+        from redis import asyncio as redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+        from redis.exceptions import RedisError
+
+        self._failures = (RedisError, OSError)  # TimeoutError is an OSError
         pool = redis.BlockingConnectionPool.from_url(
             url,
             max_connections=CONNECTIONS,
@@ -80,7 +85,7 @@ class RedisLink:
         try:
             async with patience(seconds):
                 return await request(self.redis)
-        except (RedisError, OSError) as error:  # TimeoutError is an OSError
+        except self._failures as error:
             down = StoreDown(f"Redis did not answer: {str(error) or 'it is too slow'}")
             if not probing:
                 self.fail(down)
@@ -122,7 +127,7 @@ class RedisLink:
             wait = PROBE_EVERY
             try:
                 await self._recover()
-            except (StoreDown, RedisError, OSError):
+            except (StoreDown, *self._failures):
                 continue
             except Exception:
                 log.exception("%s: a bug keeps Redis from being used again", self._name)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Protocol
-
-from redis.asyncio.client import Pipeline
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.stores.redis_link import RedisLink
+
+if TYPE_CHECKING:
+    from redis.asyncio.client import Pipeline
 
 TIMEOUT = 1.0
 """Seconds after which the server counts as down."""
