@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import cached_property
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _NONCE = 12
 
@@ -16,7 +18,7 @@ class SecretBox:
     """For one ``purpose``: what was sealed for another does not open. ``secret`` is the gateway's."""
 
     def __init__(self, secret: str, purpose: str) -> None:
-        self._cipher = AESGCM(sha256(b"tollgate " + purpose.encode() + b"\0" + secret.encode()).digest())
+        self._key = sha256(b"tollgate " + purpose.encode() + b"\0" + secret.encode()).digest()
 
     def seal(self, content: bytes, bound_to: str = "") -> str:
         """``content`` as text, which opens for the same ``bound_to`` alone."""
@@ -25,6 +27,8 @@ class SecretBox:
 
     def open(self, text: str, bound_to: str = "") -> bytes | None:
         """None for what was not sealed here, or was changed."""
+        from cryptography.exceptions import InvalidTag  # with the cipher, as it is first needed
+
         try:
             sealed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
             if _written(sealed) != text:  # one text only for each content
@@ -32,6 +36,13 @@ class SecretBox:
             return self._cipher.decrypt(sealed[:_NONCE], sealed[_NONCE:], bound_to.encode())
         except (ValueError, InvalidTag):
             return None
+
+    @cached_property
+    def _cipher(self) -> AESGCM:
+        # Most workers seal nothing, and the library is among the largest.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(self._key)
 
 
 def _written(sealed: bytes) -> str:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import jwt
 import orjson
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from gateway.policy.schema import Algorithm
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 MAX_BYTES = 1024 * 1024
 MAX_KEYS = 1000
 MIN_RSA_BITS = 2048
 """RFC 7518, section 3.3."""
 
-PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
+PublicKey: TypeAlias = "RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey"
 
 _PUBLIC_PARTS = ("kty", "crv", "n", "e", "x", "y")
 
@@ -79,6 +80,10 @@ def _key(entry: Any) -> VerifyingKey | None:
     algorithm = _algorithm(entry) if isinstance(entry, dict) else None
     if algorithm is None or not _for_signatures(entry, algorithm):
         return None
+    # Here and not above: a gateway without issuers does without them and their 60 modules.
+    import jwt
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
     # Without the private part, in case it was published too.
     public = {part: entry[part] for part in _PUBLIC_PARTS if part in entry}
     try:

@@ -7,10 +7,9 @@ import time
 from base64 import urlsafe_b64decode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
-import jwt
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,6 +19,9 @@ from gateway.identity.jwks_source import JwksSource
 from gateway.policy.schema import DEFAULT_TIER, Jwt, Policy
 from gateway.policy.schema.values import Name
 from gateway.types import Principal
+
+if TYPE_CHECKING:
+    import jwt
 
 MAX_TOKEN = 16 * 1024
 MAX_MODELS = 256
@@ -80,6 +82,8 @@ class TokenVerifier:
 
         Raises ``Unauthenticated``, code ``expired_token`` or ``invalid_token``, and ``AuthUnavailable``.
         """
+        import jwt  # with its issuers' keys (``gateway.identity.jwks``)
+
         unverified = read(token)
         issuer = unverified.claims.get("iss")
         entry = self._issuers.get(issuer) if isinstance(issuer, str) else None
@@ -209,6 +213,8 @@ def _models(entry: Jwt, claims: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _why(error: jwt.PyJWTError) -> str:
+    import jwt
+
     match error:
         case jwt.MissingRequiredClaimError():
             return f"it has no claim '{error.claim}'."

@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
-import jwt
 import orjson
 
 from gateway.errors import AuthUnavailable, Unauthenticated
@@ -134,6 +133,8 @@ class Provider:
         return token
 
     async def _claims(self, oidc: Oidc, known: _Known, token: str, nonce: str) -> dict[str, Any]:
+        import jwt  # where somebody signs in (``gateway.identity.jwks``)
+
         try:
             header = read(token).header
             algorithm = next((one for one in _ALGORITHMS if one == header.get("alg")), None)
