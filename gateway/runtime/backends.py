@@ -13,15 +13,15 @@ from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.api_forwarder import OF_ENGINE, OF_OPENAI, located, paths_of
 from gateway.backends.azure import KEY_HEADER, AzureEndpoints
 from gateway.backends.bedrock import BedrockBackend
-from gateway.backends.credentials import entra, google
+from gateway.backends.credentials import entra
 from gateway.backends.credentials.aws import AwsSignature
 from gateway.backends.credentials.bearer_token import BearerToken
 from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
 from gateway.backends.gemini import GeminiBackend
+from gateway.backends.late_transport import LateTransport
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.transport import AiohttpTransport
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
 from gateway.runtime.runtime import Runtime
@@ -131,6 +131,9 @@ def _gemini(
         where = {}
         credentials = None
     else:
+        # It signs, with a large library that other providers do without.
+        from gateway.backends.credentials import google
+
         place = f"/v1/projects/{config.vertex.project}/locations/{config.vertex.location}"
         where = {"models": place, "publisher": "publishers/google/models"}
         credentials = BearerToken(name, google.token_request(config.vertex.credentials, os.environ))
@@ -165,7 +168,7 @@ def build_engines(
 def _poller(name: str, config: schema.EngineBackend, state: WorkerState) -> EnginePoller:
     return EnginePoller(
         config.base_url,
-        (state.transport or AiohttpTransport)(),
+        (state.transport or LateTransport)(),
         lambda figures: state.pools.update_engine(name, figures),
         on_return=lambda: state.health.recovered(name),
     ).start()
