@@ -6,6 +6,7 @@ standard output, in JSON:
     reset    begins to count, from zero
     turn     waits until the loop has read what had come and has done what followed at once
     read     what was run since, and counts no more: {"bytecodes": …, "calls": …, "by_file": {path: bytecodes}}
+    modules  the names of all modules that it has loaded
 
 Bytecodes and calls are those of Python code on the event loop's thread, of the gateway's and of libraries' alike: what
 ``sys.settrace`` reports. What runs in threads is left out, and what the clock brings: uvicorn's ten turns a second, the
@@ -95,6 +96,7 @@ def _obey(counted: Counted, loop: asyncio.AbstractEventLoop) -> None:
         "reset": lambda: answers.put(counted.reset()),
         "read": lambda: answers.put(counted.read()),
         "turn": lambda: wait(TURNS),
+        "modules": lambda: answers.put(sorted(sys.modules)),
     }
     for line in sys.stdin:
         loop.call_soon_threadsafe(orders[line.strip()])

@@ -85,6 +85,10 @@ class Counted:
         """Returns when the worker has read what was sent to it and done what followed at once, however slow it is."""
         self._order("turn")
 
+    def modules(self) -> set[str]:
+        """The names of all modules that it has loaded."""
+        return set(self._order("modules"))
+
     def close(self) -> None:
         self._client.close()
 

@@ -46,6 +46,7 @@ from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
 from gateway.runtime.backends import build_backends, build_engines, runs_here
 from gateway.runtime.earlier_usage import EarlierUsage
+from gateway.runtime.libraries import load_libraries
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.sidecar.requirements import has_heads, unready
@@ -64,6 +65,7 @@ Judges = dict[str, ModelJudge]
 async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | None) -> Runtime:
     """``before`` is the runtime in force, whose backends, stores and caches live on where they stay the same."""
     policy, metrics = loaded.policy, state.metrics
+    await load_libraries(policy)
     keys = await asyncio.to_thread(
         key_ring, policy, state.dev_key_sha256, before.authenticator if before else None
     )

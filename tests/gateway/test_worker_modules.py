@@ -1,0 +1,57 @@
+"""What a worker loads: the large libraries only where the policy asks for what they are for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.counting import counted
+from tests.fakes import completion, reply
+from tests.serving import KEY, key
+
+LARGE = frozenset(
+    {
+        *("redis", "opentelemetry", "jwt", "cryptography", "aiohttp", "psycopg"),
+        *("numpy", "torch", "faiss", "transformers", "PIL", "jinja2", "httpcore"),
+    }
+)
+ISSUER = {"issuer": "https://id.example.com", "audience": "gateway", "jwks": "keys.json"}
+
+
+def loaded(folder: Path, **more: Any) -> set[str]:
+    """Of ``LARGE``, what a worker has loaded after a request under a policy with ``more``."""
+
+    def policy(url: str) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "backends": {"up": {"kind": "openai", "base_url": url, "api_key": "sk-1"}},
+            "models": {"m": {"targets": [{"backend": "up", "model": "x"}]}},
+            "keys": [key(KEY, "acme-1", tenant="acme")],
+            **more,
+        }
+
+    with counted(folder, policy) as worker:
+        worker.upstream.answer = list(reply(completion()))
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+        answer = worker.ask(f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {KEY}", body)
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
+        return LARGE & {name.partition(".")[0] for name in worker.modules()}
+
+
+def test_a_policy_that_asks_for_nothing_loads_none_of_them(tmp_path: Path) -> None:
+    assert loaded(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"store": "redis://127.0.0.1:1/0"}, {"redis"}),
+        ({"cache_store": "redis://127.0.0.1:1/0"}, {"redis"}),
+        ({"jwt": [ISSUER]}, {"jwt", "cryptography"}),
+    ],
+    ids=["store", "cache_store", "jwt"],
+)
+def test_a_feature_loads_its_own(tmp_path: Path, more: dict[str, Any], expected: set[str]) -> None:
+    assert loaded(tmp_path, **more) >= expected
