@@ -58,7 +58,8 @@ ARG COMMIT=
 RUN TOLLGATE_COMMIT="$COMMIT" pip --python /opt/tollgate/bin/python install --no-deps --no-compile .
 
 # --- the images -----------------------------------------------------------------------------------------------
-# Each imports what its start imports once, so that the bytecode of just that is kept.
+# Each imports what its start imports once, and what a worker loads where its policy asks for it, so that the bytecode
+# of just that is kept.
 FROM base AS gateway-base
 COPY policies /etc/tollgate/policies
 ENV TOLLGATE_POLICIES=/etc/tollgate/policies \
@@ -74,7 +75,8 @@ CMD ["serve"]
 FROM gateway-base AS gateway-guards
 COPY --from=gateway-guards-dependencies /opt/tollgate /opt/tollgate
 COPY --from=source /opt/tollgate /opt/tollgate
-RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker, gateway.sidecar.worker; \
+RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker, gateway.app, gateway.quota.redis, \
+       gateway.backends.transport, jwt, gateway.sidecar.worker; \
        from gateway.sidecar.models import classifier, embedder, entities, index, minilm, shared_index"
 USER tollgate
 
@@ -100,5 +102,6 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 FROM gateway-base AS gateway
 COPY --from=gateway-dependencies /opt/tollgate /opt/tollgate
 COPY --from=source /opt/tollgate /opt/tollgate
-RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker"
+RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker, gateway.app, gateway.quota.redis, \
+       gateway.backends.transport, jwt"
 USER tollgate

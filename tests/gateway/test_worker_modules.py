@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 
 from tests.counting import counted
 from tests.fakes import completion, reply
+from tests.import_graph import ROOT
 from tests.serving import KEY, key
 
 LARGE = frozenset(
@@ -20,8 +24,8 @@ LARGE = frozenset(
 ISSUER = {"issuer": "https://id.example.com", "audience": "gateway", "jwks": "keys.json"}
 
 
-def loaded(folder: Path, **more: Any) -> set[str]:
-    """Of ``LARGE``, what a worker has loaded after a request under a policy with ``more``."""
+def modules(folder: Path, **more: Any) -> set[str]:
+    """What a worker has loaded after a request under a policy with ``more``."""
 
     def policy(url: str) -> dict[str, Any]:
         return {
@@ -37,7 +41,11 @@ def loaded(folder: Path, **more: Any) -> set[str]:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
         answer = worker.ask(f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {KEY}", body)
         assert answer.startswith(b"HTTP/1.1 200 "), answer
-        return LARGE & {name.partition(".")[0] for name in worker.modules()}
+        return worker.modules()
+
+
+def loaded(folder: Path, **more: Any) -> set[str]:
+    return LARGE & {name.partition(".")[0] for name in modules(folder, **more)}
 
 
 def test_a_policy_that_asks_for_nothing_loads_none_of_them(tmp_path: Path) -> None:
@@ -55,3 +63,16 @@ def test_a_policy_that_asks_for_nothing_loads_none_of_them(tmp_path: Path) -> No
 )
 def test_a_feature_loads_its_own(tmp_path: Path, more: dict[str, Any], expected: set[str]) -> None:
     assert loaded(tmp_path, **more) >= expected
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"store": "redis://127.0.0.1:1/0", "jwt": [ISSUER]}], ids=["plain", "more"]
+)
+def test_the_images_keep_the_bytecode_of_what_it_loads(tmp_path: Path, more: dict[str, Any]) -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    guards, plain = re.findall(r'PYTHONDONTWRITEBYTECODE= python -c "(import gateway[^";]*)', dockerfile)
+    assert guards.startswith(plain)
+    code = f"{plain}; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    ours = {name for name in modules(tmp_path, **more) if name.startswith("gateway.")}
+    assert ours <= set(done.stdout.split())
