@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from gateway.apis import Api, Form, Units
 from gateway.policy.schema import Budget, Policy, QuotaSettings, Scope, Target, Timeouts
 from gateway.spans import Trace
-from gateway.splice import Splice
 from gateway.value import value
 
 Json = Any
@@ -233,6 +232,11 @@ class Chunk:
     """On the last chunk of an answer that a guard cut: sent to the caller as ``tollgate``."""
     choice: Mapping[str, Json] | None = None
     """Further fields of the choice, beside its delta, such as a provider's filter verdicts."""
+
+    def with_text(self, text: str) -> Chunk:
+        """Another piece of the text of which this is one, and nothing else."""
+        (name,) = self.delta or ("content",)
+        return Chunk(self.index, {name: text}, envelope=self.envelope, choice=self.choice)
 
 
 class Notes(Protocol):
@@ -466,7 +470,7 @@ class Call:
     """For the caller, with the answer or the error."""
     upstream_usage: list[UpstreamUsage] = field(default_factory=list)
     """What each attempt used that left for its server. Added to by ``fallback``, billed by ``quota``."""
-    splice: Splice[Chunk] | None = field(default=None, init=False)
+    sink: Sink | None = field(default=None, init=False)
     """Of a stream that goes to a client as it comes. No copy has it."""
     discard: Callable[[], bool] | None = field(default=None, init=False)
     """Forgets what has come of the answer, so that another can be given from its beginning; False where the caller has
@@ -541,6 +545,25 @@ class Call:
     def timeouts(self) -> Timeouts:
         """Those of the candidate it is being sent to."""
         return self.candidate.timeouts if self.candidate else self.policy.models[self.model].timeouts
+
+
+class Sink(Protocol):
+    """A client's end of a streamed answer that no stage changes or keeps: for its backend to write to past them all.
+
+    ``record`` takes it from the call where what it reads is not the very stream that the loop over candidates made.
+    """
+
+    source: object
+    """That stream."""
+    looking: list[Callable[[Chunk, Sequence[str]], object]]
+    """They are told of what was passed on, as ``pass_on`` is: who counts, or keeps what may have to be continued."""
+    is_open: bool
+    """The answer has begun for the client."""
+
+    def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
+        """Write the chunks that ``like.with_text`` makes of ``texts``; False, and nothing is done, where the client is
+        to be waited for."""
+        ...
 
 
 Chunks = AsyncGenerator[Chunk, None]

@@ -105,8 +105,8 @@ class UpstreamLoop:
     def attempts(self, call: Call) -> Chunks:
         """At the candidates that ``call`` has."""
         chunks = self._attempts(call)
-        if call.splice is not None:
-            call.splice.made(chunks)
+        if call.sink is not None:
+            call.sink.source = chunks
         return chunks
 
     async def _attempts(self, call: Call) -> Chunks:
@@ -157,10 +157,9 @@ class UpstreamLoop:
         """The chunks of an attempt that has its place. Raises what exceeds its caller's limits."""
         await self._leaves(attempt, running, admission)
         call = attempt.call
-        chunks = self._send(call)
-        if call.splice is not None:
-            call.splice.reads(chunks, attempt.add)  # a piece of text is neither the first nor the last
-        return chunks
+        if call.sink is not None:
+            call.sink.looking.append(attempt.passed)
+        return self._send(call)
 
     async def _leaves(self, attempt: Attempt, running: _Running, admission: Admission) -> None:
         call = attempt.call

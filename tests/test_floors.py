@@ -16,7 +16,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
         (
             "errors settings backoff private secret_box extras packages version findings client_metadata engine_load "
-            "fair_turns splice value regex pii text children apis media"
+            "fair_turns value regex pii text children apis media"
         ),
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeGuard, TypeVar
 
 from gateway.backends.answer_limits import AnswerLimits
+from gateway.backends.stream_relay import StreamRelay
+from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import GatewayError, UpstreamFailed
-from gateway.types import Call, Chunk
+from gateway.types import Call, Chunk, Sink
 
 
 class AnswerDecoder(Protocol):
@@ -31,22 +33,16 @@ class AnswerDecoder(Protocol):
         ...
 
 
-class ReadsPieces(AnswerDecoder, Protocol):
+class Relaying(AnswerDecoder, Protocol):
     """A decoder of streams that knows pieces of text without being fed."""
 
-    def pieces(self, part: bytes) -> Sequence[Chunk]:
-        """The chunks of a short ``part`` that is pieces of text and nothing else, as ``feed`` gives them; none of one
-        that is to be fed.
-
-        Counts nothing: a part whose pieces are passed on is told to ``passed``, and not fed.
-        """
+    def relay(self, sink: Sink, timeouts: UpstreamTimeouts) -> StreamRelay:
+        """What it leaves of a part is to be fed, until ``done``."""
         ...
 
-    def passed(self, part: bytes) -> None: ...
 
-
-def reads_pieces(decoder: AnswerDecoder) -> TypeGuard[ReadsPieces]:
-    return hasattr(decoder, "pieces")
+def is_relaying(decoder: AnswerDecoder) -> TypeGuard[Relaying]:
+    return hasattr(decoder, "relay")
 
 
 Event = TypeVar("Event")

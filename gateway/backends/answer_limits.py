@@ -33,7 +33,8 @@ _NUMBERS = 4
 class AnswerLimits:
     """What has come of one answer, beside its texts. What is too much raises ``UpstreamFailed``.
 
-    ``choices`` are those that were asked for: ``n`` for each prompt; of embeddings, one for each text.
+    ``choices`` are those that were asked for: ``n`` for each prompt; of embeddings, one for each text. ``size`` is in
+    bytes.
     """
 
     def __init__(self, backend: str, request: ChatRequest, limits: RequestLimits) -> None:
@@ -43,7 +44,7 @@ class AnswerLimits:
         self._limits = limits
         self._uncounted: list[bytes] = []
 
-    _size = _values = _blocks = _empty = 0
+    size = _values = _blocks = _empty = 0
 
     @cached_property
     def _indices(self) -> set[int]:
@@ -70,11 +71,11 @@ class AnswerLimits:
 
     def read(self, part: bytes) -> None:
         """Part of a whole answer's JSON. It is counted before it is parsed, as each value takes 50 bytes or more."""
-        self._size += len(part)
-        if self._size > MAX_BODY:
+        self.size += len(part)
+        if self.size > MAX_BODY:
             raise self._failed(f"sent an answer of over {MAX_BODY} bytes")
         self._uncounted.append(part)
-        if self._size <= self._limits.answer_values or self._size <= self._most_values:
+        if self.size <= self._limits.answer_values or self.size <= self._most_values:
             return  # each takes a byte
         self._values += sum(map(_values, self._uncounted))
         self._uncounted.clear()
@@ -83,19 +84,11 @@ class AnswerLimits:
 
     def read_event(self, data: bytes) -> None:
         """The JSON of one event of a stream."""
-        self._size += len(data)
-        if self._size > MAX_STREAM and self._size > self._most_streamed:
+        self.size += len(data)
+        if self.size > MAX_STREAM and self.size > self._most_streamed:
             raise self._failed(f"streamed an answer of over {self._most_streamed} bytes")
         if len(data) > FEW and _values(data) > self._most_values:
             raise self._too_much(f"an event of more than {self._most_values} values", "limits.answer_values")
-
-    def has_room(self, size: int) -> bool:
-        """Whether events of ``size`` bytes may come that need no closer look."""
-        return size <= FEW and self._size + size <= MAX_STREAM
-
-    def count(self, size: int) -> None:
-        """Events of ``size`` bytes were passed on."""
-        self._size += size
 
     def parsed(self, data: bytes) -> Any:
         """The JSON of an event or of a whole answer. Raises ``orjson.JSONDecodeError``.

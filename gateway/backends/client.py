@@ -42,8 +42,8 @@ class UpstreamResponse(Protocol):
         """Tell the id that the body gives the answer. Raises ``httpx.TransportError`` if it is another's."""
         ...
 
-    def divert(self, take: Callable[[bytes], bool]) -> None:
-        """Offer ``take`` each part that comes while it is waited for: who waits does not get what it takes.
+    def divert(self, take: Callable[[bytes], bytes] | None) -> None:
+        """Offer ``take`` what comes while it is waited for: who waits gets what it leaves.
 
         A connection that cannot leaves all to who waits.
         """
@@ -155,7 +155,7 @@ class _Through:
     def identify(self, id: str) -> None:
         """Whose it is, is for the transport to know."""
 
-    def divert(self, take: Callable[[bytes], bool]) -> None:
+    def divert(self, take: Callable[[bytes], bytes] | None) -> None:
         """Not here."""
 
     async def aclose(self) -> None:

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
 
 from gateway.backends import openai_errors
-from gateway.backends.answer_decoder import AnswerDecoder, ReadsPieces, reads_pieces
+from gateway.backends.answer_decoder import AnswerDecoder, is_relaying
 from gateway.backends.client import Client, UpstreamResponse
 from gateway.backends.credentials.credentials import AuthorizedClient, Credentials
 from gateway.backends.endpoint import Endpoint, Upload
 from gateway.backends.error_scrubber import ErrorScrubber
 from gateway.backends.openai_errors import Outage
 from gateway.backends.stream_collector import CollectedAnswer
+from gateway.backends.stream_relay import StreamRelay
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import DeadlineExceeded, GatewayError, Rejected, Upstream, UpstreamFailed, UpstreamTimeout
 from gateway.fair_turns import FairTurns
 from gateway.policy.schema import Timeouts
-from gateway.splice import Splice
-from gateway.types import Chunk, Chunks
+from gateway.types import Chunk, Chunks, Sink
 
 MAX_ERROR = MAX_SHORT = 64 * 2**10
 """Bytes of an error's body that are read, and of an answer that is a few figures; no honest one is longer."""
 
 PIECE = 2**14
 """Bytes of a stream that are taken apart before others may have their turn: they can hold a thousand events."""
+OPENING = 2**10
+"""The same at the beginning of one whose pieces go to a client as they come, once it has begun there."""
 LONG = 2**18
 """Bytes of a whole answer past which it takes turns with others: its numbers are parsed as they come."""
 TURN = 0.005
@@ -100,14 +101,14 @@ class Exchange:
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
         on_send: Callable[[], None] | None = None,
         refit: Callable[[Rejected], Chunks | None] | None = None,
-        splice: Splice[Chunk] | None = None,
+        sink: Sink | None = None,
     ) -> Chunks:
         """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all.
 
         What takes long takes turns with other answers, those of one ``owner`` in one queue.
         ``on_send`` is called when the request is about to be written, ``on_headers`` with an answer's headers before
         its first chunk, ``refit`` with a rejection that is the whole answer: its chunks, if any, are the answer then.
-        Through ``splice``, once it is open, go pieces of a stream that come while the next one is waited for.
+        To ``sink``, once it is open, go pieces of a stream that nobody changes (``StreamRelay``).
         """
         begun = False
         held: CollectedAnswer | None = None
@@ -141,13 +142,24 @@ class Exchange:
                 time_slice = _TimeSlice(self._turns, owner)
                 decoder = decoder_of(answer.is_stream)
                 parts = aiter(answer)
-                if splice is not None and not splice.is_linked:
-                    splice = None
+                if not is_relaying(decoder):
+                    sink = None
+                relay: StreamRelay | None = None
+                most = PIECE if sink is None else OPENING
                 while (part := await self._next_part(parts, timeouts)) is not None:
                     time_slice.begin()
-                    for piece in (part,) if len(part) <= PIECE else _pieces(part):
-                        if decoder.done:
-                            break
+                    while part and not decoder.done:
+                        if relay is not None:
+                            size = len(part)
+                            if len(part := relay.take(part)) < size:
+                                timeouts.progress()
+                                if time_slice.is_over():
+                                    await time_slice.next()
+                                continue
+                        if len(part) <= most:
+                            piece, part = part, b""
+                        else:
+                            piece, part = _cut(part, most)
                         chunks = decoder.feed(piece)
                         if chunks and not begun:
                             begun = True
@@ -167,12 +179,12 @@ class Exchange:
                             raise decoder.error
                         if decoder.done:
                             timeouts.ended()
+                            answer.divert(None)
+                        elif relay is None and sink is not None and sink.is_open and is_relaying(decoder):
+                            relay, most = decoder.relay(sink, timeouts), PIECE
+                            answer.divert(relay.take)
                         if time_slice.is_over():
                             await time_slice.next()
-                    if splice is not None and splice.is_open:
-                        if reads_pieces(decoder):
-                            answer.divert(partial(_pass_on, decoder, timeouts, splice))
-                        splice = None
                 chunks = decoder.finish()
                 if held is not None:
                     held.add(chunks)
@@ -441,14 +453,11 @@ class Exchange:
         )
 
 
-def _pass_on(decoder: ReadsPieces, timeouts: UpstreamTimeouts, splice: Splice[Chunk], part: bytes) -> bool:
-    """Pass ``part`` on, which came while the answer's next one was waited for; False where who waits is to have it."""
-    pieces = decoder.pieces(part)
-    if not pieces or not splice.take(pieces):
-        return False
-    decoder.passed(part)
-    timeouts.went_on()
-    return True
+def _cut(part: bytes, most: int) -> tuple[bytes, bytes]:
+    """``part`` in two: behind an event, where one ends once the first has ``most`` bytes, or a little later."""
+    end = part.find(b"\n\n", most, most + PIECE)
+    end = most if end < 0 else end + 2
+    return part[:end], part[end:]
 
 
 class _TimeSlice:
@@ -472,7 +481,3 @@ class _TimeSlice:
         await asyncio.sleep(0)
         await self._turns.take(self._owner)
         self.begin()
-
-
-def _pieces(part: bytes) -> Iterable[bytes]:
-    return (part[start : start + PIECE] for start in range(0, len(part), PIECE))

@@ -25,7 +25,7 @@ from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.errors import ENGINE_SOON, BadRequest, Rejected
 from gateway.policy.schema import Target, Timeouts
-from gateway.types import Call, ChatRequest, Chunk, Chunks, Json
+from gateway.types import Call, ChatRequest, Chunk, Chunks, Json, Sink
 from gateway.wire.dialect import Dialect
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.wire.openai.presets.preset import Preset
@@ -120,10 +120,7 @@ class OpenAIBackend:
         sent, asked = self._prepared(call, target)
         if sent.timeouts.bounds_silence and self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, partial(self._ask, sent))
-        chunks = self._ask(sent, asked)
-        if call.splice is not None:
-            call.splice.made(chunks)
-        return chunks
+        return self._ask(sent, asked, call.sink)
 
     async def whole(self, call: Call, target: Target) -> Sequence[Chunk]:
         sent, asked = self._prepared(call, target)
@@ -171,7 +168,7 @@ class OpenAIBackend:
     def pass_on(self, call: Call, target: Target) -> Chunks:
         return self._apis.answer(call, target)
 
-    def _ask(self, sent: _Sent, request: ChatRequest, refits: int = 0) -> Chunks:
+    def _ask(self, sent: _Sent, request: ChatRequest, sink: Sink | None = None, *, refits: int = 0) -> Chunks:
         call, at_once = sent.call, not request.stream
         return self._exchange.ask(
             self._endpoint(sent),
@@ -183,8 +180,8 @@ class OpenAIBackend:
             owner=call.principal.tenant,
             on_headers=sent.on_headers,
             on_send=call.leaves,
-            refit=partial(self._refit, sent, request, refits) if sent.may_misfit else None,
-            splice=call.splice if not refits else None,
+            refit=partial(self._refit, sent, request, sink, refits) if sent.may_misfit else None,
+            sink=sink,
         )
 
     def _ask_whole(
@@ -221,10 +218,12 @@ class OpenAIBackend:
         fewer = fitting.suited(sent.call, request, error) if refits < MOST_REFITTED else None
         return self._ask_whole(sent, fewer, refits + 1) if fewer is not None else None
 
-    def _refit(self, sent: _Sent, request: ChatRequest, refits: int, error: Rejected) -> Chunks | None:
+    def _refit(
+        self, sent: _Sent, request: ChatRequest, sink: Sink | None, refits: int, error: Rejected
+    ) -> Chunks | None:
         """The answer to as much of ``request`` as the server takes."""
         fewer = fitting.suited(sent.call, request, error) if refits < MOST_REFITTED else None
-        return self._ask(sent, fewer, refits + 1) if fewer is not None else None
+        return self._ask(sent, fewer, sink, refits=refits + 1) if fewer is not None else None
 
     def _decoder(self, sent: _Sent, streamed: bool) -> AnswerDecoder:
         kind = (

@@ -10,8 +10,10 @@ import orjson
 from gateway.backends.answer_decoder import BodyDecoder
 from gateway.backends.answer_limits import AnswerLimits, has_content
 from gateway.backends.openai_errors import from_event
+from gateway.backends.stream_relay import StreamRelay
+from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import GatewayError, UpstreamFailed
-from gateway.types import Call, Chunk, Json
+from gateway.types import Call, Chunk, Json, Sink
 from gateway.wire import sse
 from gateway.wire.dialect import Dialect
 from gateway.wire.event_template import EventTemplate
@@ -60,24 +62,8 @@ class OpenAIStreamDecoder:
                 chunk.more = True
         return chunks
 
-    def pieces(self, part: bytes) -> Sequence[Chunk]:
-        if self.done or not self._limits.has_room(len(part)):
-            return ()
-        if self._reader.is_between and (lone := self._template.piece(part)) is not None:
-            return (lone,)
-        chunks: list[Chunk] = []
-        for data in self._reader.plain_events(part) or ():
-            chunk = self._template.chunk(data)
-            if chunk is None:
-                return ()
-            chunk.more = True
-            chunks.append(chunk)
-        if chunks:
-            chunks[-1].more = False
-        return chunks
-
-    def passed(self, part: bytes) -> None:
-        self._limits.count(len(part) - sse.AROUND * part.count(b"\n\n"))
+    def relay(self, sink: Sink, timeouts: UpstreamTimeouts) -> StreamRelay:
+        return StreamRelay(sink, timeouts, self._reader, self._template, self._limits)
 
     def finish(self) -> Sequence[Chunk]:
         if len(self._ended) < self._limits.choices and not self.done:

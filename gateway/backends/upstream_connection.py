@@ -119,8 +119,8 @@ class Response:
         """Tell the id that the body gives the answer. Raises ``httpx.RemoteProtocolError`` if it is another's."""
         self._identify("body", id)
 
-    def divert(self, take: Callable[[bytes], bool]) -> None:
-        """Offer ``take`` each part that comes while it is waited for: who waits does not get what it takes."""
+    def divert(self, take: Callable[[bytes], bytes] | None) -> None:
+        """Offer ``take`` what comes while it is waited for: who waits gets what it leaves."""
         if self._connection is not None:
             self._connection.take_at_once = take
 
@@ -169,7 +169,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Some of the request is not written yet, or never will be."""
         self._may_write: asyncio.Future[None] | None = None
         """While the server takes no more; done once it does."""
-        self.take_at_once: Callable[[bytes], bool] | None = None
+        self.take_at_once: Callable[[bytes], bytes] | None = None
         """See ``Response.divert``."""
 
     # asyncio's side
@@ -198,11 +198,18 @@ class UpstreamConnection(asyncio.Protocol):
             what = "chunk extensions or trailers" if self._head_done else "a head"
             self._fail(httpx.RemoteProtocolError(f"{what} of over {MAX_HEAD} bytes"))
             return
+        take, waiter = self.take_at_once, self._waiter
+        if take is not None and waiter is not None and not waiter.done() and self._parts and not self._done:
+            parts = self._parts
+            left = take(parts[0] if len(parts) == 1 else b"".join(parts))
+            self._size = len(left)
+            self._parts = [left] if left else []
+            if not left:
+                return
         if self._size > HIGH_WATER and not self._paused and not self._done:
             self._paused = True
             self._transport.pause_reading()
-        if self.take_at_once is None or not self._taken(self.take_at_once):
-            self._wake()
+        self._wake()
 
     def eof_received(self) -> bool:
         return False
@@ -373,15 +380,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _taken(self, take: Callable[[bytes], bool]) -> bool:
-        """Whether all that has come since the reader began to wait was taken from it."""
-        parts, waiter = self._parts, self._waiter
-        if len(parts) != 1 or self._done or waiter is None or waiter.done() or not take(parts[0]):
-            return False
-        parts.clear()
-        self._size = 0
-        return True
 
     def release(self) -> None:
         """Back to the pool, if the answer was read to its end and the server keeps the connection."""

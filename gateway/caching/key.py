@@ -129,7 +129,7 @@ BESIDE_CALL = frozenset(
             "payer",
             "trace",
             "discard",
-            "splice",
+            "sink",
         ),
         # Set by stages; an answer that was shortened for lack of money or tokens is not cached.
         *(

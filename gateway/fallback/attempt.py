@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.errors import (
@@ -87,6 +87,16 @@ class Attempt:
         self.count(chunk)
         if self.sent is not None:
             self.sent.add(chunk)
+
+    def passed(self, like: Chunk, texts: Sequence[str]) -> None:
+        """As ``add``, for those that went to the call's sink."""
+        if like.delta is None or "content" not in like.delta:
+            for text in texts:
+                self.add(like.with_text(text))
+            return
+        self.usage_counter.add_texts(texts)
+        if self.sent is not None:
+            self.sent.add_texts(texts)
 
     def count(self, chunk: Chunk) -> None:
         """Count ``chunk``; its usage becomes the whole answer's."""

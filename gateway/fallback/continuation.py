@@ -9,7 +9,7 @@ What a filter passes on follows what was sent before without a gap and without a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -56,6 +56,11 @@ class SentAnswer:
         if text:
             self._parts.append(text)
             self.tokens += 1
+
+    def add_texts(self, texts: Sequence[str]) -> None:
+        """As ``add_text``, for several, none of which is empty."""
+        self._parts += texts
+        self.tokens += len(texts)
 
 
 def _is_plain(delta: Mapping[str, Json], besides: frozenset[str] = frozenset()) -> bool:

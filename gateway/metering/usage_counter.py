@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gateway.deltas import THINKING_FIELDS
@@ -61,6 +61,11 @@ class UsageCounter:
     def add_text(self, text: str) -> None:
         """As ``add``, for a chunk with nothing but a piece of the answer's text."""
         if text:
+            self._pieces += self._measured(text) or 1
+
+    def add_texts(self, texts: Iterable[str]) -> None:
+        """As ``add_text``, for several, none of which is empty."""
+        for text in texts:
             self._pieces += self._measured(text) or 1
 
     def _measured(self, text: str) -> int:

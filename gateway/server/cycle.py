@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -15,6 +15,10 @@ MOST_ZEROS = 8
 """Of one size, which some clients want to have sixteen digits at most."""
 CONNECTION_STATE = "tollgate.connection_state"
 """In the scope: the ``ConnectionState`` of the request's connection."""
+
+
+class WriteEvents(Protocol):
+    def __call__(self, events: Callable[..., bytes], *args: object) -> bool: ...
 
 
 def _nothing() -> None:
@@ -44,7 +48,7 @@ class ConnectionState:
         self.authenticated = False
         """A request on this connection has shown a valid key."""
         self._on_authenticated = on_authenticated
-        self.write_events: Callable[[Callable[[], bytes]], bool] | None = None
+        self.write_events: WriteEvents | None = None
         """While its response is an event stream that has begun: ``Cycle.write_events``."""
 
     def authenticate(self) -> None:
@@ -160,15 +164,15 @@ class Cycle(RequestResponseCycle):
                 self._close()
             self.on_response()
 
-    def write_events(self, events: Callable[[], bytes]) -> bool:
-        """Write more of an event stream, as ``send`` does at three times the cost.
+    def write_events(self, events: Callable[..., bytes], *args: object) -> bool:
+        """Write more of an event stream, what ``events`` makes of ``args``, as ``send`` does at three times the cost.
 
         False where the client must read first, or there is nothing to write to any more: ``send`` knows what to do,
         and ``events`` is not called.
         """
         if self.flow.write_paused or self.disconnected or self.response_complete or self.head:
             return False
-        if data := events():
+        if data := events(*args):
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 

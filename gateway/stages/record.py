@@ -62,12 +62,6 @@ def record(observers: Observers) -> Stage:
     quotas = observers.quotas
 
     def stage(following: Handler) -> Handler:
-        def handle(call: Call) -> Chunks:
-            chunks = recorded(call)
-            if call.splice is not None:
-                call.splice.made(chunks)
-            return chunks
-
         async def recorded(call: Call) -> Chunks:
             recorder = Recorder(observers, call)
             try:
@@ -75,8 +69,11 @@ def record(observers: Observers) -> Stage:
                 if quotas is not None:
                     recorder.admitted(await quotas.reserve(call))
                 chunks = following(call)
-                if call.splice is not None:
-                    call.splice.reads(chunks, recorder.chunk)
+                if (sink := call.sink) is not None:
+                    if sink.source is chunks:
+                        sink.looking.append(recorder.passed)
+                    else:  # some stage changes, or keeps, what the loop gives
+                        call.sink = None
                 try:
                     async for chunk in chunks:
                         recorder.chunk(chunk)
@@ -90,7 +87,7 @@ def record(observers: Observers) -> Stage:
             else:
                 recorder.end(None)
 
-        return handle
+        return recorded
 
     return stage
 
@@ -196,6 +193,14 @@ class Recorder:
                 self._last = now
         if chunk.usage is not None:
             self._usage = chunk.usage
+
+    def passed(self, like: Chunk, texts: Sequence[str]) -> None:
+        """As ``chunk``, for those that went to the call's sink."""
+        self._gaps += len(texts)
+        if self._inter_token is not None:
+            now = time.perf_counter()
+            self._inter_token.observe(now - self._last)
+            self._last = now
 
     def _runs(self, waited: BufferedCounter) -> None:
         metrics, call = self._observers.metrics, self._call

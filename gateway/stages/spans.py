@@ -45,23 +45,19 @@ def content(following: Handler) -> Handler:
 
 
 def attempt(telemetry: Telemetry) -> Stage:
-    """A span for each attempt; its server continues the trace from there."""
+    """A span for each attempt; its server continues the trace from there. What goes to the call's sink it does not see:
+    the first of an answer, or the last, is not among it."""
 
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
             if call.trace is None:
                 return following(call)
-            chunks = traced(call, AttemptSpan(telemetry, call, call.trace))
-            if call.splice is not None:
-                call.splice.made(chunks)
-            return chunks
+            return traced(call, AttemptSpan(telemetry, call, call.trace))
 
         async def traced(call: Call, span: AttemptSpan) -> Chunks:
             error: BaseException | None = None
             try:
                 async with aclosing(following(call)) as chunks:
-                    if call.splice is not None:
-                        call.splice.reads(chunks)  # a piece of text is neither the first nor the last
                     async for chunk in chunks:
                         span.add(chunk)
                         yield chunk

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from starlette.types import Scope, Send
 
-from gateway.server.cycle import CONNECTION_STATE, ConnectionState
+from gateway.server.cycle import CONNECTION_STATE, ConnectionState, WriteEvents
 from gateway.web.sending import Headers
 
 EVENTS = b"text/event-stream; charset=utf-8"
@@ -48,7 +48,7 @@ class EventStream:
         """The head has been sent: from here on errors are events in the stream."""
         self._send = send
         self._scope = scope
-        self._write: Callable[[Callable[[], bytes]], bool] | None = None
+        self._write: WriteEvents | None = None
         self._headers = headers
         self._kind = kind
         self._heartbeat = heartbeat
@@ -67,13 +67,6 @@ class EventStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
-
-    def write_at_once(self, events: Callable[[], bytes]) -> bool:
-        """As ``write``, without waiting; where it would have to wait it gives False, and ``events`` is not called."""
-        if self._write is None or self._sending is not None or not self._write(events):
-            return False
-        self._quiet = False
-        return True
 
     async def write(self, data: bytes) -> None:
         """Send whole events; empty data sends the head alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.errors import GatewayError
@@ -16,6 +16,10 @@ class EventWriter(Protocol):
     def event(self, chunk: Chunk) -> bytes:
         """Empty when the chunk holds nothing for the caller."""
         ...
+
+    def pieces(self, like: Chunk, texts: Sequence[str]) -> bytes:
+        """The events of ``like.with_text`` for each of ``texts``."""
+        return b"".join([self.event(like.with_text(text)) for text in texts])
 
     def comment(self, text: str) -> bytes:
         """Something that keeps the connection alive and is no part of the answer."""

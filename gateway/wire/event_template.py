@@ -6,7 +6,7 @@ string needs to be parsed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import orjson
 
@@ -16,55 +16,63 @@ from gateway.types import Chunk, Json
 _ATTEMPTS = 8
 """Events without a match after which none is looked for: some servers pad each event differently."""
 _PROBE = "\x00"
+_NONE: tuple[Sequence[str], int] = ((), 0)
 
 
 class EventTemplate:
     """One answer's. ``read`` makes chunks of an event's JSON."""
 
     __slots__ = (
-        *("_attempts", "_chunk", "_name", "_read"),
-        *("_end", "_line_end", "_line_start", "_prefix", "_start", "_suffix"),
+        *("_attempts", "_read", "known"),
+        *("_between", "_end", "_line_end", "_line_start", "_prefix", "_start", "_suffix"),
     )
 
     def __init__(self, read: Callable[[Mapping[str, Json]], Iterable[Chunk]]) -> None:
         self._read = read
         self._attempts = _ATTEMPTS
-        self._chunk: Chunk | None = None
-        self._name = ""
+        self.known: Chunk | None = None
+        """The one that was learned: those of events that match are ``known.with_text``."""
         self._prefix = self._suffix = b""
         self._start, self._end = 0, 0
-        self._line_start = self._line_end = b""
-        """Prefix and suffix with what stands around the data of an event of one line."""
+        self._line_start = self._line_end = self._between = b""
+        """All around the text of an event of one line, its quotes included; and between the texts of two."""
 
     def chunk(self, data: bytes) -> Chunk | None:
         """The chunk in an event that matches; None where ``data`` must be parsed."""
-        known = self._chunk
+        known = self.known
         if known is None or not data.startswith(self._prefix) or not data.endswith(self._suffix):
             return None
-        return self._with(known, data[self._start : len(data) - self._end])
-
-    def piece(self, part: bytes) -> Chunk | None:
-        """The chunk in a part of a stream that is one event of one line, which matches, and nothing else; else None."""
-        known = self._chunk
-        if (
-            known is None
-            or not part.startswith(self._line_start)
-            or not part.endswith(self._line_end)
-            or part.count(b"\n") != 2
-        ):
-            return None
-        return self._with(known, part[len(self._line_start) : -len(self._line_end)])
-
-    def _with(self, known: Chunk, literal: bytes) -> Chunk | None:
-        """The known chunk with another text."""
         try:
-            text = orjson.loads(literal)
+            text = orjson.loads(data[self._start : len(data) - self._end])
         except orjson.JSONDecodeError:
             return None
         if not text or type(text) is not str:
             return None
         self._attempts = _ATTEMPTS
-        return Chunk(known.index, {self._name: text}, envelope=known.envelope, choice=known.choice)
+        return known.with_text(text)
+
+    def texts(self, part: bytes, most: int) -> tuple[Sequence[str], int]:
+        """The texts of the events, each of one line, that a part of a stream begins with, in its first ``most`` bytes,
+        and where the last of them ends. None where not all match.
+
+        An event has been learned (``known``).
+        """
+        start, end = self._line_start, self._line_end
+        stop = part.rfind(end, 0, most)
+        if stop < 0 or not part.startswith(start):
+            return _NONE
+        texts: list[str] = []
+        for inner in part[len(start) : stop].split(self._between):
+            try:
+                # It holds no line break, which no string may hold: so an event that does not match is none.
+                text = orjson.loads(b'"%b"' % inner)
+            except orjson.JSONDecodeError:
+                return _NONE
+            if not text:
+                return _NONE
+            texts.append(text)
+        self._attempts = _ATTEMPTS
+        return texts, stop + len(end)
 
     def learn(self, data: bytes, chunk: Chunk) -> None:
         """Take the bytes around the text of ``chunk``, which was read from ``data``, if it holds nothing else."""
@@ -72,7 +80,7 @@ class EventTemplate:
         if not self._attempts or delta is None or len(delta) != 1:
             return
         ((name, text),) = delta.items()
-        if name not in TEXT_FIELDS or type(text) is not str or not text:
+        if name not in TEXT_FIELDS or type(text) is not str or not text or b"\n" in data:
             return
         self._attempts -= 1
         literal = orjson.dumps(text)
@@ -84,7 +92,7 @@ class EventTemplate:
         expected = Chunk(chunk.index, {name: _PROBE}, envelope=chunk.envelope, choice=chunk.choice)
         if [*self._read(probe)] != [expected]:
             return
-        self._name = name
-        self._chunk, self._prefix, self._suffix = chunk, prefix, suffix
+        self.known, self._prefix, self._suffix = chunk, prefix, suffix
         self._start, self._end = len(prefix), len(suffix)
-        self._line_start, self._line_end = b"data: " + prefix, suffix + b"\n\n"
+        self._line_start, self._line_end = b"data: " + prefix + b'"', b'"' + suffix + b"\n\n"
+        self._between = self._line_end + self._line_start

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gateway.errors import GatewayError
 from gateway.types import Chunk, Json
@@ -39,7 +39,7 @@ def _padded(event: bytes) -> bytes:
     return event[:-1] + _FIELD + secrets.token_hex(letters)[:letters].encode() + b'"}'
 
 
-class ObfuscatedEvents:
+class ObfuscatedEvents(EventWriter):
     """An event writer's events, padded."""
 
     def __init__(self, events: EventWriter) -> None:
@@ -47,6 +47,9 @@ class ObfuscatedEvents:
 
     def event(self, chunk: Chunk) -> bytes:
         return obfuscated(self._events.event(chunk))
+
+    def pieces(self, like: Chunk, texts: Sequence[str]) -> bytes:
+        return obfuscated(self._events.pieces(like, texts))
 
     def comment(self, text: str) -> bytes:
         return self._events.comment(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 
 from starlette.types import Receive, Scope, Send
@@ -21,7 +21,6 @@ from gateway.errors import (
 from gateway.policy.schema import parse_duration
 from gateway.server.cycle import TAKE_BY
 from gateway.server.headers import RequestHeaders
-from gateway.splice import Splice
 from gateway.types import Call, ChatRequest, Chunk, Receipt
 from gateway.web.attached_files import attach
 from gateway.web.body import cancel_on_disconnect, read_body
@@ -30,12 +29,11 @@ from gateway.web.context import RequestContext, route_of
 from gateway.web.event_stream import EVENTS, EventStream
 from gateway.web.heavy_reads import HeavyReads, Reading
 from gateway.web.sending import Headers, send_body
+from gateway.web.stream_writer import StreamWriter
 from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
 
 LAST_WORDS = 0.5
 """Seconds in which a client takes the news that its answer is cut, or does not."""
-MAX_WRITE = 2**16
-"""Bytes of events that are put into one write at most."""
 
 _LONGEST_PRODUCT = 64
 _TRACE = frozenset({b"traceparent", b"tracestate"})
@@ -73,7 +71,6 @@ class Generate:
             call = make_call(context, request, scope)
             cancel_on_disconnect(scope)
             if request.stream:
-                call.splice = Splice()
                 async with aclosing(runtime.handler(call)) as chunks:
                     events = dialect.event_writer(call)
                     await write_stream(events, call, chunks, scope, send, heartbeat=self._heartbeat)
@@ -154,20 +151,13 @@ async def write_stream(
     kind: bytes = EVENTS,
 ) -> None:
     """Send an answer as events, of the content type ``kind``. Raises what goes wrong before anything was sent."""
-    stream = EventStream(
-        *(send, lambda: reply_headers(call)),
-        heartbeat=events.comment("waiting"),
-        every=heartbeat,
-        scope=scope,
-        kind=kind,
-    )
-    if call.splice is not None:
-        call.splice.reads(chunks)
+    stream = StreamWriter(events, send, lambda: reply_headers(call), every=heartbeat, scope=scope, kind=kind)
+    call.sink = stream
     with stream:
         try:
             first = await _first(chunks)
             scope[TAKE_BY] = asyncio.get_running_loop().time() + _time_left(call)
-            end = await _write_all(events, first, chunks, stream, call.splice)
+            end = await stream.write_all(first, chunks)
             if settle is not None:
                 await settle(None)
             end += events.end()
@@ -193,7 +183,7 @@ async def write_stream(
                 await stream.end(events.error(fault))
             raise
         finally:
-            call.splice = None  # it knows who looks on, and they know the call
+            call.sink = None  # it knows who looks on, and they know the call
         await stream.end(end)
 
 
@@ -212,42 +202,6 @@ async def _first(chunks: AsyncIterator[Chunk]) -> Chunk:
 
 def _nothing() -> UpstreamFailed:
     return UpstreamFailed("The model's server sent an empty answer.")
-
-
-async def _write_all(
-    events: EventWriter,
-    first: Chunk,
-    rest: AsyncIterator[Chunk],
-    stream: EventStream,
-    splice: Splice[Chunk] | None,
-) -> bytes:
-    """Chunks that came together leave in one write: a write costs as much as a dozen chunks do.
-
-    Those that come by themselves are written through ``splice``, where it stays open. Returns what is left to be
-    written with the end.
-    """
-
-    def write_pieces(pieces: Sequence[Chunk]) -> bool:
-        return not data and stream.write_at_once(lambda: b"".join(map(events.event, pieces)))
-
-    if not stream.begun:
-        await stream.write(b"")
-    data = events.event(first) if first.comment is None else events.comment(first.comment)
-    if not first.more:
-        await stream.write(data)
-        data = b""
-    if splice is not None:
-        splice.ends_in(write_pieces)
-    try:
-        async for chunk in rest:
-            data += events.event(chunk) if chunk.comment is None else events.comment(chunk.comment)
-            if data and (not chunk.more or len(data) > MAX_WRITE):
-                await stream.write(data)
-                data = b""
-    except GatewayError:
-        await stream.write(data)
-        raise
-    return data
 
 
 def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Call:

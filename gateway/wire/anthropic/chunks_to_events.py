@@ -15,6 +15,7 @@ from gateway.types import Call, Chunk, Json
 from gateway.wire.anthropic import ids
 from gateway.wire.anthropic.errors import error_value
 from gateway.wire.anthropic.message_fields import TEXT, THINKING, MessageFields, text_pieces
+from gateway.wire.dialect import EventWriter
 
 _DELTA = {TEXT: b'{"type":"text_delta","text":', THINKING: b'{"type":"thinking_delta","thinking":'}
 _JSON_DELTA = b'{"type":"input_json_delta","partial_json":'
@@ -51,7 +52,7 @@ class _Tool:
         return self._judged[1]
 
 
-class AnthropicEventWriter:
+class AnthropicEventWriter(EventWriter):
     """Writes one answer as server-sent events."""
 
     def __init__(self, call: Call) -> None:

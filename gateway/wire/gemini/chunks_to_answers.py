@@ -7,12 +7,13 @@ import orjson
 
 from gateway.errors import GatewayError
 from gateway.types import Call, Chunk, Json
+from gateway.wire.dialect import EventWriter
 from gateway.wire.gemini.candidate_parts import CandidateParts
 from gateway.wire.gemini.errors import error_value
 from gateway.wire.gemini.response_fields import ResponseFields
 
 
-class GeminiEventWriter:
+class GeminiEventWriter(EventWriter):
     """Writes one answer as server-sent events (``?alt=sse``)."""
 
     kind = b"text/event-stream; charset=utf-8"

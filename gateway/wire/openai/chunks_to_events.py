@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import orjson
@@ -11,6 +11,7 @@ import orjson
 from gateway.errors import GatewayError
 from gateway.types import Call, Candidate, Chunk, Json, Usage
 from gateway.wire import sse
+from gateway.wire.dialect import EventWriter
 from gateway.wire.openai.envelope import AnswerFormat, envelope_fields
 from gateway.wire.openai.errors import error_body
 from gateway.wire.openai.thinking_blocks import ThinkingBlocks
@@ -21,7 +22,7 @@ _SHARED = frozenset({"id", "created", "model", "system_fingerprint"})
 _MARK = "\x00"
 
 
-class OpenAIEventWriter:
+class OpenAIEventWriter(EventWriter):
     """Writes chunks as server-sent events. With ``include_usage`` the last event has the usage, the others null."""
 
     def __init__(self, format: AnswerFormat, call: Call) -> None:
@@ -37,6 +38,9 @@ class OpenAIEventWriter:
         """The envelope of the last event that had no fields of its own."""
         self._around: dict[int, tuple[bytes, bytes]] = {}
         """By choice, the bytes around the text of an event that holds nothing else."""
+        self._like: Chunk | None = None
+        """The piece that the last ``pieces`` were like."""
+        self._like_around: tuple[bytes, bytes] | None = None
 
     def event(self, chunk: Chunk) -> bytes:
         """Empty when the chunk holds nothing for the caller."""
@@ -78,6 +82,14 @@ class OpenAIEventWriter:
         # Fields of this event alone, such as a provider's filter verdicts or timings, follow those that all share.
         return event[:-3] + b"," + orjson.dumps(own)[1:] + b"\n\n"
 
+    def pieces(self, like: Chunk, texts: Sequence[str]) -> bytes:
+        if like is not self._like:
+            self._learn(like)
+        if self._like_around is None:
+            return super().pieces(like, texts)
+        before, after = self._like_around
+        return before + (after + before).join(map(orjson.dumps, texts)) + after
+
     def comment(self, text: str) -> bytes:
         return sse.comment(text)
 
@@ -96,6 +108,18 @@ class OpenAIEventWriter:
         """Past the first byte an error can only be an event; without [DONE], so that nobody takes it for success."""
         return sse.event(error_body(error, self._call.request_id))
 
+    def _learn(self, like: Chunk) -> None:
+        """Whether the events of pieces like this one differ by their text alone."""
+        self._like, self._like_around = like, None
+        shares = like.envelope.keys() <= _SHARED and like.choice is None
+        if (
+            self._start
+            and self._call.candidate is self._candidate
+            and shares
+            and "content" in (like.delta or ())
+        ):
+            self._like_around = self._around.get(like.index) or self._split(like.index)
+
     def _split(self, index: int) -> tuple[bytes, bytes]:
         choice = orjson.dumps(self._format.event_choice(Chunk(index, {"content": _MARK})))
         before, _, after = choice.partition(orjson.dumps(_MARK))
@@ -109,5 +133,6 @@ class OpenAIEventWriter:
             self._shared.setdefault("created", int(time.time()))
         self._candidate = self._call.candidate
         self._around.clear()
+        self._like = None
         head = envelope_fields(self._shared, self._format.chunk_object, self._format.id_prefix, self._call)
         self._start = b"data: " + orjson.dumps(head)[:-1] + b',"choices":['

@@ -13,6 +13,7 @@ import orjson
 from gateway.errors import GatewayError
 from gateway.types import Chunk, Json
 from gateway.wire import sse
+from gateway.wire.dialect import EventWriter
 from gateway.wire.openai.errors import error_value
 from gateway.wire.openai.thinking_blocks import ThinkingBlocks
 from gateway.wire.responses import ids
@@ -36,7 +37,7 @@ _DELTA = {
 _CALL, _CUSTOM = "response.function_call_arguments", "response.custom_tool_call_input"
 
 
-class ResponseEventWriter:
+class ResponseEventWriter(EventWriter):
     """Writes one answer as server-sent events."""
 
     def __init__(self, fields: ResponseFields) -> None:

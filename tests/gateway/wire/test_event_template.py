@@ -49,26 +49,34 @@ def test_what_differs_by_its_text_alone_matches(other: dict[str, Any], matches: 
     assert (chunk is not None) is matches
     if chunk is not None:
         assert [chunk] == [*CHAT.read_event(other)]
-    assert template.piece(b"data: " + written(other) + b"\n\n") == chunk
+    part = b"data: " + written(other) + b"\n\n"
+    found = template.texts(part * 2 + b"data: more", 10**6)
+    assert found == (([next(iter((chunk.delta or {}).values()))] * 2, 2 * len(part)) if chunk else ((), 0))
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("part", "count"),
     [
-        b"data: %b\n\ndata: %b\n\n",
-        b"data: %b\n\ndata: %b",
-        b": %b\n\ndata: %b\n\n",
-        b"data: %b\n",
-        b"data: %b",
-        b"data:%b\n\n",
-        b"data: %b\r\n\r\n",
-        b"%b\n\n",
+        (b"data: %b\n\ndata: %b\n\n", 2),
+        (b"data: %b\n\ndata: %b", 1),
+        (b"data: %b\n\ndata: %b\n", 1),
+        (b"data: %b\n\n: ping\n\n", 1),
+        (b"data: %b\n\n: ping\n\ndata: %b\n\n", 0),
+        (b"data: %b\n\ndata: %b\r\n\r\ndata: %b\n\n", 0),
+        (b": %b\n\ndata: %b\n\n", 0),
+        (b"data: %b\n", 0),
+        (b"data: %b", 0),
+        (b"data:%b\n\n", 0),
+        (b"data: %b\r\n\r\n", 0),
+        (b"%b\n\n", 0),
     ],
 )
-def test_a_piece_is_one_whole_event(part: bytes) -> None:
+def test_the_texts_of_whole_events_of_one_line_are_read_in_one_go(part: bytes, count: int) -> None:
     template = learned(orjson.dumps(event("a")))
     data = orjson.dumps(event("b"))
-    assert template.piece(part % ((data,) * part.count(b"%b"))) is None
+    texts, end = template.texts(part % ((data,) * part.count(b"%b")), 10**6)
+    assert [*texts] == ["b"] * count
+    assert end == count * len(b"data: \n\n" + data)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,20 @@ def test_a_piece_is_one_whole_event(part: bytes) -> None:
 def test_more_than_a_string_in_its_place_does_not(inside: bytes) -> None:
     data = orjson.dumps(event("a"))
     prefix, suffix = data.split(b'"a"')
-    assert learned(data).chunk(prefix + inside + suffix) is None
+    template = learned(data)
+    assert template.chunk(prefix + inside + suffix) is None
+    whole = b"data: " + data + b"\n\n"
+    assert template.texts(whole + b"data: " + prefix + inside + suffix + b"\n\n" + whole, 10**6) == ((), 0)
+
+
+def test_so_much_of_a_part_and_no_more() -> None:
+    data = b"data: %b\n\n" % orjson.dumps(event("a"))
+    assert learned(data[6:-2]).texts(data * 9, 3 * len(data) + 8) == (["a"] * 3, 3 * len(data))
+
+
+def test_an_event_of_several_lines_teaches_nothing() -> None:
+    data = orjson.dumps(event("a")).replace(b",", b",\n")
+    assert learned(data).chunk(data) is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A stream that takes the short cut past the stages' generators cannot be told from one that does not."""
+"""A stream that goes past the stages' generators cannot be told from one that does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.splice import Splice
+from gateway.backends.stream_relay import StreamRelay
 from tests.fakes import (
     DONE,
     Action,
@@ -29,11 +29,20 @@ from tests.serving import Gateway, a_policy, serving
 pytestmark = pytest.mark.anyio
 
 ROLE, *WORDS, FINISH, USAGE, END = answer_events("Hel", "lo ", "wörld", " and", " more")
+CUT = WORDS[2].index("ö".encode()) + 1
 A_CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 SCRIPTS: dict[str, list[list[Step]]] = {
     "one by one": [[ROLE, *WORDS, FINISH, USAGE, END]],
     "two at a time": [[ROLE, WORDS[0], WORDS[1] + WORDS[2], WORDS[3] + FINISH, USAGE + END]],
     "with comments, without usage": [[ROLE, *WORDS[:2], b": ping\n\n", *WORDS[2:], FINISH, END]],
+    "half an event behind whole ones": [
+        [ROLE, WORDS[0], WORDS[1] + WORDS[2][:20], WORDS[2][20:] + WORDS[3][:9], WORDS[3][9:], FINISH, END]
+    ],
+    "the last before half of the end": [[ROLE, *WORDS, WORDS[0] + FINISH[:30], FINISH[30:] + USAGE, END]],
+    "half an event, and no more": [[ROLE, *WORDS, WORDS[0] + WORDS[1][:20]]],
+    "a character cut in two": [[ROLE, WORDS[0], WORDS[1] + WORDS[2][:CUT], WORDS[2][CUT:], FINISH, END]],
+    "all together": [[ROLE + b"".join(WORDS * 40) + FINISH + USAGE + END]],
+    "in bunches": [[ROLE, *[b"".join(WORDS * 100)] * 6, WORDS[0] + FINISH + USAGE + END]],
     "cut in the middle of an event": [
         [ROLE, *WORDS[:2], WORDS[2][:20], WORDS[2][20:], *WORDS[3:], FINISH, END]
     ],
@@ -125,63 +134,146 @@ def untimed(value: Any) -> Any:
     return [untimed(one) for one in value] if isinstance(value, list) else value
 
 
+@pytest.fixture
+def passed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the relays pass on."""
+    found: list[bytes] = []
+    take = StreamRelay.take
+
+    def noted(relay: StreamRelay, part: bytes) -> bytes:
+        left = take(relay, part)
+        if left != part:
+            found.append(part)
+        return left
+
+    monkeypatch.setattr(StreamRelay, "take", noted)
+    return found
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_nobody_can_tell_it(
-    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, name: str
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, passed: list[bytes], name: str
 ) -> None:
-    taken: list[bool] = []
-    take = Splice.take
-
-    def counting(splice: Any, pieces: Any) -> bool:
-        taken.append(take(splice, pieces))
-        return taken[-1]
-
-    monkeypatch.setattr(Splice, "take", counting)
-    spliced = await asked(gateway, upstream, name)
+    relayed = await asked(gateway, upstream, name)
     for _ in range(
         20
     ):  # on a machine that stands still all may come at once, and there is nothing to wait for
-        spliced = await asked(gateway, upstream, name)
-        if any(taken) or name == "two choices":  # which take turns: no event is like the one before
+        relayed = await asked(gateway, upstream, name)
+        if any(passed) or name == "two choices":  # which take turns: no event is like the one before
             break
     else:
-        pytest.fail("no piece has taken the short cut")
-    monkeypatch.setattr(Splice, "is_open", False)
-    taken.clear()
+        pytest.fail("no piece went past the generators")
+    monkeypatch.setattr(StreamRelay, "take", lambda relay, part: part)
+    passed.clear()
     plain = await asked(gateway, upstream, name)
-    assert not taken
-    assert spliced["status"] == 200
-    assert spliced["body"] == plain["body"]
-    assert spliced == plain
+    assert not passed
+    assert relayed["status"] == 200
+    assert relayed["body"] == plain["body"]
+    assert relayed == plain
 
 
 async def test_a_traced_stream_takes_it_too(
-    tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, upstream: FakeUpstream, passed: list[bytes]
 ) -> None:
-    taken: list[bool] = []
-    take = Splice.take
-
-    def counting(splice: Any, pieces: Any) -> bool:
-        taken.append(take(splice, pieces))
-        return taken[-1]
-
-    monkeypatch.setattr(Splice, "take", counting)
     with http_receiver() as receiver:
         policy = a_policy(upstream.base_url) | {"telemetry": {"endpoint": receiver.url}}
         async with serving(tmp_path / "policies", policy) as gateway:
             answers = []
             while len(answers) < 20:
                 answers.append((await asked(gateway, upstream, "one by one"))["body"])
-                if any(taken):
+                if any(passed):
                     break
             else:
-                pytest.fail("no piece has taken the short cut")
+                pytest.fail("no piece went past the generators")
     attempts = [span for span in receiver.spans if span.kind == "client"]
     assert len(attempts) == len(answers)
     assert all(b'"finish_reason":"stop"' in answer for answer in answers)
     for span in attempts:
         assert span.attributes["gen_ai.response.finish_reasons"] == ["stop"]
         assert span.attributes["gen_ai.usage.output_tokens"] == 3  # as the server says
+
+
+QUESTION = {"messages": [{"role": "user", "content": "Hi"}]}
+DIALECTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "with usage": ("/v1/chat/completions", QUESTION | {"stream_options": {"include_usage": True}}),
+    "messages": ("/v1/messages", QUESTION | {"max_tokens": 9}),
+    "responses": ("/v1/responses", {"input": "Hi"}),
+    "gemini": (
+        "/v1beta/models/up:streamGenerateContent?alt=sse",
+        {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
+    ),
+    "gemini's array": (
+        "/v1beta/models/up:streamGenerateContent",
+        {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]},
+    ),
+}
+
+
+async def written(gateway: Gateway, upstream: FakeUpstream, path: str, body: dict[str, Any]) -> bytes:
+    turns: list[asyncio.Event] = []
+    upstream.scripts = [paced(SCRIPTS["two at a time"][0], turns)]
+
+    async def take_turns() -> None:
+        for turn in turns:
+            turn.set()
+            await asyncio.sleep(0.01)
+
+    named = body if "contents" in body else body | {"model": "up", "stream": True}
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(take_turns())
+        response = await gateway.http.post(path, json=named)
+    assert response.status_code == 200, response.text
+    text = re.sub(r'"created(?:_at)?":[\d.]+|"(?:completed_at)":[\d.]+', "", response.text)
+    unique = re.sub(r"[0-9a-f]{16,}", "ID", text.replace(response.headers["x-request-id"], "ID"))
+    return unique.encode()
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_nobody_can_tell_it_in_any_dialect(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, passed: list[bytes], name: str
+) -> None:
+    path, body = DIALECTS[name]
+    await written(gateway, upstream, path, body)  # which teaches how long a prompt is
+    for _ in range(20):
+        relayed = await written(gateway, upstream, path, body)
+        if passed or name == "gemini's array":
+            break
+    else:
+        pytest.fail("no piece went past the generators")
+    assert bool(passed) is (name != "gemini's array")  # which are no events
+    monkeypatch.setattr(StreamRelay, "take", lambda relay, part: part)
+    assert relayed == await written(gateway, upstream, path, body)
+    assert "wörld" in relayed.decode()
+
+
+async def test_padded_events_are_padded_there_too(
+    gateway: Gateway, upstream: FakeUpstream, passed: list[bytes]
+) -> None:
+    body = QUESTION | {"stream_options": {"include_obfuscation": True}}
+    for _ in range(20):
+        answer = await written(gateway, upstream, "/v1/chat/completions", body)
+        events = [event for event in answer.split(b"\n\n") if b'"content":"' in event]
+        assert all(b'"obfuscation":"' in event for event in events)
+        if passed:
+            return
+    pytest.fail("no piece went past the generators")
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "a guard": {"guards": {"pii": {"on": ["output"], "action": "redact", "entities": ["EMAIL_ADDRESS"]}}},
+    "a cache": {"caches": {"exact": {"ttl": "1h"}}},
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+async def test_what_a_stage_changes_or_keeps_goes_through_it(
+    tmp_path: Path, upstream: FakeUpstream, passed: list[bytes], name: str
+) -> None:
+    policy = a_policy(upstream.base_url) | CHANGED[name]
+    async with serving(tmp_path / "policies", policy) as gateway:
+        answers = [await written(gateway, upstream, "/v1/chat/completions", QUESTION) for _ in range(3)]
+    assert not passed
+    assert all("wörld" in answer.decode() for answer in answers)
 
 
 @pytest.mark.deadlines
