@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 import pytest
@@ -131,3 +132,46 @@ async def test_what_breaks_at_the_end_costs_neither_the_answer_nor_the_rest(
     assert call.receipt.notes["trace"]["status"] == 200
     assert metrics.requests["m", "up", "200"].value == 1
     await receipts.aclose()
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.source: object = None
+        self.looking: list[Callable[[Chunk, Sequence[str]], object]] = []
+        self.is_open = False
+
+    def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
+        raise AssertionError("nobody has anything to pass on")
+
+
+def loop(call: Call) -> Chunks:
+    """As the loop over candidates does."""
+    chunks = two(call)
+    if call.sink is not None:
+        call.sink.source = chunks
+    return chunks
+
+
+async def test_a_stream_that_no_stage_changes_keeps_its_sink() -> None:
+    call = a_call()
+    call.sink = sink = Sink()
+    async with aclosing(record(Observers())(lambda call: loop(call))(call)) as chunks:
+        await anext(chunks)
+        assert call.sink is sink
+        assert len(sink.looking) == 1
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_one_that_a_stage_reads_loses_it(when: str) -> None:
+    async def changed(following: Chunks | None, call: Call) -> Chunks:
+        async with aclosing(following or loop(call)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    call = a_call()
+    call.sink = sink = Sink()
+    handler = record(Observers())(lambda call: changed(loop(call) if when == "at once" else None, call))
+    async with aclosing(handler(call)) as chunks:
+        await anext(chunks)
+        assert call.sink is None
+        assert not sink.looking
