@@ -19,7 +19,7 @@ from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import BadRequest, UpstreamFailed
 from gateway.policy.schema import Target
-from gateway.types import Call, ChatRequest, Chunks, Json
+from gateway.types import Call, ChatRequest, Chunks, Json, Sink
 from gateway.wire.anthropic import request_to_body
 from gateway.wire.anthropic.body_to_request import DIALECT
 from gateway.wire.anthropic.dialect import AnthropicDialect
@@ -96,19 +96,21 @@ class AnthropicBackend:
                 known_fields.refuse_unknown(self.name, asked.native.body, known_fields.ANTHROPIC)
             extras.check_native(call, asked.native.body, target)
 
-        def answer(request: ChatRequest) -> Chunks:
-            return self._formed(call, request, target)
+        def answer(request: ChatRequest, sink: Sink | None = None) -> Chunks:
+            return self._formed(call, request, target, sink)
 
         if self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, answer)
-        return answer(asked)
+        return answer(asked, call.sink)
 
-    async def _formed(self, call: Call, asked: ChatRequest, target: Target) -> Chunks:
+    async def _formed(self, call: Call, asked: ChatRequest, target: Target, sink: Sink | None) -> Chunks:
         """The answer, in the form that was asked for."""
         form = None if asked.speaks(DIALECT) else (asked.params.get("response_format") or {}).get("type")
         started = False
         try:
-            async with aclosing(self._answer(call, asked, target, prompted=form == "json_object")) as chunks:
+            async with aclosing(
+                self._answer(call, asked, target, sink, prompted=form == "json_object")
+            ) as chunks:
                 async for chunk in chunks:
                     started = True
                     yield chunk
@@ -117,11 +119,13 @@ class AnthropicBackend:
             if started or form != "json_schema" or not _FORM.search(f"{error.param} {error.message}"):
                 raise
         # This model has no structured outputs, or not for such a schema.
-        async with aclosing(self._answer(call, asked, target, prompted=True)) as chunks:
+        async with aclosing(self._answer(call, asked, target, None, prompted=True)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _answer(self, call: Call, asked: ChatRequest, target: Target, *, prompted: bool) -> Chunks:
+    async def _answer(
+        self, call: Call, asked: ChatRequest, target: Target, sink: Sink | None, *, prompted: bool
+    ) -> Chunks:
         body = self._dialect.write_request(asked, target.model, prompted=prompted)
         if names := request_to_body.left_out(asked):
             if self._strict:
@@ -147,6 +151,7 @@ class AnthropicBackend:
             decoder_of=decoder_of,
             owner=call.principal.tenant,
             on_send=call.leaves,
+            sink=sink if wanted is None else None,
         )
         async with aclosing(chunks):
             async for chunk in chunks:

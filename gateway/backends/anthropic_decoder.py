@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from gateway.backends import anthropic_errors
 from gateway.backends.answer_decoder import BodyDecoder, StreamDecoder
 from gateway.backends.openai_errors import Outage
+from gateway.backends.stream_relay import StreamRelay
+from gateway.backends.timeouts import UpstreamTimeouts
 from gateway.errors import UpstreamFailed
-from gateway.types import Call, Chunk
+from gateway.types import Call, Chunk, Sink
 from gateway.wire import sse
 from gateway.wire.anthropic.body_to_request import DIALECT
 from gateway.wire.anthropic.events_to_chunks import AnthropicChunkReader
@@ -19,10 +21,14 @@ class AnthropicStreamDecoder(StreamDecoder[bytes]):
     """A stream, which ends at ``message_stop`` and nowhere else."""
 
     def __init__(self, backend: str, call: Call, outage: Outage) -> None:
-        super().__init__(backend, call, sse.EventReader())
+        self._reader = sse.EventReader()
+        super().__init__(backend, call, self._reader)
         self._outage = outage
         self._message = AnthropicChunkReader(native=call.request.speaks(DIALECT))
-        self._template = EventTemplate(self._message.read_event)
+        self._template = EventTemplate(self._message.read_event, line=b"event: content_block_delta\ndata: ")
+
+    def relay(self, sink: Sink, timeouts: UpstreamTimeouts) -> StreamRelay:
+        return StreamRelay(sink, timeouts, self._reader, self._template, self._limits)
 
     @property
     def done(self) -> bool:

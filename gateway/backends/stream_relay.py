@@ -38,7 +38,7 @@ class StreamRelay:
         self._template = template
         self._limits = limits
         self._half = b""
-        """The beginning of an event's line, which followed what was passed on last."""
+        """The beginning of an event, which followed what was passed on last."""
 
     def take(self, part: bytes) -> bytes:
         """Pass on the pieces that ``part`` begins with, all of them or none; what is left is for the decoder."""
@@ -52,12 +52,12 @@ class StreamRelay:
         size = limits.size + end
         if not texts or size > MAX_STREAM or not self._sink.pass_on(known, texts):
             return part
-        limits.size = size - sse.AROUND * len(texts)
+        limits.size = size - template.around * len(texts)
         self._timeouts.went_on()
         if end == len(part):
             return b""
         rest = part[end:]
-        if b"\n" in rest or b"\r" in rest:
+        if b"\n\n" in rest or b"\r" in rest:
             return rest
         self._half = rest
         return b""

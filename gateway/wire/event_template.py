@@ -23,19 +23,25 @@ class EventTemplate:
     """One answer's. ``read`` makes chunks of an event's JSON."""
 
     __slots__ = (
-        *("_attempts", "_read", "known"),
+        *("_attempts", "_line", "_read", "around", "known"),
         *("_between", "_end", "_line_end", "_line_start", "_prefix", "_start", "_suffix"),
     )
 
-    def __init__(self, read: Callable[[Mapping[str, Json]], Iterable[Chunk]]) -> None:
+    def __init__(
+        self, read: Callable[[Mapping[str, Json]], Iterable[Chunk]], *, line: bytes = b"data: "
+    ) -> None:
+        """``line`` is what events with pieces of text begin with."""
         self._read = read
+        self._line = line
+        self.around = len(line) + 2
+        """Bytes of an event around its data."""
         self._attempts = _ATTEMPTS
         self.known: Chunk | None = None
         """The one that was learned: those of events that match are ``known.with_text``."""
         self._prefix = self._suffix = b""
         self._start, self._end = 0, 0
         self._line_start = self._line_end = self._between = b""
-        """All around the text of an event of one line, its quotes included; and between the texts of two."""
+        """All around an event's text, its quotes included; and between the texts of two."""
 
     def chunk(self, data: bytes) -> Chunk | None:
         """The chunk in an event that matches; None where ``data`` must be parsed."""
@@ -52,8 +58,8 @@ class EventTemplate:
         return known.with_text(text)
 
     def texts(self, part: bytes, most: int) -> tuple[Sequence[str], int]:
-        """The texts of the events, each of one line, that a part of a stream begins with, in its first ``most`` bytes,
-        and where the last of them ends. None where not all match.
+        """The texts of the events that a part of a stream begins with, in its first ``most`` bytes, and where the last
+        of them ends. None where not all match, line by line.
 
         An event has been learned (``known``).
         """
@@ -94,5 +100,5 @@ class EventTemplate:
             return
         self.known, self._prefix, self._suffix = chunk, prefix, suffix
         self._start, self._end = len(prefix), len(suffix)
-        self._line_start, self._line_end = b"data: " + prefix + b'"', b'"' + suffix + b"\n\n"
+        self._line_start, self._line_end = self._line + prefix + b'"', b'"' + suffix + b"\n\n"
         self._between = self._line_end + self._line_start

@@ -5,8 +5,6 @@ from __future__ import annotations
 DONE = b"data: [DONE]\n\n"
 """How OpenAI's API ends a stream."""
 
-AROUND = len(b"data: \n\n")
-"""Bytes around the data of an event of one line."""
 MAX_EVENT = 8 * 2**20
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -5,7 +5,7 @@ The events and their order: https://platform.claude.com/docs/en/build-with-claud
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -92,6 +92,12 @@ class AnthropicEventWriter(EventWriter):
         for i, piece in enumerate(delta.get("tool_calls") or ()):
             out.append(self._tool(piece, i, more))
         return b"".join(out)
+
+    def pieces(self, like: Chunk, texts: Sequence[str]) -> bytes:
+        if self._open != TEXT or like.index or like.envelope or "content" not in (like.delta or ()):
+            return super().pieces(like, texts)
+        before, after = self._prefix, b"}}\n\n"
+        return before + (after + before).join(map(orjson.dumps, texts)) + after
 
     def comment(self, text: str) -> bytes:
         """A ping: the dialect has no comments."""

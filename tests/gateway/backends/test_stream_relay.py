@@ -134,7 +134,7 @@ async def test_what_follows_pieces_is_left() -> None:
     end = sse(delta(finish="stop")) + DONE
     assert stream.relay.take(words("a", "b") + end) == end
     assert stream.sink.relayed == 2
-    assert stream.relay.take(words("a") + b": ping\n") == b": ping\n"
+    assert stream.relay.take(words("a") + b": ping\n\n") == b": ping\n\n"
     assert stream.relay.take(words("a") + b"\r") == b"\r"
 
 

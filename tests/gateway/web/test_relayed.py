@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -209,9 +209,16 @@ DIALECTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-async def written(gateway: Gateway, upstream: FakeUpstream, path: str, body: dict[str, Any]) -> bytes:
+async def written(
+    gateway: Gateway,
+    upstream: FakeUpstream,
+    path: str,
+    body: dict[str, Any],
+    steps: Sequence[Step] = SCRIPTS["two at a time"][0],
+) -> bytes:
+    """All that a client gets, without what no two answers share."""
     turns: list[asyncio.Event] = []
-    upstream.scripts = [paced(SCRIPTS["two at a time"][0], turns)]
+    upstream.scripts = [paced([*steps], turns)]
 
     async def take_turns() -> None:
         for turn in turns:
@@ -257,6 +264,62 @@ async def test_padded_events_are_padded_there_too(
         if passed:
             return
     pytest.fail("no piece went past the generators")
+
+
+def claudes(kind: str, **more: Any) -> bytes:
+    return b"event: %b\n" % kind.encode() + sse({"type": kind, **more})
+
+
+def claudes_text(text: str) -> bytes:
+    return claudes("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+
+
+MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": "claude"}
+CLAUDES = [
+    claudes("message_start", message=MESSAGE | {"usage": {"input_tokens": 2, "output_tokens": 1}}),
+    claudes("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+    *map(claudes_text, ["Hel", "lo ", "wörld"]),
+    claudes("ping") + claudes_text(" and") + claudes_text(" more")[:40],
+    claudes_text(" more")[40:] + claudes_text(".") + claudes_text(".")[:20],
+    claudes_text(".")[20:],
+    claudes("content_block_stop", index=0),
+    claudes("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 9}),
+    claudes("message_stop"),
+]
+
+
+@pytest.mark.parametrize("name", ["with usage", "messages", "responses", "gemini"])
+async def test_nobody_can_tell_it_of_anthropics_either(
+    tmp_path: Path, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, passed: list[bytes], name: str
+) -> None:
+    policy = a_policy(upstream.base_url)
+    policy["backends"]["up"] = {"kind": "anthropic", "base_url": upstream.base_url.removesuffix("/v1")}
+    path, body = DIALECTS[name]
+    async with serving(tmp_path / "policies", policy) as gateway:
+        await written(gateway, upstream, path, body, CLAUDES)
+        for _ in range(20):
+            relayed = await written(gateway, upstream, path, body, CLAUDES)
+            if passed:
+                break
+        else:
+            pytest.fail("no piece went past the generators")
+        monkeypatch.setattr(StreamRelay, "take", lambda relay, part: part)
+        assert relayed == await written(gateway, upstream, path, body, CLAUDES)
+    assert "wörld" in relayed.decode()
+
+
+async def test_what_a_backend_changes_itself_goes_through_it(
+    tmp_path: Path, upstream: FakeUpstream, passed: list[bytes]
+) -> None:
+    policy = a_policy(upstream.base_url)
+    policy["backends"]["up"] = {"kind": "anthropic", "base_url": upstream.base_url.removesuffix("/v1")}
+    body = QUESTION | {"response_format": {"type": "json_object"}}
+    words = [*CLAUDES[:2], *map(claudes_text, ["Here: ", '{"a":', "1", "}", " and more"]), *CLAUDES[-3:]]
+    async with serving(tmp_path / "policies", policy) as gateway:
+        answer = await written(gateway, upstream, "/v1/chat/completions", body, words)
+    assert not passed
+    assert b"Here" not in answer
+    assert b"and more" not in answer
 
 
 CHANGED: dict[str, dict[str, Any]] = {
