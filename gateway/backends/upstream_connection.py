@@ -186,8 +186,6 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._busy or self._done:
             self._unasked(data)
             return
-        if self._early is None:
-            self._early = self._is_sending()
         self._idle += len(data)
         try:
             self._parser.feed_data(data)
@@ -239,6 +237,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self._head_done:  # a second answer to one request
             self._home.distrust()
             raise ValueError("more than one answer")
+        if self._early is None:
+            self._early = self._is_sending()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_done:  # trailers are passed over (RFC 9110, section 6.5.1)

@@ -89,13 +89,9 @@ class Attempt:
             self.sent.add(chunk)
 
     def passed(self, like: Chunk, texts: Sequence[str]) -> None:
-        """As ``add``, for those that went to the call's sink."""
-        if like.delta is None or "content" not in like.delta:
-            for text in texts:
-                self.add(like.with_text(text))
-            return
+        """As ``add``, for those that went to the call's sink. ``like`` was added itself: what they are is known."""
         self.usage_counter.add_texts(texts)
-        if self.sent is not None:
+        if self.sent is not None and like.delta is not None and "content" in like.delta:
             self.sent.add_texts(texts)
 
     def count(self, chunk: Chunk) -> None:

@@ -64,7 +64,7 @@ class UsageCounter:
             self._pieces += self._measured(text) or 1
 
     def add_texts(self, texts: Iterable[str]) -> None:
-        """As ``add_text``, for several, none of which is empty."""
+        """As ``add``, for more pieces of a text that is added to, none of which is empty."""
         for text in texts:
             self._pieces += self._measured(text) or 1
 

@@ -24,6 +24,8 @@ class EventReader:
     def __init__(self) -> None:
         self.passed_over = 0
         """How many blocks had no data."""
+        self.is_between = True
+        """No event has begun that has not ended."""
         self._rest = bytearray()
         self._held = b""
 
@@ -31,6 +33,7 @@ class EventReader:
         """The data of the events that ``part`` completes. Raises ``EventTooLarge``."""
         if (events := self.plain_events(part)) is not None:
             return events
+        self.is_between = False
         if self._held or b"\r" in part:
             part, self._held = self._held + part, b""
             if part.endswith(b"\r"):  # its \n may be the next byte to come
@@ -48,18 +51,14 @@ class EventReader:
         if rest or self._rest:
             self._rest = bytearray(rest)
             self._bound()
+        self.is_between = not rest and not self._held
         events = [data for block in blocks if (data := _data(block)) is not None]
         self.passed_over += len(blocks) - len(events)
         return events
 
-    @property
-    def is_between(self) -> bool:
-        """No event has begun that has not ended."""
-        return not self._rest and not self._held
-
     def plain_events(self, part: bytes) -> list[bytes] | None:
         """The data of whole events of one line each, as tokens mostly come; None where ``part`` is anything else."""
-        if self._rest or self._held or not (part.startswith(b"data: ") and part.endswith(b"\n\n")):
+        if not (self.is_between and part.startswith(b"data: ") and part.endswith(b"\n\n")):
             return None
         events = part[6:-2].split(b"\n\ndata: ")
         return events if part.count(b"\n") == 2 * len(events) and b"\r" not in part else None
