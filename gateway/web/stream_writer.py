@@ -9,7 +9,7 @@ from starlette.types import Scope, Send
 from gateway.errors import GatewayError
 from gateway.types import Chunk
 from gateway.web.event_stream import EVENTS, EventStream
-from gateway.web.responses import Headers
+from gateway.web.sending import Headers
 from gateway.wire.dialect import EventWriter
 
 MAX_WRITE = 2**16
