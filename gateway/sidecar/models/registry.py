@@ -14,10 +14,9 @@ from gateway import packages
 from gateway.findings import Finding, joined
 from gateway.pii.entities import is_tagged
 from gateway.sidecar.api import SidecarBusy, SidecarError
-from gateway.sidecar.batcher import Batcher, text_cost
+from gateway.sidecar.batcher import Batcher, LengthBatcher, text_cost
 from gateway.sidecar.config import SidecarConfig
 from gateway.sidecar.fair_thread import FairThread
-from gateway.sidecar.length_batcher import LengthBatcher
 from gateway.sidecar.models.model_handle import ModelHandle, fill, naming, required
 from gateway.sidecar.server import Response
 

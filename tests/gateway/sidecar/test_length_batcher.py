@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gateway.sidecar.api import TENANT, SidecarBusy, SidecarError
-from gateway.sidecar.batcher import TEXT_COST, Batcher, text_cost
-from gateway.sidecar.length_batcher import SHORT, LengthBatcher
+from gateway.sidecar.batcher import SHORT, TEXT_COST, Batcher, LengthBatcher, text_cost
 
 pytestmark = pytest.mark.anyio
 
