@@ -33,7 +33,7 @@ from gateway.observe.cache_days import FILE as CACHE_DAYS
 from gateway.observe.cache_days import CacheDays
 from gateway.observe.json_lines import JsonLines
 from gateway.observe.ledger.ledger import Ledger
-from gateway.observe.receipts import Receipts
+from gateway.observe.receipts import IN_MEMORY, Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.packages import no_otel
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
@@ -187,7 +187,7 @@ def _receipts(policy: schema.Policy, state: WorkerState, before: Runtime | None)
     if before is not None and before.policy.where_caches_are == url:
         return before.receipts
     # A Redis server is first connected to when it is first needed: its absence must not keep the gateway down.
-    store: Store = MemoryStore() if url == "memory" else RedisStore(url)
+    store: Store = MemoryStore(max_bytes=IN_MEMORY) if url == "memory" else RedisStore(url)
     return Receipts(store, state.peers)
 
 

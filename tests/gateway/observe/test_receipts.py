@@ -5,14 +5,17 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.observe import batch_writer as module
 from gateway.observe.receipts import Receipts
 from gateway.stores.memory import MemoryStore
+from gateway.stores.redis import RedisStore
 from gateway.stores.store import StoreDown
 from gateway.types import Receipt
 from tests.fakes import within
+from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio
 
@@ -20,6 +23,17 @@ pytestmark = pytest.mark.anyio
 def a_receipt(request_id: str = "req_1", **facts: Any) -> Receipt:
     receipt = Receipt(request_id, 1_700_000_000.1234)
     receipt.note("route", **{"backend": "up", **facts})
+    return receipt
+
+
+def a_usual_receipt(request_id: str) -> Receipt:
+    """As a request without a guard has one."""
+    receipt = a_receipt(request_id, model="gpt-4o", candidates=["up/gpt-4o", "up/other"], why="primary")
+    receipt.note("queue", pool="up", began=0.001106, waited=5.3e-05, position=0, saturation=0.0)
+    attempt = {"backend": "up", "model": "gpt-4o", "first_chunk": 0.3029, "began": 0.001071, "sent": 0.002755}
+    receipt.note("fallback", attempts=[{**attempt, "seconds": 0.302068, "outcome": "ok"}], continued=0)
+    receipt.note("quota", reserved_tokens=21, used_tokens=18, cost_usd=6.75e-06, source="backend")
+    receipt.note("meter", first_token=0.303, prompt_tokens=9, completion_tokens=9, cached_tokens=0)
     return receipt
 
 
@@ -52,6 +66,30 @@ async def test_a_receipt_is_found_by_its_own_tenant_alone() -> None:
     }
     assert await receipts.find("other", "req_1") is None
     assert await receipts.find("acme", "req_2") is None
+    await receipts.aclose()
+
+
+async def test_those_in_memory_take_a_third_of_what_they_say() -> None:
+    store = MemoryStore()
+    receipts = Receipts(store)
+    for number in range(20):
+        receipts.keep("acme", a_usual_receipt(f"req_{number}"))
+    await settled(receipts)
+    found = [await receipts.find("acme", f"req_{number}") for number in range(20)]
+    kept = [await store.get(f"receipt:acme req_{number}") or b"" for number in range(20)]
+    assert sum(map(len, kept)) * 3 < sum(len(orjson.dumps(one)) for one in found)
+    assert [one and one["id"] for one in found] == [f"req_{number}" for number in range(20)]
+    await receipts.aclose()
+
+
+async def test_others_read_what_is_not_in_memory(redis_server: RedisServer) -> None:
+    """Gateways of other versions share a Redis."""
+
+    store = RedisStore(redis_server.url)
+    receipts = Receipts(store)
+    receipts.keep("acme", a_receipt())
+    await settled(receipts)
+    assert orjson.loads(await store.get("receipt:acme req_1") or b"") == await receipts.find("acme", "req_1")
     await receipts.aclose()
 
 
