@@ -76,19 +76,15 @@ class UpstreamLoop:
         try:
             while True:
                 attempt = failover.next_attempt()
-                chunks: Sequence[Chunk] = ()
-                async with _Running(failover, attempt) as running:
-                    admission = self._queue.admit(attempt.call)
-                    running.admission = admission
-                    if not admission.lease.is_granted:
-                        await self._queue.wait(attempt.call, admission)
-                    await self._leaves(attempt, running, admission)
-                    chunks = await self._send_whole(attempt.call)
-                    for chunk in chunks:
-                        attempt.count(chunk)
+                failover.started(attempt)
+                try:
+                    chunks = await self._whole(attempt)
+                except BaseException as error:
+                    if not failover.ended(attempt, error):
+                        raise
+                else:
                     failover.delivers(attempt)
-                    running.complete(None)
-                if failover.answered:
+                    failover.ended(attempt, None)
                     break
                 await failover.pause()
             if call.candidate is not first and self._router.has_affinity:
@@ -101,6 +97,23 @@ class UpstreamLoop:
             raise
         finally:
             failover.end()
+
+    async def _whole(self, attempt: Attempt) -> Sequence[Chunk]:
+        """The whole answer of one attempt, or what it fails with."""
+        call = attempt.call
+        admission = self._queue.admit(call)
+        in_flight: BufferedCounter | None = None
+        try:
+            if not admission.lease.is_granted:
+                await self._queue.wait(call, admission)
+            in_flight = await self._leaves(call, admission)
+            chunks = await self._send_whole(call)
+            for chunk in chunks:
+                attempt.count(chunk)
+            _complete(attempt, admission, None)
+            return chunks
+        finally:
+            _leave(attempt, admission, in_flight)
 
     def attempts(self, call: Call) -> Chunks:
         """At the candidates that ``call`` has."""
@@ -155,21 +168,22 @@ class UpstreamLoop:
 
     async def _sent(self, attempt: Attempt, running: _Running, admission: Admission) -> Chunks:
         """The chunks of an attempt that has its place. Raises what exceeds its caller's limits."""
-        await self._leaves(attempt, running, admission)
         call = attempt.call
+        running.in_flight = await self._leaves(call, admission)
         if call.sink is not None:
             call.sink.looking.append(attempt.passed)
         return self._send(call)
 
-    async def _leaves(self, attempt: Attempt, running: _Running, admission: Admission) -> None:
-        call = attempt.call
+    async def _leaves(self, call: Call, admission: Admission) -> BufferedCounter:
+        """It is to be sent, and holds what it may use of its caller's limits. Returns who counts it as in flight."""
         if call.allowance is not None:
             call.cap = await call.allowance.hold(call)
         sent = admission.pool.clock()
         call.hints = engine_headers(call, sent)
         self._metrics.dispatch_seconds[(call.model,)].observe(sent - call.started)
-        running.in_flight = self._metrics.pool_in_flight[(admission.pool.name,)]
-        running.in_flight.pending += 1
+        in_flight = self._metrics.pool_in_flight[(admission.pool.name,)]
+        in_flight.pending += 1
+        return in_flight
 
 
 class _Running:
@@ -194,22 +208,13 @@ class _Running:
     def complete(self, first_token: float | None) -> None:
         """The whole answer has come, which began at ``first_token``, on the pool's clock."""
         if self.admission is not None:
-            usage = self._attempt.usage_counter.usage
-            self.admission.completed(
-                self._attempt.call, first_token, 0 if usage is None else usage.completion
-            )
+            _complete(self._attempt, self.admission, first_token)
         self._leave()
 
     def _leave(self) -> None:
         admission, self.admission = self.admission, None
-        if admission is None:
-            return
-        if self.in_flight is not None:
-            self.in_flight.pending -= 1
-        usage = self._attempt.usage_counter.usage
-        if usage is not None:
-            admission.lease.correct_tokens(usage.prompt + usage.completion)
-        admission.lease.release()
+        if admission is not None:
+            _leave(self._attempt, admission, self.in_flight)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -226,6 +231,22 @@ class _Running:
         if closing is not None:
             raise closing
         return False
+
+
+def _complete(attempt: Attempt, admission: Admission, first_token: float | None) -> None:
+    """The whole answer has come, which began at ``first_token``, on the pool's clock."""
+    usage = attempt.usage_counter.usage
+    admission.completed(attempt.call, first_token, 0 if usage is None else usage.completion)
+
+
+def _leave(attempt: Attempt, admission: Admission, in_flight: BufferedCounter | None) -> None:
+    """Its place is free again."""
+    if in_flight is not None:
+        in_flight.pending -= 1
+    usage = attempt.usage_counter.usage
+    if usage is not None:
+        admission.lease.correct_tokens(usage.prompt + usage.completion)
+    admission.lease.release()
 
 
 async def _failing(error: GatewayError) -> Chunks:

@@ -66,12 +66,8 @@ class Attempt:
         """Whether the caller has been given anything of it."""
         self.usage_counter = UsageCounter()
         self.began = time.perf_counter()
-        candidate = planned.hop.candidate
-        target = candidate.target
-        self.facts: dict[str, Any] = {"backend": target.backend, "model": target.model}
+        self.facts: dict[str, Any] = {**planned.hop.facts}
         """For the receipt."""
-        if candidate.why != "primary":
-            self.facts["why"] = candidate.why
 
     def add(self, chunk: Chunk) -> None:
         """Count ``chunk``, which goes to the caller as it is."""

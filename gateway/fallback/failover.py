@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -86,6 +85,12 @@ class Failover:
     _recoveries = 0
     _continued = 0
     _asked_again = False
+    _larger: tuple[PlannedAttempt, ...] = ()
+    _skipped: tuple[PlannedAttempt, ...] = ()
+    """Those whose breaker is open."""
+    _errors: tuple[tuple[PlannedAttempt, GatewayError], ...] = ()
+    _sent: SentAnswer | None = None
+    """What the caller has of a stream; None where nobody could continue it."""
 
     def __init__(
         self,
@@ -103,28 +108,25 @@ class Failover:
         self._began = time.perf_counter()
         self._unsolicited = call.purpose in UNSOLICITED
         self._caller = Caller(call.principal.tenant, call.principal.key_id)
-        first, *others = call.candidates
-        planned = hops.first(first)
-        self._left = deque((planned,))
-        self._larger: list[PlannedAttempt] = []
-        for candidate in others:
-            (self._larger if candidate.why == LARGER else self._left).append(hops.first(candidate))
-        self._skipped: list[PlannedAttempt] = []
-        """Those whose breaker is open."""
-        self._errors: list[tuple[PlannedAttempt, GatewayError]] = []
-        elsewhere = len(self._left) > 1 or planned.hop.backend.continues
-        self._sent = SentAnswer() if elsewhere and call.request.choices == 1 else None
-        """None where nobody could continue the answer."""
+        first = hops.first(call.candidates[0])
+        self._left = [first]
+        if len(call.candidates) > 1:
+            others = [hops.first(candidate) for candidate in call.candidates[1:]]
+            self._left += [planned for planned in others if planned.candidate.why != LARGER]
+            self._larger = tuple(planned for planned in others if planned.candidate.why == LARGER)
+        if call.request.stream:
+            elsewhere = len(self._left) > 1 or first.hop.backend.continues
+            self._sent = SentAnswer() if elsewhere and call.request.choices == 1 else None
 
     def next_attempt(self) -> Attempt:
         """The next attempt, let through by its breaker. Raises the error for the caller if none is left."""
         while self._left:
-            planned = self._left.popleft()
+            planned = self._left.pop(0)
             hop = planned.hop
             candidate = hop.candidate
             permit = hop.breaker.acquire(self._caller, hop.backend.breaker, counts=not self._unsolicited)
             if permit is None:
-                self._skipped.append(planned)
+                self._skipped = (*self._skipped, planned)
                 continue
             if self._last_failure is not None:
                 self._recorder.failover(*self._last_failure, candidate)
@@ -198,9 +200,8 @@ class Failover:
 
     def end(self) -> None:
         """Write the receipt, and let go of errors: their tracebacks lead to frames that hold this object."""
-        skipped = [planned.candidate.target.backend for planned in self._skipped]
-        self._recorder.write_receipt(skipped, self._continued)
-        self._errors.clear()
+        self._recorder.write_receipt(self._skipped, self._continued)
+        self._errors = ()
         self._interruption = self._last_failure = None
 
     def _failed(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
@@ -251,12 +252,12 @@ class Failover:
 
     def _after_failure(self, planned: PlannedAttempt, error: GatewayError) -> None:
         """The caller has nothing yet."""
-        self._errors.append((planned, error))
+        self._errors = (*self._errors, (planned, error))
         match error:
             case ContextTooLong():
                 others = [other for other in self._left if other.candidate.model != planned.candidate.model]
-                self._left = deque((*self._larger, *others))
-                self._larger = []
+                self._left = [*self._larger, *others]
+                self._larger = ()
             case Upstream() | RateLimited() if not is_own_limit(error):
                 self._plan_retry(planned, error)
             case Overloaded() | RateLimited():
@@ -288,7 +289,7 @@ class Failover:
         delay = retry.retry_delay(error, rules.backoff, failures, others=others, left=time_left)
         if delay is None or not self._budget(planned).take(rules.budget):
             return
-        self._left.appendleft(replace(planned, failures=failures))
+        self._left.insert(0, replace(planned, failures=failures))
         self._delay = delay
 
     def _after_interruption(self, attempt: Attempt, error: GatewayError | AnswerDiverged) -> None:
@@ -317,7 +318,7 @@ class Failover:
                 raise error
             case BadRequest():
                 if not attempt.planned.restart:
-                    self._left.appendleft(replace(attempt.planned, restart=True))
+                    self._left.insert(0, replace(attempt.planned, restart=True))
             case AnswerDiverged() | Upstream() | RateLimited() | Overloaded():
                 pass
             case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.fallback.circuit_breaker import Breaker
@@ -21,6 +22,8 @@ class Hop:
     """Of the backend."""
     breaker: Breaker
     """Of the target."""
+    facts: Mapping[str, str]
+    """For the receipt of an attempt."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,4 +68,6 @@ class Hops:
             policy.models[candidate.model].retry,
             health[target.backend],
             health.breaker(target),
+            {"backend": target.backend, "model": target.model}
+            | ({} if candidate.why == "primary" else {"why": candidate.why}),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.errors import (
@@ -18,6 +19,7 @@ from gateway.errors import (
 from gateway.fallback.attempt import Attempt
 from gateway.fallback.continuation import AnswerDiverged
 from gateway.fallback.health import HealthRegistry
+from gateway.fallback.hop import PlannedAttempt
 from gateway.observe.events import Fact, log_event
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import UPSTREAM, outcome_of, reason_of
@@ -100,8 +102,8 @@ class AttemptRecorder:
             *(backends[0], reason, after.model, backends[1]),
         )
 
-    def write_receipt(self, skipped: list[str], continued: int) -> None:
-        """``skipped`` are backends with an open breaker, ``continued`` how many attempts continued the answer."""
+    def write_receipt(self, skipped: Sequence[PlannedAttempt], continued: int) -> None:
+        """``skipped`` are those with an open breaker, ``continued`` how many attempts continued the answer."""
         notes, made = self._call.receipt.noted, self._facts
         if (before := notes.get("fallback")) is None:
             notes["fallback"] = {"attempts": made, "continued": continued}
@@ -109,7 +111,8 @@ class AttemptRecorder:
             before["attempts"] = [*before.get("attempts", ()), *made]
             before["continued"] = before.get("continued", 0) + continued
         if skipped:
-            self._call.receipt.note("fallback", breaker_open=skipped)
+            names = [planned.candidate.target.backend for planned in skipped]
+            self._call.receipt.note("fallback", breaker_open=names)
 
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
         own_limit = isinstance(error, Overloaded) or is_own_limit(error)

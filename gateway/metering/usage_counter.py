@@ -27,20 +27,17 @@ _NOT_TEXT = frozenset({"role", "id", "type", "index", "embedding", "signature", 
 class UsageCounter:
     """Counts an attempt's answer as it goes by, all of its choices together."""
 
-    __slots__ = ("_beyond", "_characters", "_is_full", "_pieces", "_thinks", "usage")
-
-    def __init__(self) -> None:
-        self.usage: Usage | None = None
-        """As last reported by the server."""
-        self._pieces = 0
-        """Tokens, if not more: one for each chunk that held a part of the answer; those of long texts at least."""
-        self._characters = 0
-        self._beyond = 0
-        """Bytes in UTF-8 beyond one a character."""
-        self._thinks = False
-        """The answer had thinking in it."""
-        self._is_full = False
-        """It, or one of several, ended at its cap."""
+    usage: Usage | None = None
+    """As last reported by the server."""
+    _pieces = 0
+    """Tokens, if not more: one for each chunk that held a part of the answer; those of long texts at least."""
+    _characters = 0
+    _beyond = 0
+    """Bytes in UTF-8 beyond one a character."""
+    _thinks = False
+    """The answer had thinking in it."""
+    _is_full = False
+    """It, or one of several, ended at its cap."""
 
     def add(self, chunk: Chunk) -> None:
         if chunk.usage is not None:

@@ -35,6 +35,7 @@ from gateway.wire.dialect import BodyWriter, Dialect, EventWriter
 LAST_WORDS = 0.5
 """Seconds in which a client takes the news that its answer is cut, or does not."""
 
+_MODEL = "x-tollgate-model"
 _LONGEST_PRODUCT = 64
 _TRACE = frozenset({b"traceparent", b"tracestate"})
 _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
@@ -272,9 +273,6 @@ def _seconds(text: str) -> float:
 
 
 def reply_headers(call: Call) -> Headers:
-    answered = call.candidate.model if call.candidate else call.model
-    headers = [(b"x-tollgate-model", answered.encode())]
-    for name, value in call.reply_headers.items():
-        if name != "x-tollgate-model":
-            headers.append((name.encode(), value.encode()))
-    return headers
+    told = {_MODEL: "", **call.reply_headers}
+    told[_MODEL] = call.candidate.model if call.candidate else call.model
+    return [*zip(map(str.encode, told), map(str.encode, told.values()), strict=True)]
