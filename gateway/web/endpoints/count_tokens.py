@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 from gateway.types import ChatRequest, Json
 from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
+from gateway.web.calls import make_call
 from gateway.web.context import RequestContext
-from gateway.web.endpoints.generate import make_call
 from gateway.web.sending import Headers, encoded, send_body
 from gateway.wire.anthropic.body_to_request import read_count_request
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from functools import partial
 from urllib.parse import parse_qs
 
@@ -11,14 +10,14 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.errors import Blocked, ContentPolicy, GatewayError
 from gateway.types import Call, Json
+from gateway.web.answering import answer_stream, answer_whole
 from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
+from gateway.web.calls import make_call, reply_headers
 from gateway.web.context import RequestContext
 from gateway.web.endpoints.count_tokens import count
-from gateway.web.endpoints.generate import make_call, reply_headers, write_stream, write_whole
 from gateway.web.event_stream import EventStream
 from gateway.web.sending import encoded, send_body
-from gateway.wire.dialect import BodyWriter
 from gateway.wire.gemini import body_to_request, embeddings
 from gateway.wire.gemini.chunks_to_answers import GeminiArrayWriter, GeminiBodyWriter, GeminiEventWriter
 
@@ -42,14 +41,12 @@ class GenerateContent:
         call = make_call(context, request, _asked(scope))
         events = self._writer(scope, call) if self._streams else None
         try:
-            cancel_on_disconnect(scope)
-            async with aclosing(context.runtime.handler(call)) as chunks:
-                if events is None:
-                    await write_whole(GeminiBodyWriter(call), call, chunks, send)
-                else:
-                    await write_stream(
-                        events, call, chunks, scope, send, heartbeat=self._heartbeat, kind=events.kind
-                    )
+            if events is None:
+                await answer_whole(context.runtime, call, GeminiBodyWriter(call), scope, send)
+            else:
+                await answer_stream(
+                    context.runtime, call, events, scope, send, heartbeat=self._heartbeat, kind=events.kind
+                )
         except (Blocked, ContentPolicy) as error:
             # In this API the answer to a prompt that was blocked is no error.
             await self._blocked(events, call, error, send)
@@ -98,10 +95,8 @@ class EmbedContent:
         read = partial(embeddings.read_batch if self._batch else embeddings.read_one, model=_model(scope))
         request = await self._reader.read(read, scope, receive)
         call = make_call(context, request, _asked(scope))
-        whole: BodyWriter = embeddings.EmbeddingsWriter(call, batch=self._batch)
-        cancel_on_disconnect(scope)
-        async with aclosing(context.runtime.handler(call)) as chunks:
-            await write_whole(whole, call, chunks, send)
+        writer = embeddings.EmbeddingsWriter(call, batch=self._batch)
+        await answer_whole(context.runtime, call, writer, scope, send)
 
 
 def _model(scope: Scope) -> str:

@@ -17,8 +17,8 @@ from gateway.server.cycle import TAKE_BY
 from gateway.types import Call, ChatRequest, Chunk
 from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
+from gateway.web.calls import make_call, reply_headers
 from gateway.web.context import RequestContext
-from gateway.web.endpoints.generate import make_call, reply_headers
 from gateway.web.event_stream import EventStream
 from gateway.web.sending import Headers, send_body
 from gateway.web.upload import receive_form

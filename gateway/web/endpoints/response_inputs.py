@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import aclosing
 
 import orjson
 from starlette.types import Receive, Scope, Send
 
 from gateway.policy.schema.limits import RequestLimits
+from gateway.web.answering import read_whole
 from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
+from gateway.web.calls import make_call, reply_headers
 from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall
 from gateway.web.endpoints.count_tokens import count
-from gateway.web.endpoints.generate import make_call, reply_headers
 from gateway.web.heavy_reads import HeavyReads, Reading
 from gateway.web.sending import send_body
 from gateway.wire.responses import compaction
@@ -73,10 +73,7 @@ class Compact(_OfConversation):
             call = make_call(context, question, scope)
             call.residency = before.residency
             summary = compaction.CompactionWriter(call, [*before.items, *asked.items], self._seal)
-            cancel_on_disconnect(scope)
-            async with aclosing(context.runtime.handler(call)) as chunks:
-                async for chunk in chunks:
-                    summary.add(chunk)
+            await read_whole(context.runtime, call, summary.add, scope)
             body = orjson.dumps(summary.response())
         finally:
             reading.release()

@@ -15,12 +15,12 @@ from gateway.runtime.background_requests import BackgroundRequests
 from gateway.stores.response_store import ResponseStore, StoredResponse
 from gateway.stores.store import StoreDown
 from gateway.types import Call, Json
+from gateway.web.answering import answer_stream, answer_whole
 from gateway.web.attached_files import attach
-from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader
+from gateway.web.calls import make_call
 from gateway.web.context import RequestContext
 from gateway.web.conversation import Conversation, recall, store_down
-from gateway.web.endpoints.generate import make_call, write_stream, write_whole
 from gateway.web.heavy_reads import HeavyReads, Reading
 from gateway.web.sending import send_body
 from gateway.wire.obfuscation import ObfuscatedEvents
@@ -85,17 +85,12 @@ class CreateResponse:
                 await self._begin(context, answer, send, reading)
                 reading = self._reads.of(owner)  # the other goes on
                 return
-            cancel_on_disconnect(scope)
-            async with aclosing(context.runtime.handler(call)) as chunks:
-                if asked.stream:
-                    await write_stream(
-                        ObfuscatedEvents(answer.events) if asked.obfuscates else answer.events,
-                        *(call, chunks, scope, send, answer.settle),
-                        heartbeat=self._heartbeat,
-                    )
-                else:
-                    whole = ResponseBodyWriter(answer.events)
-                    await write_whole(whole, call, chunks, send, answer.settle)
+            runtime, settle = context.runtime, answer.settle
+            if asked.stream:
+                events = ObfuscatedEvents(answer.events) if asked.obfuscates else answer.events
+                await answer_stream(runtime, call, events, scope, send, settle, heartbeat=self._heartbeat)
+            else:
+                await answer_whole(runtime, call, ResponseBodyWriter(answer.events), scope, send, settle)
         finally:
             reading.release()
 
