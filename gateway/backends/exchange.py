@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
@@ -88,7 +89,7 @@ class Exchange:
         self._read_error = read_error
         self._scrubber = ErrorScrubber(backend, api_key, urlsplit(base_url).hostname)
 
-    async def ask(
+    def ask(
         self,
         endpoint: Endpoint,
         headers: Mapping[str, str],
@@ -103,41 +104,56 @@ class Exchange:
         refit: Callable[[Rejected], Chunks | None] | None = None,
         sink: Sink | None = None,
     ) -> Chunks:
-        """The answer's chunks. One that comes ``at_once`` is awaited in one go, unless it is a stream after all.
+        """The answer's chunks. One that comes ``at_once`` is read as ``whole_answer`` does.
 
         What takes long takes turns with other answers, those of one ``owner`` in one queue.
         ``on_send`` is called when the request is about to be written, ``on_headers`` with an answer's headers before
         its first chunk, ``refit`` with a rejection that is the whole answer: its chunks, if any, are the answer then.
         To ``sink``, once it is open, go pieces of a stream that nobody changes (``StreamRelay``).
         """
+        if at_once:
+            whole = partial(self.whole_answer, endpoint, headers, timeouts, body)
+            return self._in_turns(
+                partial(
+                    whole,
+                    decoder_of=decoder_of,
+                    owner=owner,
+                    on_headers=on_headers,
+                    on_send=on_send,
+                    refit=refit,
+                ),
+                owner,
+            )
+        return self._stream(
+            *(endpoint, headers, timeouts, body, decoder_of, owner, on_headers, on_send, refit, sink)
+        )
+
+    async def _in_turns(self, whole: Callable[[], Awaitable[Sequence[Chunk]]], owner: str) -> Chunks:
+        chunks = await whole()
+        time_slice = _TimeSlice(self._turns, owner)
+        for chunk in chunks:
+            yield chunk
+            if time_slice.is_over():
+                await time_slice.next()
+
+    async def _stream(
+        self,
+        endpoint: Endpoint,
+        headers: Mapping[str, str],
+        timeouts: UpstreamTimeouts,
+        body: bytes | Upload,
+        decoder_of: DecoderOf,
+        owner: str,
+        on_headers: Callable[[Mapping[str, str]], None] | None,
+        on_send: Callable[[], None] | None,
+        refit: Callable[[Rejected], Chunks | None] | None,
+        sink: Sink | None,
+    ) -> Chunks:
         begun = False
-        held: CollectedAnswer | None = None
-        """Of a whole answer that comes as a stream: none of it has come until all of it has."""
         try:
-            if at_once:
-                decoder = decoder_of(False)
-                answer, is_whole = await self._whole(
-                    endpoint, headers, timeouts, body, decoder.feed, owner, on_send
-                )
-                if on_headers is not None:
-                    on_headers(answer.headers)
-                if is_whole:
-                    chunks = decoder.finish()
-                    self._identify(answer, chunks)
-                    if len(chunks) == 1:
-                        yield chunks[0]
-                        return
-                    time_slice = _TimeSlice(self._turns, owner)
-                    for chunk in chunks:
-                        yield chunk
-                        if time_slice.is_over():
-                            await time_slice.next()
-                    return
-                held = CollectedAnswer(self.backend)
-            else:
-                answer = await self._send(endpoint, headers, timeouts, body, on_send)
-                if on_headers is not None:
-                    on_headers(answer.headers)
+            answer = await self._send(endpoint, headers, timeouts, body, on_send)
+            if on_headers is not None:
+                on_headers(answer.headers)
             try:
                 time_slice = _TimeSlice(self._turns, owner)
                 decoder = decoder_of(answer.is_stream)
@@ -168,9 +184,6 @@ class Exchange:
                             timeouts.progress()
                         else:
                             timeouts.alive()
-                        if held is not None:
-                            held.add(chunks)
-                            chunks = ()
                         for chunk in chunks:
                             yield chunk
                             if chunk.more and time_slice.is_over():
@@ -185,11 +198,7 @@ class Exchange:
                             answer.divert(relay.take)
                         if time_slice.is_over():
                             await time_slice.next()
-                chunks = decoder.finish()
-                if held is not None:
-                    held.add(chunks)
-                    chunks = held.chunks()
-                for chunk in chunks:
+                for chunk in decoder.finish():
                     yield chunk
             finally:
                 timeouts.close()
@@ -197,8 +206,6 @@ class Exchange:
                 await answer.aclose()
             return
         except GatewayError as error:
-            if held is not None:
-                error.unread = held.chunks()
             self._scrubber.error(error, body if isinstance(body, bytes) else b"")
             again = None if begun or refit is None or not isinstance(error, Rejected) else refit(error)
             if again is None:
@@ -218,9 +225,10 @@ class Exchange:
         owner: str = "",
         on_headers: Callable[[Mapping[str, str]], None] | None = None,
         on_send: Callable[[], None] | None = None,
-        refit: Callable[[Rejected], Awaitable[Sequence[Chunk]] | None] | None = None,
+        refit: Callable[[Rejected], Chunks | None] | None = None,
     ) -> Sequence[Chunk]:
-        """The chunks of an answer, once all of it has come; all else is as in ``ask``."""
+        """The chunks of an answer that is awaited in one go, once all of it has come, even if it is a stream after all;
+        all else is as in ``ask``."""
         try:
             decoder = decoder_of(False)
             answer, is_whole = await self._whole(
@@ -244,7 +252,8 @@ class Exchange:
             again = None if refit is None or not isinstance(error, Rejected) else refit(error)
             if again is None:
                 raise
-        return await again
+        async with aclosing(again) as others:
+            return [chunk async for chunk in others]
 
     async def _collect(
         self,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -184,9 +184,7 @@ class OpenAIBackend:
             sink=sink,
         )
 
-    def _ask_whole(
-        self, sent: _Sent, request: ChatRequest, refits: int = 0
-    ) -> Coroutine[Any, Any, Sequence[Chunk]]:
+    def _ask_whole(self, sent: _Sent, request: ChatRequest) -> Awaitable[Sequence[Chunk]]:
         call = sent.call
         return self._exchange.whole_answer(
             self._endpoint(sent),
@@ -197,7 +195,7 @@ class OpenAIBackend:
             owner=call.principal.tenant,
             on_headers=sent.on_headers,
             on_send=call.leaves,
-            refit=partial(self._refit_whole, sent, request, refits) if sent.may_misfit else None,
+            refit=partial(self._refit, sent, request, None, 0) if sent.may_misfit else None,
         )
 
     def _endpoint(self, sent: _Sent) -> Endpoint:
@@ -211,12 +209,6 @@ class OpenAIBackend:
         if self._preset is not None or self._is_openais:
             body = self._body(sent.call, body)
         return orjson.dumps(body)
-
-    def _refit_whole(
-        self, sent: _Sent, request: ChatRequest, refits: int, error: Rejected
-    ) -> Awaitable[Sequence[Chunk]] | None:
-        fewer = fitting.suited(sent.call, request, error) if refits < MOST_REFITTED else None
-        return self._ask_whole(sent, fewer, refits + 1) if fewer is not None else None
 
     def _refit(
         self, sent: _Sent, request: ChatRequest, sink: Sink | None, refits: int, error: Rejected
