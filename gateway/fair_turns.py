@@ -7,7 +7,11 @@ computations of one caller would put sixty pieces before anybody else's next ste
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+
+TURN = 0.005
+"""Seconds for which chunks that came together are passed on before others have their turn."""
 
 
 class FairTurns:
@@ -42,3 +46,26 @@ class FairTurns:
                 loop.call_soon(self._pass_on, loop)
                 return
         self._taken = False
+
+
+class TimeSlice:
+    """One answer's time at the loop: chunks that stand ready are passed on without a pause while it lasts."""
+
+    __slots__ = ("_began", "_owner", "_turns")
+
+    def __init__(self, turns: FairTurns, owner: str) -> None:
+        self._turns = turns
+        self._owner = owner
+        self.begin()
+
+    def begin(self) -> None:
+        self._began = time.perf_counter()
+
+    def is_over(self) -> bool:
+        return time.perf_counter() - self._began > TURN
+
+    async def next(self) -> None:
+        """Let others run."""
+        await asyncio.sleep(0)
+        await self._turns.take(self._owner)
+        self.begin()

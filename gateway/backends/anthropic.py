@@ -17,6 +17,7 @@ from gateway.backends.exchange import Exchange
 from gateway.backends.json_object_filter import JsonObjectFilter
 from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.backends.upstream_request import UpstreamRequest
 from gateway.errors import BadRequest, UpstreamFailed
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks, Json, Sink
@@ -143,14 +144,16 @@ class AnthropicBackend:
             return kind(self.name, call, outage)
 
         chunks = self._exchange.ask(
-            self._beta if call.query == BETA else self._messages,
-            headers,
-            clock,
-            orjson.dumps(body),
+            UpstreamRequest(
+                self._beta if call.query == BETA else self._messages,
+                headers,
+                clock,
+                orjson.dumps(body),
+                decoder_of=decoder_of,
+                owner=call.principal.tenant,
+                on_send=call.leaves,
+            ),
             at_once=not asked.stream,
-            decoder_of=decoder_of,
-            owner=call.principal.tenant,
-            on_send=call.leaves,
             sink=sink if wanted is None else None,
         )
         async with aclosing(chunks):

@@ -15,6 +15,7 @@ from gateway.backends.api_decoder import ApiDecoder
 from gateway.backends.endpoint import Endpoint, Upload
 from gateway.backends.exchange import Exchange
 from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.backends.upstream_request import UpstreamRequest
 from gateway.errors import BadRequest, GatewayError, Rejected
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
@@ -93,15 +94,17 @@ class ApiForwarder:
         headers: dict[str, str] = {}
         streams = request.stream or api in _AS_IT_COMES
         chunks = self._exchange.ask(
-            endpoint,
-            {**self._headers, **call.headers, "content-type": content_type},
-            UpstreamTimeouts(call.timeouts, at_once=not streams, deadline=call.deadline),
-            body,
+            UpstreamRequest(
+                endpoint,
+                {**self._headers, **call.headers, "content-type": content_type},
+                UpstreamTimeouts(call.timeouts, at_once=not streams, deadline=call.deadline),
+                body,
+                decoder_of=lambda events: ApiDecoder(self._name, call, headers, events=events),
+                owner=call.principal.tenant,
+                on_headers=lambda given: headers.update(given),
+                on_send=call.leaves,
+            ),
             at_once=False,
-            decoder_of=lambda events: ApiDecoder(self._name, call, headers, events=events),
-            owner=call.principal.tenant,
-            on_headers=lambda given: headers.update(given),
-            on_send=call.leaves,
         )
         return self._explained(chunks, call.model, APIS[api].path)
 

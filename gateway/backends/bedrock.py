@@ -19,6 +19,7 @@ from gateway.backends.exchange import Exchange
 from gateway.backends.json_object_filter import JsonObjectFilter
 from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.backends.upstream_request import UpstreamRequest
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks
 from gateway.wire.anthropic.thinking import with_thinking
@@ -85,14 +86,16 @@ class BedrockBackend:
             return BedrockBodyDecoder(self.name, call)
 
         chunks = self._exchange.ask(
-            self._endpoint(model, stream=asked.stream),
-            {**self._headers, "content-type": "application/json", **call.headers},
-            UpstreamTimeouts(call.timeouts, at_once=not asked.stream, deadline=call.deadline),
-            orjson.dumps(write_request(asked, model)),
+            UpstreamRequest(
+                self._endpoint(model, stream=asked.stream),
+                {**self._headers, "content-type": "application/json", **call.headers},
+                UpstreamTimeouts(call.timeouts, at_once=not asked.stream, deadline=call.deadline),
+                orjson.dumps(write_request(asked, model)),
+                decoder_of=decoder_of,
+                owner=call.principal.tenant,
+                on_send=call.leaves,
+            ),
             at_once=not asked.stream,
-            decoder_of=decoder_of,
-            owner=call.principal.tenant,
-            on_send=call.leaves,
         )
         async with aclosing(chunks):
             async for chunk in chunks:

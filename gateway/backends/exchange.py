@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
@@ -21,8 +18,9 @@ from gateway.backends.openai_errors import Outage
 from gateway.backends.stream_collector import CollectedAnswer
 from gateway.backends.stream_relay import StreamRelay
 from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.backends.upstream_request import UpstreamRequest
 from gateway.errors import DeadlineExceeded, GatewayError, Rejected, Upstream, UpstreamFailed, UpstreamTimeout
-from gateway.fair_turns import FairTurns
+from gateway.fair_turns import FairTurns, TimeSlice
 from gateway.policy.schema import Timeouts
 from gateway.types import Chunk, Chunks, Sink
 
@@ -35,17 +33,11 @@ OPENING = 2**10
 """The same at the beginning of one whose pieces go to a client as they come, once it has begun there."""
 LONG = 2**18
 """Bytes of a whole answer past which it takes turns with others: its numbers are parsed as they come."""
-TURN = 0.005
-"""Seconds for which chunks that came together are passed on before others have their turn."""
 
 PROBE = Timeouts.model_validate({"connect": "2s", "first_token": "6s", "total": "6s"})
 
 ErrorReader = Callable[[str, int, Mapping[str, str], bytes, Outage], GatewayError]
 """From the backend's name, the status, headers and body of an answer other than 200."""
-
-
-DecoderOf = Callable[[bool], AnswerDecoder]
-"""What reads an answer: given True, a stream, else a whole one."""
 
 
 def late(backend: str, timeouts: UpstreamTimeouts) -> GatewayError:
@@ -89,74 +81,31 @@ class Exchange:
         self._read_error = read_error
         self._scrubber = ErrorScrubber(backend, api_key, urlsplit(base_url).hostname)
 
-    def ask(
-        self,
-        endpoint: Endpoint,
-        headers: Mapping[str, str],
-        timeouts: UpstreamTimeouts,
-        body: bytes | Upload,
-        *,
-        at_once: bool,
-        decoder_of: DecoderOf,
-        owner: str = "",
-        on_headers: Callable[[Mapping[str, str]], None] | None = None,
-        on_send: Callable[[], None] | None = None,
-        refit: Callable[[Rejected], Chunks | None] | None = None,
-        sink: Sink | None = None,
-    ) -> Chunks:
+    def ask(self, asked: UpstreamRequest, *, at_once: bool, sink: Sink | None = None) -> Chunks:
         """The answer's chunks. One that comes ``at_once`` is read as ``whole_answer`` does.
 
-        What takes long takes turns with other answers, those of one ``owner`` in one queue.
-        ``on_send`` is called when the request is about to be written, ``on_headers`` with an answer's headers before
-        its first chunk, ``refit`` with a rejection that is the whole answer: its chunks, if any, are the answer then.
         To ``sink``, once it is open, go pieces of a stream that nobody changes (``StreamRelay``).
         """
-        if at_once:
-            whole = partial(self.whole_answer, endpoint, headers, timeouts, body)
-            return self._in_turns(
-                partial(
-                    whole,
-                    decoder_of=decoder_of,
-                    owner=owner,
-                    on_headers=on_headers,
-                    on_send=on_send,
-                    refit=refit,
-                ),
-                owner,
-            )
-        return self._stream(
-            *(endpoint, headers, timeouts, body, decoder_of, owner, on_headers, on_send, refit, sink)
-        )
+        return self._in_turns(asked) if at_once else self._stream(asked, sink)
 
-    async def _in_turns(self, whole: Callable[[], Awaitable[Sequence[Chunk]]], owner: str) -> Chunks:
-        chunks = await whole()
-        time_slice = _TimeSlice(self._turns, owner)
+    async def _in_turns(self, asked: UpstreamRequest) -> Chunks:
+        chunks = await self.whole_answer(asked)
+        time_slice = TimeSlice(self._turns, asked.owner)
         for chunk in chunks:
             yield chunk
             if time_slice.is_over():
                 await time_slice.next()
 
-    async def _stream(
-        self,
-        endpoint: Endpoint,
-        headers: Mapping[str, str],
-        timeouts: UpstreamTimeouts,
-        body: bytes | Upload,
-        decoder_of: DecoderOf,
-        owner: str,
-        on_headers: Callable[[Mapping[str, str]], None] | None,
-        on_send: Callable[[], None] | None,
-        refit: Callable[[Rejected], Chunks | None] | None,
-        sink: Sink | None,
-    ) -> Chunks:
+    async def _stream(self, asked: UpstreamRequest, sink: Sink | None) -> Chunks:
+        timeouts = asked.timeouts
         begun = False
         try:
-            answer = await self._send(endpoint, headers, timeouts, body, on_send)
-            if on_headers is not None:
-                on_headers(answer.headers)
+            answer = await self._send(asked.endpoint, asked.headers, timeouts, asked.body, asked.on_send)
+            if asked.on_headers is not None:
+                asked.on_headers(answer.headers)
             try:
-                time_slice = _TimeSlice(self._turns, owner)
-                decoder = decoder_of(answer.is_stream)
+                time_slice = TimeSlice(self._turns, asked.owner)
+                decoder = asked.decoder_of(answer.is_stream)
                 parts = aiter(answer)
                 if not is_relaying(decoder):
                     sink = None
@@ -206,54 +155,46 @@ class Exchange:
                 await answer.aclose()
             return
         except GatewayError as error:
-            self._scrubber.error(error, body if isinstance(body, bytes) else b"")
-            again = None if begun or refit is None or not isinstance(error, Rejected) else refit(error)
+            again = self._failed(asked, error, begun=begun)
             if again is None:
                 raise
         async with aclosing(again) as others:
             async for chunk in others:
                 yield chunk
 
-    async def whole_answer(
-        self,
-        endpoint: Endpoint,
-        headers: Mapping[str, str],
-        timeouts: UpstreamTimeouts,
-        body: bytes | Upload,
-        *,
-        decoder_of: DecoderOf,
-        owner: str = "",
-        on_headers: Callable[[Mapping[str, str]], None] | None = None,
-        on_send: Callable[[], None] | None = None,
-        refit: Callable[[Rejected], Chunks | None] | None = None,
-    ) -> Sequence[Chunk]:
-        """The chunks of an answer that is awaited in one go, once all of it has come, even if it is a stream after all;
-        all else is as in ``ask``."""
+    async def whole_answer(self, asked: UpstreamRequest) -> Sequence[Chunk]:
+        """The chunks of an answer that is awaited in one go, once all of it has come. It may be a stream after all."""
+        timeouts, owner = asked.timeouts, asked.owner
         try:
-            decoder = decoder_of(False)
+            decoder = asked.decoder_of(False)
             answer, is_whole = await self._whole(
-                endpoint, headers, timeouts, body, decoder.feed, owner, on_send
+                asked.endpoint, asked.headers, timeouts, asked.body, decoder.feed, owner, asked.on_send
             )
-            if on_headers is not None:
-                on_headers(answer.headers)
+            if asked.on_headers is not None:
+                asked.on_headers(answer.headers)
             if is_whole:
                 chunks = decoder.finish()
                 self._identify(answer, chunks)
                 return chunks
             held = CollectedAnswer(self.backend)
             try:
-                await self._collect(answer, decoder_of(answer.is_stream), timeouts, owner, held)
+                await self._collect(answer, asked.decoder_of(answer.is_stream), timeouts, owner, held)
             except GatewayError as error:
                 error.unread = held.chunks()
                 raise
             return held.chunks()
         except GatewayError as error:
-            self._scrubber.error(error, body if isinstance(body, bytes) else b"")
-            again = None if refit is None or not isinstance(error, Rejected) else refit(error)
+            again = self._failed(asked, error, begun=False)
             if again is None:
                 raise
         async with aclosing(again) as others:
             return [chunk async for chunk in others]
+
+    def _failed(self, asked: UpstreamRequest, error: GatewayError, *, begun: bool) -> Chunks | None:
+        """The answer in place of ``error``, which names nothing that its caller is not to see after this."""
+        self._scrubber.error(error, asked.body if isinstance(asked.body, bytes) else b"")
+        refit = asked.refit
+        return None if begun or refit is None or not isinstance(error, Rejected) else refit(error)
 
     async def _collect(
         self,
@@ -265,7 +206,7 @@ class Exchange:
     ) -> None:
         """All of an answer that comes as a stream, though nobody asked for one."""
         identified = False
-        time_slice = _TimeSlice(self._turns, owner)
+        time_slice = TimeSlice(self._turns, owner)
         try:
             parts = aiter(answer)
             while (part := await self._next_part(parts, timeouts)) is not None:
@@ -467,26 +408,3 @@ def _cut(part: bytes, most: int) -> tuple[bytes, bytes]:
     end = part.find(b"\n\n", most, most + PIECE)
     end = most if end < 0 else end + 2
     return part[:end], part[end:]
-
-
-class _TimeSlice:
-    """One answer's time at the loop: chunks that stand ready are passed on without a pause while it lasts."""
-
-    __slots__ = ("_began", "_owner", "_turns")
-
-    def __init__(self, turns: FairTurns, owner: str) -> None:
-        self._turns = turns
-        self._owner = owner
-        self.begin()
-
-    def begin(self) -> None:
-        self._began = time.perf_counter()
-
-    def is_over(self) -> bool:
-        return time.perf_counter() - self._began > TURN
-
-    async def next(self) -> None:
-        """Let others run."""
-        await asyncio.sleep(0)
-        await self._turns.take(self._owner)
-        self.begin()

@@ -18,6 +18,7 @@ from gateway.backends.exchange import Exchange
 from gateway.backends.gemini_decoder import GeminiBodyDecoder, GeminiStreamDecoder
 from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.backends.upstream_request import UpstreamRequest
 from gateway.errors import UpstreamFailed
 from gateway.policy.schema import Target
 from gateway.types import Call, ChatRequest, Chunks, Json
@@ -96,14 +97,16 @@ class GeminiBackend:
             return GeminiBodyDecoder(self.name, call)
 
         return self._exchange.ask(
-            self._endpoint(model, _STREAM if asked.stream else _WHOLE),
-            {**self._headers, "content-type": "application/json", **call.headers},
-            UpstreamTimeouts(call.timeouts, at_once=not asked.stream, deadline=call.deadline),
-            orjson.dumps(write_request(asked, model)),
+            UpstreamRequest(
+                self._endpoint(model, _STREAM if asked.stream else _WHOLE),
+                {**self._headers, "content-type": "application/json", **call.headers},
+                UpstreamTimeouts(call.timeouts, at_once=not asked.stream, deadline=call.deadline),
+                orjson.dumps(write_request(asked, model)),
+                decoder_of=decoder_of,
+                owner=call.principal.tenant,
+                on_send=call.leaves,
+            ),
             at_once=not asked.stream,
-            decoder_of=decoder_of,
-            owner=call.principal.tenant,
-            on_send=call.leaves,
         )
 
     def _endpoint(self, model: str, method: str) -> Endpoint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from gateway.backends.openai_decoder import OpenAIBodyDecoder, OpenAIStreamDecod
 from gateway.backends.openai_errors import Outage
 from gateway.backends.stream_collector import StreamCollector
 from gateway.backends.timeouts import UpstreamTimeouts
+from gateway.backends.upstream_request import UpstreamRequest
 from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.errors import ENGINE_SOON, BadRequest, Rejected
 from gateway.policy.schema import Target, Timeouts
@@ -129,7 +130,7 @@ class OpenAIBackend:
                 self._collecting.ask(asked, target.model, partial(self._ask, sent))
             ) as collected:
                 return [chunk async for chunk in collected]
-        return await self._ask_whole(sent, asked)
+        return await self._exchange.whole_answer(self._asked(sent, asked, None, 0))
 
     def _prepared(self, call: Call, target: Target) -> tuple[_Sent, ChatRequest]:
         dialect = _dialect(call.request)
@@ -169,33 +170,22 @@ class OpenAIBackend:
         return self._apis.answer(call, target)
 
     def _ask(self, sent: _Sent, request: ChatRequest, sink: Sink | None = None, *, refits: int = 0) -> Chunks:
-        call, at_once = sent.call, not request.stream
         return self._exchange.ask(
-            self._endpoint(sent),
-            sent.headers,
-            UpstreamTimeouts(sent.timeouts, at_once=at_once, deadline=call.deadline),
-            self._written(sent, request),
-            at_once=at_once,
-            decoder_of=partial(self._decoder, sent),
-            owner=call.principal.tenant,
-            on_headers=sent.on_headers,
-            on_send=call.leaves,
-            refit=partial(self._refit, sent, request, sink, refits) if sent.may_misfit else None,
-            sink=sink,
+            self._asked(sent, request, sink, refits), at_once=not request.stream, sink=sink
         )
 
-    def _ask_whole(self, sent: _Sent, request: ChatRequest) -> Awaitable[Sequence[Chunk]]:
+    def _asked(self, sent: _Sent, request: ChatRequest, sink: Sink | None, refits: int) -> UpstreamRequest:
         call = sent.call
-        return self._exchange.whole_answer(
+        return UpstreamRequest(
             self._endpoint(sent),
             sent.headers,
-            UpstreamTimeouts(sent.timeouts, at_once=True, deadline=call.deadline),
+            UpstreamTimeouts(sent.timeouts, at_once=not request.stream, deadline=call.deadline),
             self._written(sent, request),
-            decoder_of=partial(self._decoder, sent),
-            owner=call.principal.tenant,
-            on_headers=sent.on_headers,
-            on_send=call.leaves,
-            refit=partial(self._refit, sent, request, None, 0) if sent.may_misfit else None,
+            partial(self._decoder, sent),
+            call.principal.tenant,
+            sent.on_headers,
+            call.leaves,
+            partial(self._refit, sent, request, sink, refits) if sent.may_misfit else None,
         )
 
     def _endpoint(self, sent: _Sent) -> Endpoint:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway import fair_turns
 from gateway.backends import answer_limits, exchange
 from gateway.backends.answer_limits import A_CHOICE, LOGPROBS, AnswerLimits, _values
 from gateway.backends.anthropic import AnthropicBackend
@@ -303,7 +304,7 @@ async def test_others_have_their_turn_while_much_is_read(
     upstream: FakeUpstream, openai: Backend, monkeypatch: pytest.MonkeyPatch, flood: bytes
 ) -> None:
     """By rounds of the loop, not by time."""
-    monkeypatch.setattr(exchange, "TURN", -1.0)
+    monkeypatch.setattr(fair_turns, "TURN", -1.0)
     size = 2**18
     upstream.scripts = [stream(flood * (size // len(flood)), *answer_events("end"))]
     rounds, done = 0, False
@@ -324,7 +325,7 @@ async def test_others_have_their_turn_while_much_is_read(
 async def test_chunks_of_a_whole_answer_take_turns_too(
     upstream: FakeUpstream, openai: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "TURN", -1.0)
+    monkeypatch.setattr(fair_turns, "TURN", -1.0)
     upstream.scripts = [choices(100)]
     loop, rounds = asyncio.get_running_loop(), 0
 

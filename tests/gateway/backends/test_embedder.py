@@ -12,8 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway import errors
-from gateway.backends import exchange
+from gateway import errors, fair_turns
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.embedder import SLICE, EmbedderBackend
 from gateway.backends.fake import FakeBackend
@@ -260,7 +259,7 @@ async def test_a_server_is_asked_for_embeddings(upstream: FakeUpstream) -> None:
 async def test_others_run_between_many_vectors(
     upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "TURN", -1.0)
+    monkeypatch.setattr(fair_turns, "TURN", -1.0)
     data = [{"object": "embedding", "index": n, "embedding": [float(n)]} for n in range(500)]
     upstream.scripts = [reply({"data": data})]
     backend = OpenAIBackend("up", base_url=upstream.base_url, probe_url=upstream.base_url)
