@@ -59,7 +59,8 @@ class OpenAIEventWriter(EventWriter):
                 calls = Chunk(chunk.index, delta, logprobs=chunk.logprobs, envelope=shared)
                 return self.event(calls) + self.event(replace(chunk, delta={}, logprobs=None))
             thinking = self._thinking.setdefault(chunk.index, ThinkingBlocks())
-            chunk = replace(chunk, delta=thinking.feed(delta))
+            if (written := thinking.feed(delta)) is not delta:
+                chunk = replace(chunk, delta=written)
         elif (
             type(text) is str
             and (chunk.envelope is self._plain or not chunk.envelope)
