@@ -198,12 +198,12 @@ class UpstreamConnection(asyncio.Protocol):
             return
         take, waiter = self.take_at_once, self._waiter
         if take is not None and waiter is not None and not waiter.done() and self._parts and not self._done:
-            parts = self._parts
-            left = take(parts[0] if len(parts) == 1 else b"".join(parts))
-            self._size = len(left)
-            self._parts = [left] if left else []
-            if not left:
+            parts, self._parts = self._parts, []
+            if not (left := take(parts[0] if len(parts) == 1 else b"".join(parts))):
+                self._size = 0
                 return
+            self._parts.append(left)
+            self._size = len(left)
         if self._size > HIGH_WATER and not self._paused and not self._done:
             self._paused = True
             self._transport.pause_reading()
