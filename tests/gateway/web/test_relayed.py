@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -377,3 +378,34 @@ async def test_a_client_that_does_not_read_makes_the_server_wait(
         text = (await response.aread()).decode()
     assert re.findall(r'"content":"(\d+ )"', text) == words
     assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_no_more_is_read_from_a_server_than_its_client_takes(
+    tmp_path: Path, passed: list[bytes]
+) -> None:
+    bunch = b"".join(sse(delta(f"word {number} ")) for number in range(50))
+    sent = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + ROLE)
+        with contextlib.suppress(ConnectionError):
+            while sent < 256 * 2**20:
+                writer.write(bunch)
+                await writer.drain()
+                sent += len(bunch)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        policy = a_policy(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        async with serving(tmp_path / "policies", policy) as gateway:
+            body = {"model": "up", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+            async with gateway.http.stream("POST", "/v1/chat/completions", json=body) as response:
+                assert response.status_code == 200
+                before = -1
+                while sent != before:
+                    before = sent
+                    await asyncio.sleep(0.5)
+    assert passed
+    assert sent < 64 * 2**20  # what the system's buffers hold, and the gateway's
