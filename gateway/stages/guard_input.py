@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 
 from gateway.guards.actions.background import BackgroundScans
 from gateway.guards.actions.guards import Guard, Guards, TenantGuards
@@ -20,41 +21,45 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics, *, rep
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
             mine = guards.of_call(call)
-            after = marking(mine) if mine.spotlight or mine.canary else following
-            chunks = guarded(call, mine.input, after) if mine.input else after(call)
-            return flagged(call, mine.input_flags, chunks) if mine.input_flags else chunks
+            after = following
+            if mine.spotlight or mine.canary:
+                after = partial(_linked, partial(marking, mine, after))
+            if mine.input:
+                after = partial(_linked, partial(guarded, mine.input, after))
+            if mine.input_flags:
+                after = partial(_linked, partial(flagged, mine.input_flags, after))
+            return after(call)
 
-        async def flagged(call: Call, flagging: Sequence[Guard], following: Chunks) -> Chunks:
+        async def flagged(flagging: Sequence[Guard], after: Handler, call: Call) -> Chunks:
             request = call.request  # as the caller wrote it
             background = flags.of(call, flagging, "input")
             try:
-                async with aclosing(following) as chunks:
+                async with aclosing(_read(after, call)) as chunks:
                     async for chunk in chunks:
                         yield chunk
             finally:
                 background.start(lambda: scan_input(request))
 
-        def marking(mine: TenantGuards) -> Handler:
-            async def handler(call: Call) -> Chunks:
-                call.request = await marked(call.request, spotlight=mine.spotlight, canary=mine.canary)
-                async with aclosing(following(call)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
+        async def marking(mine: TenantGuards, after: Handler, call: Call) -> Chunks:
+            call.request = await marked(call.request, spotlight=mine.spotlight, canary=mine.canary)
+            async with aclosing(_read(after, call)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
-            return handler
-
-        async def guarded(call: Call, acting: Sequence[Guard], after: Handler) -> Chunks:
+        async def guarded(acting: Sequence[Guard], after: Handler, call: Call) -> Chunks:
             screening = Screening(call, acting, metrics, replies=replies)
             originals = await screening.run()
             if screening.support is not None:
                 for chunk in screening.support.chunks(call):
                     yield chunk
                 return
-            async with aclosing(after(call)) as chunks:
-                if not originals:
+            if not originals:
+                async with aclosing(_read(after, call)) as chunks:
                     async for chunk in chunks:
                         yield chunk
-                    return
+                return
+            call.sink = None  # all that comes may change
+            async with aclosing(after(call)) as chunks:
                 unmasker = Unmasker(originals, call.request)
                 async for chunk in chunks:
                     for ready in unmasker.feed(chunk):
@@ -65,3 +70,19 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics, *, rep
         return handle
 
     return stage
+
+
+def _linked(handler: Handler, call: Call) -> Chunks:
+    """The stream of ``handler``, past which pieces may go to the call's sink."""
+    chunks = handler(call)
+    if call.sink is not None:
+        call.sink.source = chunks
+    return chunks
+
+
+def _read(handler: Handler, call: Call) -> Chunks:
+    """The stream of ``handler``, of which each piece is passed on as it is."""
+    chunks = handler(call)
+    if call.sink is not None and call.sink.source is not chunks:
+        call.sink = None
+    return chunks

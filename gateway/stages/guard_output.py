@@ -30,7 +30,13 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
             return guarded(call, mine.output, metrics, observed) if mine.output else observed(call)
 
         def flagged(flagging: Sequence[Guard]) -> Handler:
-            async def handle(call: Call) -> Chunks:
+            def handle(call: Call) -> Chunks:
+                chunks = observed(call)
+                if call.sink is not None:
+                    call.sink.source = chunks
+                return chunks
+
+            async def observed(call: Call) -> Chunks:
                 transcript = Transcript()
                 call.on_discard(transcript.clear)
                 background = flags.of(call, flagging, "output")
@@ -38,6 +44,11 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
                     metrics.guard_streams.labels(guard.name).inc()
                 try:
                     async with aclosing(following(call)) as chunks:
+                        if (sink := call.sink) is not None:
+                            if sink.source is chunks:
+                                sink.looking.append(transcript.passed)
+                            else:
+                                call.sink = None
                         async for chunk in chunks:
                             transcript.add(chunk)
                             yield chunk

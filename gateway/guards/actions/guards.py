@@ -23,7 +23,10 @@ _REMEMBERED = 10_000
 class Guard:
     """One guard: its configuration and its scanner."""
 
-    __slots__ = ("complaints", "config", "limit", "name", "offload", "origins", "scanner", "turns", "window")
+    __slots__ = (
+        *("acts", "asks_elsewhere", "complaints", "config", "edits", "joins", "limit", "name", "obeys"),
+        *("offload", "origins", "scanner", "self_harm", "slow_check", "turns", "window"),
+    )
 
     def __init__(
         self,
@@ -51,61 +54,44 @@ class Guard:
         self.limit = config.max_characters if isinstance(config, LengthGuard) else None
         """Maximum characters of all texts together, which are counted, not scanned."""
 
+        is_judged = isinstance(config, InjectionGuard | ToxicityGuard) and config.judge is not None
+        self.acts = config.action != "flag"
+        """Whether it may change or refuse anything; guards that only flag run in the background."""
+        self.asks_elsewhere = is_judged or (isinstance(config, WebhookGuard) and not config.local)
+        """Whether somebody may be asked who must not see what has to stay local: a judge model, or a server."""
+        self.self_harm = _self_harm(config)
+        """What becomes of requests that speak of self-harm; None where that is what becomes of all findings."""
+        self.obeys = _obeys(config)
+        """Whether a server, or the policy's categories, say what becomes of what was found, finding by finding."""
+        self.edits = config.action in ("redact", "mask") or self.obeys
+        """Whether it may change texts."""
+        self.joins = isinstance(config, InjectionGuard | ToxicityGuard) or (
+            isinstance(config, TopicsGuard) and not self.edits
+        )
+        """Whether it reads the parts of a message together, too: it looks for more than a word. Numbers and keys that
+        meet are none, edits have their place in one part, and a server is asked about each text once."""
+        self.slow_check = "webhook" if isinstance(config, WebhookGuard) else "model"
+        """What its slower check is called in metrics."""
+
     def offloads(self, characters: int) -> bool:
         """Whether the fast check scans so many, all texts together, in another process."""
         return self.offload is not None and self.offload.takes(characters)
-
-    @property
-    def acts(self) -> bool:
-        """Whether it may change or refuse anything; guards that only flag run in the background."""
-        return self.config.action != "flag"
-
-    @property
-    def asks_elsewhere(self) -> bool:
-        """Whether somebody may be asked who must not see what has to stay local: a judge model, or a server."""
-        config = self.config
-        return (isinstance(config, InjectionGuard | ToxicityGuard) and config.judge is not None) or (
-            isinstance(config, WebhookGuard) and not config.local
-        )
-
-    @property
-    def self_harm(self) -> SelfHarm | None:
-        """What becomes of requests that speak of self-harm; None where that is what becomes of all findings."""
-        config = self.config
-        if not isinstance(config, ToxicityGuard) or config.action != "block":
-            return None
-        return config.self_harm if config.self_harm.action != "block" else None
-
-    @property
-    def obeys(self) -> bool:
-        """Whether a server, or the policy's categories, say what becomes of what was found, finding by finding."""
-        config = self.config
-        if isinstance(config, InjectionGuard | ToxicityGuard):
-            return config.judge is not None and config.judge.has_remedies
-        return isinstance(config, WebhookGuard) and config.has_remedies
-
-    @property
-    def joins(self) -> bool:
-        """Whether it reads the parts of a message together, too: it looks for more than a word. Numbers and keys that
-        meet are none, edits have their place in one part, and a server is asked about each text once."""
-        config = self.config
-        if isinstance(config, TopicsGuard):
-            return not self.edits
-        return isinstance(config, InjectionGuard | ToxicityGuard)
-
-    @property
-    def edits(self) -> bool:
-        """Whether it may change texts."""
-        return self.config.action in ("redact", "mask") or self.obeys
 
     def action_on(self, finding: Finding) -> Action:
         """What becomes of ``finding``."""
         return self.config.action if finding.remedy is None or not self.acts else finding.remedy.action
 
-    @property
-    def slow_check(self) -> str:
-        """What its slower check is called in metrics."""
-        return "webhook" if isinstance(self.config, WebhookGuard) else "model"
+
+def _self_harm(config: AnyGuard) -> SelfHarm | None:
+    if not isinstance(config, ToxicityGuard) or config.action != "block":
+        return None
+    return config.self_harm if config.self_harm.action != "block" else None
+
+
+def _obeys(config: AnyGuard) -> bool:
+    if isinstance(config, InjectionGuard | ToxicityGuard):
+        return config.judge is not None and config.judge.has_remedies
+    return isinstance(config, WebhookGuard) and config.has_remedies
 
 
 @dataclass(frozen=True, slots=True)

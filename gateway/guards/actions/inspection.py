@@ -26,6 +26,17 @@ _STRICTEST = ("block", "redact", "mask", "flag")
 class Inspection:
     """``direction`` is ``input`` or ``output``."""
 
+    unscanned = ""
+    """Why a text could not be scanned; empty if all were."""
+    skipped: frozenset[Origin] = frozenset()
+    """Origins of texts that the guard is not made for."""
+    _action = "pass"
+    _check = "none"
+    _score = 0.0
+    _scans = 0
+    _misses = 0
+    _seconds = 0.0
+
     def __init__(
         self,
         guard: Guard,
@@ -37,19 +48,9 @@ class Inspection:
         self.guard = guard
         self._call = call
         self._owner = call.principal.tenant if call is not None else ""
-        self.unscanned = ""
-        """Why a text could not be scanned; empty if all were."""
-        self.skipped: frozenset[Origin] = frozenset()
-        """Origins of texts that the guard is not made for."""
         self._direction = direction
         self._metrics = metrics
         self._labels: dict[str, int] = {}
-        self._action = "pass"
-        self._check = "none"
-        self._score = 0.0
-        self._scans = 0
-        self._misses = 0
-        self._seconds = 0.0
 
     async def turn(self) -> None:
         """Wait until a piece may be scanned."""
@@ -157,14 +158,16 @@ class Inspection:
                 kind = ("fast", "open")
             else:
                 kind = (verdict.check, "found" if verdict.findings else "clean")
-                if verdict.score or verdict.findings or verdict.check != self._check:
-                    self._record(verdict)
+                self._record(verdict)
             scans[kind] = scans.get(kind, 0) + 1
         for (check, outcome), times in scans.items():
             self._count(check, seconds / len(verdicts), outcome, times)
 
     def _record(self, verdict: Verdict) -> None:
-        self._score = max(self._score, verdict.score, *(finding.score for finding in verdict.findings), 0.0)
+        if verdict.score or verdict.findings:
+            self._score = max(self._score, verdict.score, *(finding.score for finding in verdict.findings))
+        if verdict.check == self._check:
+            return
         if verdict.check not in _CHECKS or _CHECKS.index(verdict.check) > _CHECKS.index(self._check):
             self._check = verdict.check if verdict.check in _CHECKS else "model"
 

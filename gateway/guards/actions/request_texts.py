@@ -156,7 +156,34 @@ class RequestTexts:
             own = request.native
             yield from self._google(own.body) if own.dialect == "gemini" else self._native(own.body)
             return
-        params = request.params
+        if request.params:
+            yield from self._parameters(request.params)
+        if request.prompt is not None:
+            self._prompt(request.prompt)
+        if request.form is not None:
+            self.unread += request.form.unread
+        messages = request.messages or ()
+        last = len(messages) - 1
+        for i, message in enumerate(messages):
+            origin = _ORIGINS.get(str(message.get("role")), "user")
+            if i == last and origin == "assistant":
+                origin = "user"  # what the model is to go on with is its caller's
+            content = message.get("content")
+            if len(message) == 2 and "role" in message and isinstance(content, str):  # as nearly all are
+                self._add(("messages", i, "content"), content, origin)
+            else:
+                yield from self._message(("messages", i), message, origin)
+            yield
+
+    def _parameters(self, params: Mapping[str, Json]) -> Iterator[None]:
+        if not _SETTINGS.isdisjoint(params):
+            yield from self._settings(params)
+        for name, value in params.items():
+            if name not in _SETTINGS:
+                self._described(("params", name), value, "user")
+        self._named(("params",), params, "user")
+
+    def _settings(self, params: Mapping[str, Json]) -> Iterator[None]:
         for name in _USERS:
             self._described(("params", name), params.get(name), "user", prose=True)
         prediction = params.get("prediction")
@@ -167,18 +194,6 @@ class RequestTexts:
         for name, origin in _WHOLE.items():
             self._described(("params", name), params.get(name), origin, prose=True)
         self._described(("params", "stop"), params.get("stop"), "identifier", prose=True)
-        for name, value in params.items():
-            if name not in _SETTINGS:
-                self._described(("params", name), value, "user")
-        self._named(("params",), params, "user")
-        if request.prompt is not None:
-            self._prompt(request.prompt)
-        if request.form is not None:
-            self.unread += request.form.unread
-        messages = request.messages or ()
-        for i, message in enumerate(messages):
-            yield from self._message(("messages", i), message, is_last=i == len(messages) - 1)
-            yield
 
     def _native(self, body: Mapping[str, Json]) -> Iterator[None]:
         """A request in Anthropic's dialect, in which it is sent upstream."""
@@ -236,10 +251,7 @@ class RequestTexts:
         if isinstance(text, str) and text:
             self.texts.append(RequestText(path, text, origin, kind))
 
-    def _message(self, path: Path, message: Mapping[str, Json], *, is_last: bool) -> Iterator[None]:
-        origin = _ORIGINS.get(str(message.get("role")), "user")
-        if is_last and origin == "assistant":
-            origin = "user"  # what the model is to go on with is its caller's
+    def _message(self, path: Path, message: Mapping[str, Json], origin: Origin) -> Iterator[None]:
         self._add((*path, "name"), message.get("name"), origin, "name")
         self._add((*path, "tool_call_id"), message.get("tool_call_id"), "identifier", "id")
         yield from self._content((*path, "thinking_blocks"), message.get("thinking_blocks"), origin)

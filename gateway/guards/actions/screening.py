@@ -70,7 +70,7 @@ class Screening:
                 if inspection.guard.limit is None:
                     await self._look(inspection)
             self._refuse()  # what the fast check refuses needs no slower check
-            if self.support is None:
+            if self.support is None and (self._is_kept or any(scan.is_open for scan, _, _ in self._scans)):
                 await self._settle()
                 self._refuse()
             return await self._change() if self.support is None else {}

@@ -214,7 +214,10 @@ def _middle_of_a_key(text: str) -> Iterator[Finding]:
 def _assigned(text: str) -> Iterator[Finding]:
     """What is assigned to a password or token, and looks like one."""
     lowered = text.lower()
-    if not any(hint in lowered for hint in _HINTS):
+    for hint in _HINTS:
+        if hint in lowered:
+            break
+    else:
         return
     for match in _ASSIGNED.finditer(text):
         secret = match["secret"].rstrip(".:!?*" if not match["quote"] else "")

@@ -22,24 +22,43 @@ class ChunkBuffer:
         self.error: BaseException | None = None
         """What ended it early."""
         self._chunks = chunks
-        self._changed = asyncio.Event()
-        self._capacity = asyncio.Event()
-        self._task = asyncio.create_task(self._read())
+        self._awake = False
+        self._consumer: asyncio.Future[None] | None = None
+        """While it waits."""
+        self._capacity: asyncio.Future[None] | None = None
+        """While the reading task waits for it."""
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._read())
+
+    @property
+    def is_waited_for(self) -> bool:
+        """The consumer waits, and nothing has come that it would see to."""
+        return self._consumer is not None and not self._awake
 
     def wake(self, *_: object) -> None:
         """Make ``wait`` return."""
-        self._changed.set()
+        if self._awake:
+            return
+        self._awake = True
+        if self._consumer is not None and not self._consumer.done():
+            self._consumer.set_result(None)
 
     async def wait(self) -> None:
         """For a chunk, the end, or a ``wake``."""
-        await self._changed.wait()
-        self._changed.clear()
+        if not self._awake:
+            self._consumer = self._loop.create_future()
+            try:
+                await self._consumer
+            finally:
+                self._consumer = None
+        self._awake = False
 
     def take(self) -> list[Chunk]:
         """All chunks that are ready."""
         chunks = list(self.ready)
         self.ready.clear()
-        self._capacity.set()
+        if self._capacity is not None and not self._capacity.done():
+            self._capacity.set_result(None)
         return chunks
 
     def stop(self, why: str | None = None) -> None:
@@ -57,12 +76,13 @@ class ChunkBuffer:
             async with aclosing(self._chunks) as chunks:
                 async for chunk in chunks:
                     self.ready.append(chunk)
-                    self._changed.set()
+                    self.wake()
                     if len(self.ready) >= AHEAD:
-                        self._capacity.clear()
-                        await self._capacity.wait()
+                        self._capacity = self._loop.create_future()
+                        await self._capacity
+                        self._capacity = None
         except BaseException as error:
             self.error = error
         finally:
             self.ended = True
-            self._changed.set()
+            self.wake()

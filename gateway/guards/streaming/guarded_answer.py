@@ -26,7 +26,7 @@ from gateway.guards.scanners.scanner import Origin, Unscanned
 from gateway.guards.streaming.cut import Cut, final_chunks
 from gateway.guards.streaming.guarded_choice import GuardedChoice, HeldChunk
 from gateway.guards.streaming.scan_cursor import Mode, ScanCursor
-from gateway.guards.streaming.scannable import scannable
+from gateway.guards.streaming.scannable import Scannable
 from gateway.guards.streaming.text_stream import Scan, TextStream
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunk, Json, Usage
@@ -38,6 +38,7 @@ PATIENCE = 0.25
 
 class GuardedAnswer:
     """Drive it in a loop: ``feed`` what came, ``scan``, pass on what ``release`` yields, until ``cut`` or ``is_done``.
+    While nothing ``has_open``, ``look`` does for ``scan``, with nothing to await.
 
     The way of a text through it, with the methods in order (``ScanCursor`` has the states of one guard over one text):
 
@@ -46,8 +47,9 @@ class GuardedAnswer:
     ======================= ============================================== ====================================
     ``feed``                its chunk is queued in its choice; the text    ``scan``
                             is added to its stream, which has changed
-    ``scan``                for each guard whose scan of a changed stream  decided: ``_conclude``;
-                            is due, the fast check runs                    undecided: the next two
+    ``look``                for each guard whose scan of a changed stream  decided: ``_conclude``;
+                            is due, the fast check runs                    undecided: ``has_open``
+    ``scan``                ``look``, and what it leaves open:             the next two
     … ``hold``, windowed    the slow check is awaited, all guards at once  ``_conclude``
     … ``optimistic``        the slow check runs in a task; until it ends   ``wake``, then ``_collect`` concludes
                             the guard starts no other scan                 and the stream has changed again
@@ -96,8 +98,10 @@ class GuardedAnswer:
         self._ended = False
         self._changed: dict[tuple[int, str], TextStream] = {}
         """Streams, by choice and channel, of which a scan may be due."""
+        self._open: list[Scan] = []
+        """What the fast checks left undecided."""
         self._in_flight: dict[Inspection, tuple[asyncio.Task[Sequence[Finding]], Scan]] = {}
-        self._left_out: set[str] = set()
+        self._scannable = Scannable()
         self._usage: Usage | None = None
         self._envelope: Mapping[str, Json] = {}
 
@@ -120,11 +124,48 @@ class GuardedAnswer:
         """Nothing is held, and no scan is due or in flight."""
         return not (self._in_flight or self._changed or self.is_holding)
 
+    @property
+    def is_due(self) -> bool:
+        """There may be something to ``look`` for, or to ``release``."""
+        return bool(self._changed) or not self.delays or self.cut is not None
+
+    @property
+    def has_open(self) -> bool:
+        """There is something to ``scan`` that ``look`` leaves open."""
+        return bool(self._open)
+
     def feed(self, chunk: Chunk) -> None:
+        choice, delta = self._choices.get(chunk.index), chunk.delta
+        if (
+            choice is None
+            or delta is None
+            or (stream := choice.current) is None
+            or (text := delta.get(stream.channel)).__class__ is not str
+            or not text
+            or len(delta) > 1
+            or chunk.finish_reason is not None
+            or (chunk.envelope is not self._envelope and chunk.envelope)
+            or chunk.choice
+            or chunk.usage is not None
+            or chunk.logprobs is not None
+            or stream.unescaping is not None
+        ):
+            self._take_in(chunk)
+            return
+        # As nearly all are: another piece of the text that grew last, and nothing else that is new.
+        channel = stream.channel
+        stream.add(text, self._clock())
+        choice.queue.append(HeldChunk(chunk, ((stream, (channel,), text, stream.end),)))
+        choice.characters += len(text)
+        if stream.end >= stream.due:
+            self._changed[chunk.index, channel] = stream
+        if self._limits:
+            self._measure(chunk.index, choice, stream)
+
+    def _take_in(self, chunk: Chunk) -> None:
         if chunk.usage is not None:
             self._usage = chunk.usage
-        chunk, texts, left_out = scannable(chunk)
-        self._left_out |= left_out
+        chunk, texts = self._scannable.read(chunk)
         self._envelope = chunk.envelope or self._envelope
         if chunk.delta is None:
             self._passing.append(chunk)
@@ -135,7 +176,7 @@ class GuardedAnswer:
         held = []
         now = self._clock() if texts else 0.0
         for channel, path, text in texts:
-            stream = choice.streams.get(channel) or self._open(choice, channel)
+            stream = choice.streams.get(channel) or self._begin(choice, channel)
             if stream.unescaping is not None and (plain := stream.unescaping.feed(text)) != text:
                 chunk = replace(chunk, delta=put(chunk.delta, path, plain), logprobs=None)
                 text = plain
@@ -162,8 +203,16 @@ class GuardedAnswer:
 
     async def scan(self) -> None:
         """Run the scans that are due. ``cut`` is set when one ends the answer."""
-        self._collect()
-        waiting = []
+        if self._open:
+            await self._scan_open()
+        self.look()
+        if self._open:
+            await self._scan_open()
+
+    def look(self) -> None:
+        """Run the fast checks of the scans that are due."""
+        if self._in_flight:
+            self._collect()
         changed, self._changed = self._changed, {}
         for (index, channel), stream in changed.items():
             complete = self._choices[index].complete
@@ -173,45 +222,57 @@ class GuardedAnswer:
                     return
                 if not cursor.is_due(stream.end, last=last):
                     continue
-                if cursor.inspection in self._in_flight:
+                if cursor.mode == "optimistic" and self._is_busy(cursor.inspection):
                     self._changed[index, channel] = stream
                     continue
                 start = cursor.start
                 scan = Scan(index, stream, cursor, stream.text(start), start, stream.end, last)
-                if self._scan_fast(scan):
-                    continue
-                if cursor.mode == "optimistic":
-                    task = asyncio.create_task(self._scan_slowly(scan))
-                    task.add_done_callback(self._wake)
-                    self._in_flight[cursor.inspection] = (task, scan)
-                else:
-                    waiting.append(scan)
-        if waiting and self.cut is None:
+                if not self._scan_fast(scan):
+                    self._open.append(scan)
+            stream.settle()
+
+    def _is_busy(self, inspection: Inspection) -> bool:
+        """An optimistic scan is in flight, or about to be."""
+        return inspection in self._in_flight or any(one.cursor.inspection is inspection for one in self._open)
+
+    async def _scan_open(self) -> None:
+        """Run the slow checks, in the request's own task: who is asked for them is told by it for whom they are."""
+        scans, self._open = self._open, []
+        if self.cut is not None:
+            return
+        waiting = []
+        for scan in scans:
+            if scan.cursor.mode == "optimistic":
+                task = asyncio.create_task(self._scan_slowly(scan))
+                task.add_done_callback(self._wake)
+                self._in_flight[scan.cursor.inspection] = (task, scan)
+            else:
+                waiting.append(scan)
+        if waiting:
             await at_once(*(self._scan_and_conclude(scan) for scan in waiting))
-        for stream in changed.values():
-            stream.forget()
+            for scan in waiting:
+                scan.stream.settle()
 
     def release(self) -> Iterator[Chunk]:
         """What may leave now, in order. What was cut in the meantime stays."""
         if self.cut is not None:
             return
         leaving = self._leaving()
-        held = next(leaving, None)
-        if not self.shown and (held is not None or self._ended):
-            leaving = self._first_leaving(held, leaving)
-            held = next(leaving, None)
-        while held is not None:
+        if not self.shown and (leaving or self._ended):
+            leaving = self._first_leaving(leaving)
+        last = len(leaving) - 1
+        for number, held in enumerate(leaving):
             if self._in_flight:
                 self._collect()
             if self.cut is not None:
                 return
             chunk = held.released()
-            held = next(leaving, None)
-            chunk.more = held is not None
+            chunk.more = number < last
             if chunk.delta is not None:
                 choice = self._choices[chunk.index]
                 choice.begun = True
-                choice.finished = choice.finished or chunk.finish_reason is not None
+                if chunk.finish_reason is not None:
+                    choice.finished = True
             yield chunk
 
     def final_chunks(self) -> list[Chunk]:
@@ -230,6 +291,8 @@ class GuardedAnswer:
 
     def stop(self) -> None:
         """End the scans that are in flight."""
+        if not self._optimistic:
+            return
         for choice in self._choices.values():
             for stream in choice.streams.values():
                 for cursor in stream.cursors:
@@ -240,7 +303,8 @@ class GuardedAnswer:
     async def aclose(self) -> None:
         """``stop``, and wait until they have ended."""
         self.stop()
-        await asyncio.gather(*(task for task, _ in self._in_flight.values()), return_exceptions=True)
+        if self._in_flight:
+            await asyncio.gather(*(task for task, _ in self._in_flight.values()), return_exceptions=True)
 
     def note(self) -> None:
         """In the receipt; an answer that was not scanned to its end is never called scanned."""
@@ -253,12 +317,12 @@ class GuardedAnswer:
             },
             scanned=self.scanned and not unscanned and self.cut is None,
         )
-        if self._left_out:
-            self._call.receipt.note("guard_output", left_out=sorted(self._left_out)[:16])
+        if self._scannable.left_out:
+            self._call.receipt.note("guard_output", left_out=sorted(self._scannable.left_out)[:16])
         if self.cut is not None:
             self._call.receipt.note("guard_output", cut=self.cut.facts())
 
-    def _open(self, choice: GuardedChoice, channel: str) -> TextStream:
+    def _begin(self, choice: GuardedChoice, channel: str) -> TextStream:
         cursors = [ScanCursor(*one) for one in self._scanning]
         stream = TextStream(channel, cursors, is_json=is_json(channel, self._call.request))
         choice.streams[channel] = stream
@@ -268,27 +332,23 @@ class GuardedAnswer:
         choice.complete = True
         self._changed.update(((index, channel), stream) for channel, stream in choice.streams.items())
 
-    def _leaving(self) -> Iterator[HeldChunk]:
-        passing, self._passing = self._passing, []
-        for chunk in passing:
-            yield HeldChunk(chunk, [])
+    def _leaving(self) -> list[HeldChunk]:
+        leaving = [HeldChunk(chunk, ()) for chunk in self._passing]
+        self._passing = []
         for choice in self._choices.values():
             if choice.complete or not self.holds:
-                yield from choice.leaving()
+                leaving += choice.leaving()
+        return leaving
 
-    def _first_leaving(self, held: HeldChunk | None, rest: Iterator[HeldChunk]) -> Iterator[HeldChunk]:
-        """Of ``held`` and ``rest``, the first that may leave: not before there is content, as a role or an id that has
-        left would keep another answer from taking its place."""
-        while held is not None and not has_content(held.chunk):
-            self._opening.append(held)
-            held = next(rest, None)
-        if held is None and not self._ended:
-            return
+    def _first_leaving(self, leaving: list[HeldChunk]) -> list[HeldChunk]:
+        """Of these, the first that may leave: not before there is content, as a role or an id that has left would keep
+        another answer from taking its place."""
+        self._opening += leaving
+        if not self._ended and not any(has_content(held.chunk) for held in leaving):
+            return []
         self.shown = True
-        yield from self._opening
-        if held is not None:
-            yield held
-            yield from rest
+        leaving, self._opening = self._opening, []
+        return leaving
 
     def _scan_fast(self, scan: Scan) -> bool:
         """Whether the fast check decided it."""

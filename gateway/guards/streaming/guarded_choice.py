@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.guards.actions.deltas import delta_of, delta_texts, is_whole
@@ -21,11 +21,8 @@ class HeldChunk:
     """A chunk that has come and not left."""
 
     chunk: Chunk
-    texts: list[tuple[TextStream, Path, str, int]]
+    texts: Sequence[tuple[TextStream, Path, str, int]]
     """Its texts: to which stream each belongs, its path in the delta, the text, and where it ends in the stream."""
-
-    def is_free(self) -> bool:
-        return all(stream.free() >= end for stream, _, _, end in self.texts)
 
     def released(self) -> Chunk:
         """As the client is to see it. To be called once, in order."""
@@ -41,7 +38,7 @@ class HeldChunk:
         if len(self.texts) != 1:
             return None
         stream, path, text, end = self.texts[0]
-        free = stream.free() - (end - len(text))
+        free = stream.free - (end - len(text))
         if free <= 0 or len(text) <= _LARGE or is_whole(stream.channel):
             return None
         chunk = self.chunk
@@ -85,18 +82,21 @@ class GuardedChoice:
         before.over = True
         return before
 
-    def leaving(self) -> Iterator[HeldChunk]:
+    def leaving(self) -> list[HeldChunk]:
         """Takes from the queue what may leave."""
         queue = self.queue
+        free: list[HeldChunk] = []
         while queue:
             held = queue[0]
             if held.chunk.finish_reason is not None and not self._is_final():
-                return
-            if not held.is_free():
-                if (part := held.split()) is not None:
-                    yield part
-                return
-            yield queue.popleft()
+                break
+            for stream, _, _, end in held.texts:
+                if stream.free < end:
+                    if (part := held.split()) is not None:
+                        free.append(part)
+                    return free
+            free.append(queue.popleft())
+        return free
 
     def _is_final(self) -> bool:
         return all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -67,11 +68,14 @@ class ScanCursor:
         """Where something began that goes on at the end of what was scanned, such as a private key."""
 
     def is_due(self, end: int, *, last: bool) -> bool:
-        if last:
-            return self.final < end
+        return self.final < end if last else end >= self.due
+
+    @property
+    def due(self) -> float:
+        """The end of the text from which on a scan is due, though the text goes on."""
         if self.uncertain is not None:
-            return end > self.scanned
-        return self.mode != "hold" and end - self.scanned >= self.inspection.guard.config.interval
+            return self.scanned + 1
+        return math.inf if self.mode == "hold" else self.scanned + self.inspection.guard.config.interval
 
     @property
     def start(self) -> int:

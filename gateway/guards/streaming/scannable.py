@@ -10,7 +10,7 @@ from gateway.guards.actions.deltas import DeltaText, delta_texts, readable
 from gateway.guards.streaming.logprobs import spell
 from gateway.types import Chunk, Json
 
-_NAMES = frozenset({"id", "system_fingerprint", "service_tier", "provider"})
+_NAMES = frozenset({"id", "model", "system_fingerprint", "service_tier", "provider"})
 _WORD = re.compile(
     r"(?:[A-Za-z_][A-Za-z_0-9]{0,63})?|[a-z]{2,16}_[A-Za-z0-9]{8,64}|\d{4}-\d\d-\d\dT[\d:.]{5,20}(?:Z|[+-]\d\d:\d\d)",
     re.ASCII,
@@ -18,31 +18,52 @@ _WORD = re.compile(
 """A verdict, an id or a time."""
 
 
-def scannable(chunk: Chunk) -> tuple[Chunk, list[DeltaText], set[str]]:
-    """``chunk`` without what is not scanned, its texts, and the names of what was left out.
+class Scannable:
+    """Of one answer: each chunk without what is not scanned, and its texts.
 
-    The sources of a search, or the answer once more beside its choices, may hold any text.
+    The sources of a search, or the answer once more beside its choices, may hold any text. What chunks share beside
+    their texts is looked through once.
     """
-    left_out: set[str] = set()
-    if chunk.envelope:
-        kept = {name: value for name, value in chunk.envelope.items() if _holds_no_text(name, value)}
-        if len(kept) < len(chunk.envelope):
-            left_out |= chunk.envelope.keys() - kept.keys()
-            chunk = replace(chunk, envelope=kept)
+
+    __slots__ = ("_choice", "_envelope", "_kept_choice", "_kept_envelope", "left_out")
+
+    def __init__(self) -> None:
+        self.left_out: set[str] = set()
+        """The names of what was left out."""
+        self._envelope: Mapping[str, Json] | None = None
+        self._kept_envelope: Mapping[str, Json] = {}
+        self._choice: Mapping[str, Json] | None = None
+        self._kept_choice: Mapping[str, Json] = {}
+
+    def read(self, chunk: Chunk) -> tuple[Chunk, list[DeltaText]]:
+        """What of ``chunk`` may pass; where that is all of it, ``chunk`` itself."""
+        if (envelope := chunk.envelope) and envelope is not self._envelope:
+            self._envelope, self._kept_envelope = envelope, self._of_envelope(envelope)
+        if (choice := chunk.choice) and choice is not self._choice:
+            self._choice, self._kept_choice = choice, _without_texts(choice, self.left_out)
+        if (envelope and self._kept_envelope is not envelope) or (choice and self._kept_choice is not choice):
+            chunk = replace(
+                chunk,
+                envelope=self._kept_envelope if envelope else envelope,
+                choice=self._kept_choice if choice else choice,
+            )
+        if chunk.delta is None:
+            return chunk, []
+        delta, unread = readable(chunk.delta)
+        if delta is not chunk.delta:
+            chunk = replace(chunk, delta=delta)
+            self.left_out |= unread
+        texts = delta_texts(delta)
+        if chunk.logprobs is not None and not spell(chunk.logprobs, {one.channel: one.text for one in texts}):
+            chunk = replace(chunk, logprobs=None)
+        return chunk, texts
+
+    def _of_envelope(self, envelope: Mapping[str, Json]) -> Mapping[str, Json]:
+        kept = {name: value for name, value in envelope.items() if _holds_no_text(name, value)}
+        self.left_out |= envelope.keys() - kept.keys()
         if "native" in kept:
-            chunk = replace(chunk, envelope={**kept, "native": _without_texts(kept["native"], left_out)})
-    if chunk.choice:
-        chunk = replace(chunk, choice=_without_texts(chunk.choice, left_out))
-    if chunk.delta is None:
-        return chunk, [], left_out
-    delta, unread = readable(chunk.delta)
-    if delta is not chunk.delta:
-        chunk = replace(chunk, delta=delta)
-        left_out |= unread
-    texts = delta_texts(delta)
-    if chunk.logprobs is not None and not spell(chunk.logprobs, {one.channel: one.text for one in texts}):
-        chunk = replace(chunk, logprobs=None)
-    return chunk, texts, left_out
+            kept["native"] = _without_texts(kept["native"], self.left_out)
+        return envelope if kept == envelope else kept
 
 
 def _holds_no_text(name: str, value: Json) -> bool:
@@ -52,8 +73,9 @@ def _holds_no_text(name: str, value: Json) -> bool:
     )
 
 
-def _without_texts(fields: Mapping[str, Json], left_out: set[str]) -> dict[str, Json]:
-    """Verdicts, ids and numbers stay; citations and what an answer is grounded in repeat its text."""
+def _without_texts(fields: Mapping[str, Json], left_out: set[str]) -> Mapping[str, Json]:
+    """Verdicts, ids and numbers stay; citations and what an answer is grounded in repeat its text. ``fields`` itself
+    where all stays."""
     kept: dict[str, Json] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -62,7 +84,7 @@ def _without_texts(fields: Mapping[str, Json], left_out: set[str]) -> dict[str, 
             kept[name] = value
         else:
             left_out.add(name)
-    return kept
+    return fields if kept == fields else kept
 
 
 def _is_plain(value: Json) -> bool:

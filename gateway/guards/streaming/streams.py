@@ -1,10 +1,12 @@
-"""The stream of a guarded answer: read ahead by a task, scanned, released or cut."""
+"""The stream of a guarded answer: read ahead by a task if it is a stream, scanned, released or cut."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 
+from gateway.deltas import TEXT_FIELDS
 from gateway.errors import AnswerUnjudged
 from gateway.guards.actions.guards import Guard
 from gateway.guards.streaming.chunk_buffer import ChunkBuffer
@@ -21,43 +23,71 @@ AT_ONCE = 32
 """Held chunks that leave between two turns of the event loop."""
 
 
-async def guarded(
+def guarded(
     call: Call, guards: Sequence[Guard], metrics: Metrics, following: Handler, *, held: float = KEEP_ALIVE
 ) -> Chunks:
-    buffer = ChunkBuffer(following(call))
-    answer = GuardedAnswer(call, guards, metrics, buffer.wake)
-    discarded: list[GuardedAnswer] = []
-
-    def discard() -> bool:
-        nonlocal answer
-        if answer.shown or answer.cut is not None:
-            return False
-        answer.stop()
-        discarded.append(answer)
-        buffer.ready.clear()
-        answer = GuardedAnswer(call, guards, metrics, buffer.wake)
-        return True
-
-    if answer.delays:
-        call.discard = discard
     for guard in guards:
         metrics.guard_streams.labels(guard.name).inc()
-    keep_alive = _KeepAlive(buffer, held) if answer.holds and call.request.stream else None
+    if not call.request.stream and all(guard.limit is None for guard in guards):
+        return _whole(_Guarded(call, guards, metrics), following)
+    chunks = _stream(call, guards, metrics, following, held)
+    if call.sink is not None:
+        call.sink.source = chunks
+    return chunks
+
+
+async def _whole(guarded: _Guarded, following: Handler) -> Chunks:
+    """An answer of which nothing can leave, nor be cut, before all of it has come."""
+    call = guarded.call
+    call.discard = guarded.discard
+    try:
+        async with aclosing(following(call)) as chunks:
+            async for chunk in chunks:
+                if chunk.comment is None:
+                    guarded.answer.feed(chunk)
+                else:
+                    yield chunk
+        answer = guarded.answer
+        answer.finish()
+        await answer.scan()
+        for number, chunk in enumerate(answer.release(), 1):
+            if not number % AT_ONCE:
+                chunk.more = False
+                await asyncio.sleep(0)
+            yield chunk
+        answer.scanned = True
+        for chunk in guarded.final_chunks():
+            yield chunk
+    finally:
+        call.discard = None  # which would hold the call, and the call it
+        await guarded.aclose()
+
+
+async def _stream(
+    call: Call, guards: Sequence[Guard], metrics: Metrics, following: Handler, held: float
+) -> Chunks:
+    guarded = _GuardedStream(call, guards, metrics, following)
+    buffer = guarded.buffer
+    if guarded.answer.delays:
+        call.discard = guarded.discard
+    keep_alive = _KeepAlive(buffer, held) if guarded.answer.holds and call.request.stream else None
     try:
         while True:
             await buffer.wait()
             ended = buffer.ended  # read before taking, so that nothing is left behind
-            current = answer
+            answer = guarded.answer
+            for chunk in guarded.take_unwritten():
+                yield chunk
             for chunk in buffer.take():
                 if chunk.comment is None:
-                    current.feed(chunk)
+                    answer.feed(chunk)
                 else:
                     yield chunk
             if ended and buffer.error is None:
-                current.finish()
-            if current is answer and current.cut is None:
-                await current.scan()
-            if current is not answer:
+                answer.finish()
+            if answer is guarded.answer and answer.cut is None:
+                await answer.scan()
+            if answer is not guarded.answer:
                 continue  # discarded meanwhile
             for number, chunk in enumerate(answer.release(), 1):
                 if not number % AT_ONCE:
@@ -76,22 +106,132 @@ async def guarded(
                 yield Chunk(comment="held")
         buffer.stop(CUT)
         await buffer.aclose()
-        if call.line is not None and (silent := answer.unjudged_by) is not None:
+        for chunk in guarded.final_chunks():
+            yield chunk
+    finally:
+        call.discard = call.sink = None  # which would hold the call, and the call them
+        if keep_alive is not None:
+            keep_alive.stop()
+        await guarded.aclose()
+
+
+def _pass(*_: object) -> None:
+    """Nobody waits for a verdict on what is whole but who asked for it."""
+
+
+class _Guarded:
+    """An answer under guard, and those before it that were discarded."""
+
+    def __init__(
+        self, call: Call, guards: Sequence[Guard], metrics: Metrics, wake: Callable[..., None] = _pass
+    ) -> None:
+        self.call = call
+        self._guards, self._metrics, self._wake = guards, metrics, wake
+        self.answer = self._fresh()
+        self._discarded: list[GuardedAnswer] = []
+
+    def _fresh(self) -> GuardedAnswer:
+        return GuardedAnswer(self.call, self._guards, self._metrics, self._wake)
+
+    def discard(self) -> bool:
+        """Another answer is to come in place of this one. False if its caller has seen something of it."""
+        if self.answer.shown or self.answer.cut is not None:
+            return False
+        self.answer.stop()
+        self._discarded.append(self.answer)
+        self.answer = self._fresh()
+        return True
+
+    def final_chunks(self) -> list[Chunk]:
+        """The end of an answer that was cut. Raises ``AnswerUnjudged`` where its line of a batch may be asked again."""
+        if self.call.line is not None and (silent := self.answer.unjudged_by) is not None:
             raise AnswerUnjudged(
                 f"The guard '{silent.name}' could not judge the answer, three times in a row.",
                 retry_after=RESTARTED,
             )
-        for chunk in answer.final_chunks():
-            yield chunk
-    finally:
-        call.discard = None  # which would hold the call, and the call it
-        if keep_alive is not None:
-            keep_alive.stop()
-        answer.note()
-        answer.stop()
-        await buffer.aclose()
-        for one in (*discarded, answer):
+        return self.answer.final_chunks()
+
+    async def aclose(self) -> None:
+        self.answer.note()
+        for one in (*self._discarded, self.answer):
             await one.aclose()
+
+
+class _GuardedStream(_Guarded):
+    """One that is passed on while it comes. It is the ``Sink`` of pieces; ``buffer`` has what takes the usual way."""
+
+    def __init__(self, call: Call, guards: Sequence[Guard], metrics: Metrics, following: Handler) -> None:
+        self.source: object = None
+        self.looking: list[Callable[[Chunk, Sequence[str]], object]] = []
+        self.is_open = True
+        self._client = call.sink
+        if call.sink is not None:
+            call.sink = self  # which is open though that of the client may not be
+        chunks = following(call)
+        if self.source is not chunks:  # some stage behind this one changes, or keeps, what the loop gives
+            call.sink = None
+        self.buffer = ChunkBuffer(chunks)
+        self._unwritten: list[Chunk] = []
+        """What has been released, and could not be written at once."""
+        super().__init__(call, guards, metrics, self.buffer.wake)
+
+    def discard(self) -> bool:
+        if not super().discard():
+            return False
+        self.buffer.ready.clear()
+        return True
+
+    def take_unwritten(self) -> list[Chunk]:
+        chunks, self._unwritten = self._unwritten, []
+        return chunks
+
+    def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
+        """Take pieces as they are read, while all wait for them, and write what they release. False, and nothing is
+        done, where there is something to see to before them."""
+        answer, buffer = self.answer, self.buffer
+        if answer.cut is not None or not buffer.is_waited_for:
+            return False
+        for text in texts:
+            answer.feed(like.with_text(text))
+        for look in self.looking:
+            look(like, texts)
+        if not answer.is_due:
+            return True
+        answer.look()
+        if (chunks := [*answer.release()]) and not self._written(chunks):
+            self._unwritten += chunks
+        if self._unwritten or answer.cut is not None or answer.has_open:
+            buffer.wake()
+        return True
+
+    def _written(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether the client has them: where it is not to be waited for, and all are pieces of one text."""
+        client, like = self._client, chunks[0]
+        if client is None or not client.is_open:
+            return False
+        name = next(iter(like.delta or ()), "")
+        texts: list[str] = []
+        for chunk in chunks:
+            delta = chunk.delta
+            if (
+                not delta
+                or len(delta) > 1
+                or (text := delta.get(name)).__class__ is not str
+                or chunk.index != like.index
+                or chunk.finish_reason is not None
+                or chunk.envelope is not like.envelope
+                or chunk.choice is not like.choice
+                or chunk.usage is not None
+                or chunk.logprobs is not None
+            ):
+                return False
+            texts.append(text)
+        return name in TEXT_FIELDS and client.pass_on(like, texts)
+
+    async def aclose(self) -> None:
+        self.answer.stop()
+        await self.buffer.aclose()
+        await super().aclose()
 
 
 class _KeepAlive:

@@ -21,11 +21,14 @@ class TextStream:
     __slots__ = (
         "_arrivals",
         "_base",
+        "_follows",
         "_parts",
         "channel",
         "cursors",
+        "due",
         "edits",
         "end",
+        "free",
         "json",
         "offsets",
         "over",
@@ -38,6 +41,10 @@ class TextStream:
         self.channel = channel
         self.cursors = cursors
         self.end = 0
+        self.free = 0
+        """Up to where it may leave, as of the last ``settle``."""
+        self.due: float = min((cursor.due for cursor in cursors), default=0)
+        """The end from which on one of its scans is due, though it goes on."""
         self.released = 0
         """All before it has left."""
         self.over = False
@@ -52,11 +59,21 @@ class TextStream:
         self._base = 0
         self._parts: list[str] = []
         self._arrivals: deque[tuple[int, float]] = deque()
+        self._follows = all(cursor.mode == "optimistic" for cursor in cursors)
+        """What comes may leave."""
 
     def add(self, text: str, now: float) -> None:
         self._parts.append(text)
         self.end += len(text)
         self._arrivals.append((self.end, now))
+        if self._follows:
+            self.free = self.end
+
+    def settle(self) -> None:
+        """After scans: see what may leave now, and when the next is due, and keep no more than they read."""
+        self.free = self._cleared()
+        self.due = min((cursor.due for cursor in self.cursors), default=0)
+        self.forget()
 
     def text(self, start: int) -> str:
         """From ``start`` on, which must not be forgotten yet."""
@@ -92,7 +109,7 @@ class TextStream:
         if fresh:
             self.edits = deque(merged([*self.edits, *fresh]))
 
-    def free(self) -> int:
+    def _cleared(self) -> int:
         """Up to where it may leave."""
         free = self.end
         widest = 0

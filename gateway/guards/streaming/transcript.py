@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gateway.guards.actions.arguments import argument_texts
 from gateway.guards.actions.background import ScanInput
@@ -25,6 +25,11 @@ class Transcript:
         self._parts: dict[tuple[int, Channel], list[str]] = {}
         self._characters: dict[int, int] = {}
         self._kept = 0
+
+    def passed(self, like: Chunk, texts: Sequence[str]) -> None:
+        """As ``add``, for those that went to the call's sink."""
+        for text in texts:
+            self.add(like.with_text(text))
 
     def add(self, chunk: Chunk) -> None:
         if chunk.delta is None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from contextvars import Context, ContextVar
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +16,7 @@ from hypothesis import strategies as st
 from gateway import errors
 from gateway.findings import Finding
 from gateway.guards.actions.guards import Guards
+from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.guards.streaming.streams import guarded
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_output import guard_output
@@ -37,20 +41,46 @@ Step = Chunk | BaseException | float | asyncio.Event
 
 
 class Model:
-    """Yields, raises, sleeps and waits as listed; knows how far it got and whether it was closed."""
+    """Yields, raises, sleeps and waits as listed; knows how far it got and whether it was closed.
 
-    def __init__(self, *steps: Step) -> None:
+    ``relayed``: once all wait for it, it hands pieces of text over at once, as a server's connection does.
+    """
+
+    def __init__(self, *steps: Step, relayed: bool = False) -> None:
         self.steps = steps
+        self.relayed = relayed
         self.told = 0
+        self.taken = 0
         self.open = 0
 
-    async def __call__(self, call: Call) -> Chunks:
+    def __call__(self, call: Call) -> Chunks:
+        chunks = self.tell(call)
+        if call.sink is not None:
+            call.sink.source = chunks
+        return chunks
+
+    async def takes(self, call: Call, chunk: Chunk) -> bool:
+        if chunk.finish_reason is not None or (chunk.delta or {}).keys() != {"content"}:
+            return False
+        for _ in range(5):
+            await asyncio.sleep(0)
+        sink = call.sink
+        if sink is None or not sink.is_open:
+            return False
+        return Context().run(
+            sink.pass_on, chunk, [chunk.delta["content"]]
+        )  # a connection knows nothing of who asks
+
+    async def tell(self, call: Call) -> Chunks:
         self.open += 1
         try:
             for step in self.steps:
                 if isinstance(step, Chunk):
                     self.told += 1
-                    yield step
+                    if self.relayed and await self.takes(call, step):
+                        self.taken += 1
+                    else:
+                        yield step
                 elif isinstance(step, BaseException):
                     raise step
                 elif isinstance(step, asyncio.Event):
@@ -84,10 +114,31 @@ def text_of(chunks: list[Chunk], index: int = 0, name: str = "content") -> str:
 
 
 async def answer(guards: Guards, model: Model, call: Call | None = None) -> list[Chunk]:
+    """As its client has it, who now and then can take no more at once."""
     flags = background_scans_of()
     handle = guard_output(guards, flags, Metrics())(model)
-    async with aclosing(handle(call or a_call())) as chunks:
-        out = [chunk async for chunk in chunks]
+    call = call or a_call()
+    out: list[Chunk] = []
+    ready = itertools.cycle([True, True, False])
+
+    class Client:
+        source: object = None
+        looking: ClassVar[list[Callable[[Chunk, Sequence[str]], object]]] = []
+        is_open = False
+
+        def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
+            if not next(ready):
+                return False
+            out.extend(like.with_text(text) for text in texts)
+            return True
+
+    client = Client()
+    call.sink = client if model.relayed else None
+    async with aclosing(handle(call)) as chunks:
+        assert call.sink is None or client.source is chunks
+        async for chunk in chunks:
+            out.append(chunk)
+            client.is_open = True
     await flags.idle()
     assert model.open == 0
     return out
@@ -136,14 +187,14 @@ async def test_a_clean_answer_passes_whole(mode: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("pause", [False, True], ids=["together", "one by one"])
+@pytest.mark.parametrize("way", ["together", "one by one", "relayed"])
 @pytest.mark.parametrize("mode", MODES)
-async def test_leak_bound_wherever_the_unsafe_text_begins(mode: str, pause: bool, n: int) -> None:
+async def test_leak_bound_wherever_the_unsafe_text_begins(mode: str, way: str, n: int) -> None:
     for place in range(48):
-        await leak(mode, pause, place, n)
+        await leak(mode, way != "together", place, n, relayed=way == "relayed")
 
 
-async def leak(mode: str, pause: bool, place: int, n: int) -> None:
+async def leak(mode: str, pause: bool, place: int, n: int, *, relayed: bool) -> None:
     before = ("abcdefghij" * 5)[:place]
     unsafe = before + SECRET + "z" * 60
     steps: list[Step] = []
@@ -152,7 +203,7 @@ async def leak(mode: str, pause: bool, place: int, n: int) -> None:
             steps += [good, bad, *([0.0] if pause else [])]
     else:
         steps = letters(unsafe, pause=pause)
-    model = Model(*steps, *(end(i) for i in range(n)))
+    model = Model(*steps, *(end(i) for i in range(n)), relayed=relayed)
     call = a_call(n=n)
     out = await answer(a_guard(stream=mode), model, call)
     seen = text_of(out, n - 1)
@@ -171,6 +222,7 @@ async def leak(mode: str, pause: bool, place: int, n: int) -> None:
     else:
         assert len(seen) <= place + len(SECRET) + 4
         assert call.receipt.notes["guard_output"]["cut"]["leaked"] == max(len(seen) - place, 0)
+    assert not relayed or model.taken
     if mode != "hold" and pause:
         assert model.told < len([s for s in model.steps if isinstance(s, Chunk)])
 
@@ -190,6 +242,25 @@ async def test_nothing_of_it_leaves_wherever_it_is_split(mode: str, split: int) 
     out = await answer(a_guard(stream=mode), model)
     assert not set(text_of(out)) - set("yso: ")
     assert cut_of(out)["from"] == 44
+
+
+@pytest.mark.parametrize("mode", ["windowed", "optimistic"])
+async def test_slow_checks_know_for_whom_they_are(mode: str) -> None:
+    class Knowing(SlowScanner):
+        async def thorough(
+            self, texts: Sequence[str], origin: Origin, call: Call | None = None
+        ) -> list[Verdict]:
+            known.append(asking.get())
+            return await super().thorough(texts, origin, call)
+
+    asking: ContextVar[str] = ContextVar("asking", default="nobody")
+    known: list[str] = []
+    asking.set("acme")
+    model = Model(*letters("no harm in it, " * 6), end(), relayed=True)
+    out = await answer(a_guard(Knowing(WORDS), stream=mode), model)
+    assert text_of(out) == "no harm in it, " * 6
+    assert model.taken
+    assert len(known) > 3 and set(known) == {"acme"}
 
 
 TEXTS = st.lists(
@@ -213,16 +284,23 @@ def redacted(text: str) -> str:
 
 
 @settings(max_examples=examples(300))
-@given(text=TEXTS, cuts=CUTS, interval=st.integers(1, 20), more=st.booleans(), slow=st.booleans())
+@given(
+    text=TEXTS,
+    cuts=CUTS,
+    interval=st.integers(1, 20),
+    more=st.booleans(),
+    slow=st.booleans(),
+    relayed=st.booleans(),
+)
 def test_windowed_redaction_is_that_of_the_whole(
-    text: str, cuts: list[int], interval: int, more: bool, slow: bool
+    text: str, cuts: list[int], interval: int, more: bool, slow: bool, relayed: bool
 ) -> None:
     async def run() -> list[Chunk]:
         steps: list[Step] = []
         for piece in cut_up(text, cuts):
             steps += [word(piece)] if more else [word(piece), 0.0]
         guards = a_guard(SlowScanner(WORDS) if slow else None, action="redact", interval=interval)
-        return await answer(guards, Model(*steps, end()))
+        return await answer(guards, Model(*steps, end(), relayed=relayed))
 
     out = asyncio.run(run())
     assert text_of(out) == redacted(text)
@@ -230,11 +308,13 @@ def test_windowed_redaction_is_that_of_the_whole(
 
 
 @settings(max_examples=examples(300))
-@given(text=TEXTS, cuts=CUTS, interval=st.integers(1, 20))
-def test_windowed_blocking_lets_nothing_of_a_finding_out(text: str, cuts: list[int], interval: int) -> None:
+@given(text=TEXTS, cuts=CUTS, interval=st.integers(1, 20), relayed=st.booleans())
+def test_windowed_blocking_lets_nothing_of_a_finding_out(
+    text: str, cuts: list[int], interval: int, relayed: bool
+) -> None:
     async def run() -> list[Chunk]:
         steps: list[Step] = [step for piece in cut_up(text, cuts) for step in (word(piece), 0.0)]
-        return await answer(a_guard(interval=interval), Model(*steps, end()))
+        return await answer(a_guard(interval=interval), Model(*steps, end(), relayed=relayed))
 
     out = asyncio.run(run())
     found = KeywordScanner(WORDS).find(text)
@@ -271,9 +351,15 @@ def heard(chunks: list[Chunk], channel: str, index: int) -> str:
     interval=st.integers(1, 20),
     order=st.lists(st.booleans(), min_size=100, max_size=100),
     modes=st.tuples(st.sampled_from(["hold", "windowed"]), st.sampled_from(["hold", "windowed"])),
+    relayed=st.booleans(),
 )
 def test_so_it_is_in_every_text_of_every_choice(
-    texts: list[list[str]], cuts: list[int], interval: int, order: list[bool], modes: tuple[str, str]
+    texts: list[list[str]],
+    cuts: list[int],
+    interval: int,
+    order: list[bool],
+    modes: tuple[str, str],
+    relayed: bool,
 ) -> None:
     async def run() -> list[Chunk]:
         todo: list[list[Step]] = [
@@ -296,7 +382,7 @@ def test_so_it_is_in_every_text_of_every_choice(
             one=(KeywordScanner({SECRET: "key", "cat": "animal"}), {**rules, "stream": modes[0]}),
             two=(SlowScanner({"dog house": "animal"}), {**rules, "window": 40, "stream": modes[1]}),
         )
-        return await answer(guards, Model(*steps, *todo[0], *todo[1]), a_call(n=2))
+        return await answer(guards, Model(*steps, *todo[0], *todo[1], relayed=relayed), a_call(n=2))
 
     out = asyncio.run(run())
     for index, own in enumerate(texts):

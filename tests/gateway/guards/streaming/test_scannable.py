@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.guards.streaming.scannable import scannable
+from gateway.guards.streaming.scannable import Scannable
 from gateway.types import Chunk
 
 ADDRESS = "alice@private.example.com"
@@ -31,11 +31,12 @@ def test_what_repeats_the_answer_is_left_out(name: str) -> None:
     choice = {"extra_content": {"google": {**VERDICTS, name: TELLING[name]}}}
     own = {"createTime": "2026-11-24T05:10:00.123456Z", name: TELLING[name]}
     envelope = {"id": "chatcmpl-1", "native": {"response": own, "usage": {"trafficType": "ON_DEMAND"}}}
-    chunk, _, left_out = scannable(Chunk(0, {"content": "Hi"}, choice=choice, envelope=envelope))
+    scannable = Scannable()
+    chunk, _ = scannable.read(Chunk(0, {"content": "Hi"}, choice=choice, envelope=envelope))
     assert chunk.choice is not None
     said = f"{chunk.choice} {chunk.envelope}"
     assert ADDRESS not in said and "example" not in said and "who" not in said and "17" not in said
-    assert left_out
+    assert scannable.left_out
     google = chunk.choice["extra_content"]["google"]
     assert {field: google[field] for field in VERDICTS} == VERDICTS
     native = chunk.envelope["native"]
@@ -50,5 +51,6 @@ def test_verdicts_ids_and_times_stay() -> None:
     }
     envelope = {"native": {"message": message, "usage": {"service_tier": "standard", "inference_geo": "us"}}}
     sent = Chunk(0, {"content": "Hi"}, choice=choice, envelope=envelope)
-    chunk, _, left_out = scannable(sent)
-    assert (chunk.choice, chunk.envelope, left_out) == (choice, envelope, set())
+    scannable = Scannable()
+    chunk, _ = scannable.read(sent)
+    assert (chunk.choice, chunk.envelope, scannable.left_out) == (choice, envelope, set())

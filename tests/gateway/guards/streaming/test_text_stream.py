@@ -46,7 +46,8 @@ def test_what_begins_in_the_window_waits() -> None:
     assert cursor._certain(inside, 0, 30, last=False) == [Finding("a", 2, 5)]
     assert cursor._certain(inside, 0, 30, last=True) == inside
     cursor.advance(30, last=False)
-    assert (cursor.cleared, stream.free()) == (14, 14)
+    stream.settle()
+    assert (cursor.cleared, stream.free) == (14, 14)
 
 
 def test_an_edit_leaves_as_a_whole() -> None:
@@ -55,9 +56,11 @@ def test_an_edit_leaves_as_a_whole() -> None:
     stream.add("x" * 40, 0.0)
     stream.replace([Finding("a", 20, 26)])
     cursor.cleared = 23
-    assert stream.free() == 20
+    stream.settle()
+    assert stream.free == 20
     cursor.cleared = 26
-    assert stream.free() == 26
+    stream.settle()
+    assert stream.free == 26
     assert stream.release("x" * 26) == "x" * 20 + "[A]"
     assert stream.seen_at(30) == 27
     assert not stream.edits
