@@ -25,7 +25,7 @@ from gateway.children import watchdog
 from gateway.children.process_pool import ProcessPool
 from gateway.control.in_force import publish
 from gateway.control.peers import Peers
-from gateway.guards.actions.offload import MAX_WAIT
+from gateway.guards.scanners.offload import MAX_WAIT
 from gateway.identity.oidc import Provider
 from gateway.identity.session_cookie import PendingSignIn, Seal, Session
 from gateway.observe.metrics import Metrics

@@ -21,8 +21,8 @@ from gateway.errors import (
 )
 from gateway.fallback.health import HealthRegistry
 from gateway.fallback.hop import Hops
-from gateway.guards.actions.background import BackgroundScans
-from gateway.guards.actions.guards import Guards
+from gateway.guards.guards import Guards
+from gateway.guards.scans.background import BackgroundScans
 from gateway.metering.bill import Bill
 from gateway.observe.accounting import Accounting
 from gateway.observe.ended import Ended

@@ -15,7 +15,7 @@ from gateway.caching.answers import unpack
 from gateway.caching.caches import Caches
 from gateway.caching.exact import MemoryAnswerStore
 from gateway.errors import GatewayError
-from gateway.guards.actions.guards import Guards
+from gateway.guards.guards import Guards
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.findings import Finding
-from gateway.guards.actions.background import BackgroundScans
-from gateway.guards.actions.guards import Guards
+from gateway.guards.guards import Guards
 from gateway.guards.scanners.scanner import ORIGINS, Origin, Scanner, Unscanned, Verdict
+from gateway.guards.scans.background import BackgroundScans
 from gateway.observe.metrics import Metrics
 from gateway.types import Call
 from tests.fakes import policy

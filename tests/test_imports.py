@@ -178,7 +178,7 @@ def test_a_wrong_import_is_found(tmp_path: Path, files: dict[str, str]) -> None:
         "from gateway.guards.scanners.pii import Pii",
         "from gateway.guards import scanners",
         "import gateway.guards.scanners.pii",
-        "def f():\n    from gateway.guards.actions import mask",
+        "def f():\n    from gateway.guards.requests import mask",
     ],
 )
 def test_an_import_past_the_guards_public_face_is_found(tmp_path: Path, text: str) -> None:

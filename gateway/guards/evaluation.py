@@ -6,9 +6,8 @@ what is trained is what runs. All else in this package may change without a look
 
 from __future__ import annotations
 
-from gateway.guards.actions.guards import Guards
-from gateway.guards.actions.request_texts import RequestTexts
-from gateway.guards.actions.screening import Screening
+from gateway.guards.guards import Guards
+from gateway.guards.requests.screening import Screening
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.injection import CLEAR as INJECTION_CLEAR
 from gateway.guards.scanners.injection import injection
@@ -30,6 +29,7 @@ from gateway.guards.scanners.toxicity import toxicity
 from gateway.guards.scanners.toxicity import weights as toxicity_weights
 from gateway.guards.scanners.wording import WEIGHTS as INJECTION_WEIGHTS
 from gateway.guards.scanners.wording import Wording, WordingWeights, form, grams, words
+from gateway.guards.texts.request_texts import RequestTexts
 
 __all__ = [
     "INJECTION_CLEAR",

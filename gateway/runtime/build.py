@@ -19,14 +19,14 @@ from gateway.files.file_table import FILES, FileTable
 from gateway.files.folder import FolderBlobs
 from gateway.files.s3 import S3Blobs
 from gateway.files.stored_files import Bounds, StoredFiles
-from gateway.guards.actions.background import BackgroundScans
-from gateway.guards.actions.guards import Guards
-from gateway.guards.actions.moderator import Moderator
-from gateway.guards.actions.offload import build_offloads
-from gateway.guards.actions.review import Review
+from gateway.guards.guards import Guards
+from gateway.guards.moderator import Moderator
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.harms import HARMS
 from gateway.guards.scanners.judge import ModelJudge
+from gateway.guards.scanners.offload import build_offloads
+from gateway.guards.scans.background import BackgroundScans
+from gateway.guards.scans.review import Review
 from gateway.identity.authenticator import Authenticator, key_ring
 from gateway.observe.accounting import Accounting
 from gateway.observe.cache_days import FILE as CACHE_DAYS

@@ -13,7 +13,7 @@ from gateway.backends.readiness import Readiness
 from gateway.batches.batch_table import BatchTable
 from gateway.caching.caches import Caches, Closable
 from gateway.files.stored_files import StoredFiles
-from gateway.guards.actions.background import BackgroundScans
+from gateway.guards.scans.background import BackgroundScans
 from gateway.identity.authenticator import Authenticator
 from gateway.observe.accounting import Accounting
 from gateway.observe.cache_days import CacheDays

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
 
-from gateway.guards.actions.background import BackgroundScans
-from gateway.guards.actions.guards import Guard, Guards, TenantGuards
-from gateway.guards.actions.marks import marked
-from gateway.guards.actions.mask import Unmasker
-from gateway.guards.actions.screening import Screening, scan_input
+from gateway.guards.guards import Guard, Guards, TenantGuards
+from gateway.guards.requests.marks import marked
+from gateway.guards.requests.mask import Unmasker
+from gateway.guards.requests.screening import Screening, scan_input
+from gateway.guards.scans.background import BackgroundScans
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunks, Handler, Stage
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
-from gateway.guards.actions.background import BackgroundScans
-from gateway.guards.actions.guards import Guard, Guards
+from gateway.guards.guards import Guard, Guards
+from gateway.guards.scans.background import BackgroundScans, ScanInput
 from gateway.guards.streaming.streams import guarded
-from gateway.guards.streaming.transcript import Transcript
+from gateway.guards.texts.arguments import argument_texts
+from gateway.guards.texts.deltas import CONTENT, Channel, delta_texts, readable
 from gateway.observe.metrics import Metrics
-from gateway.types import Call, Chunks, Handler, Stage
+from gateway.types import Call, Chunk, Chunks, Handler, Stage
+
+MAX_CHARACTERS = 2_000_000
+"""Characters that are kept of one answer."""
+TOO_LONG = "too_long"
 
 
 def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> Stage:
@@ -60,3 +65,45 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
         return handle
 
     return stage
+
+
+class Transcript:
+    """All texts of an answer, by choice and channel, for scans after it has ended."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Another answer is given in place of this one."""
+        self._parts: dict[tuple[int, Channel], list[str]] = {}
+        self._characters: dict[int, int] = {}
+        self._kept = 0
+
+    def passed(self, like: Chunk, texts: Sequence[str]) -> None:
+        """As ``add``, for those that went to the call's sink."""
+        for text in texts:
+            self.add(like.with_text(text))
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.delta is None:
+            return
+        delta: Mapping[str, object] = chunk.delta
+        if len(delta) != 1 or not isinstance(delta.get(CONTENT), str):  # nearly always
+            delta, _ = readable(chunk.delta)
+        for channel, _, text in delta_texts(delta):
+            self._characters[chunk.index] = self._characters.get(chunk.index, 0) + len(text)
+            if self._kept < MAX_CHARACTERS:
+                self._parts.setdefault((chunk.index, channel), []).append(text)
+            self._kept += len(text)
+
+    def scan_input(self) -> ScanInput:
+        """Of the arguments of tool calls, the parsed keys and values."""
+        texts = ("".join(parts) for parts in self._parts.values())
+        return ScanInput(
+            texts=[
+                (argument_texts(text) if channel.endswith(".arguments") else text, "answer")
+                for (_, channel), text in zip(self._parts, texts, strict=True)
+            ],
+            lengths=list(self._characters.values()),
+            unread=[TOO_LONG] if self._kept > MAX_CHARACTERS else [],
+        )

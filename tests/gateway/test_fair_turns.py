@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.fair_turns import FairTurns
-from gateway.guards.actions.batch_scan import BatchScan
-from gateway.guards.actions.guards import Guard
-from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.pieces import PIECE
+from gateway.guards.guards import Guard
+from gateway.guards.scanners.pieces import PIECE
 from gateway.guards.scanners.scanner import Origin, Verdict
+from gateway.guards.scans.batch_scan import BatchScan
+from gateway.guards.scans.inspection import Inspection
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema import InjectionGuard
 from gateway.types import Call, Principal

@@ -9,8 +9,8 @@ from gateway.caching.caches import Caches
 from gateway.cascade.complexity import ComplexityClassifier
 from gateway.errors import Internal
 from gateway.fallback.health import HealthRegistry
-from gateway.guards.actions.background import BackgroundScans
-from gateway.guards.actions.guards import Guards
+from gateway.guards.guards import Guards
+from gateway.guards.scans.background import BackgroundScans
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gateway.guards.scanners.injection import injection
 from gateway.guards.scanners.layered import Judge
-from gateway.guards.scanners.length import Length
 from gateway.guards.scanners.pii import Pii
-from gateway.guards.scanners.scanner import Scanner
+from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
 from gateway.guards.scanners.secrets import Secrets
 from gateway.guards.scanners.topics import Topics
 from gateway.guards.scanners.toxicity import toxicity
@@ -16,6 +15,7 @@ from gateway.guards.scanners.webhook import Poster, Webhook
 from gateway.policy import schema
 from gateway.policy.schema import Policy
 from gateway.sidecar.api import Sidecar
+from gateway.types import Call
 
 
 def build_scanners(
@@ -47,6 +47,19 @@ def build_scanner(guard: schema.Guard, sidecar: Sidecar, judge: Judge | None) ->
         case schema.TopicsGuard():
             return Topics(guard)
         case schema.LengthGuard():
-            return Length(guard)
+            return _Nothing()
         case schema.WebhookGuard():
             raise TypeError("a webhook has no check that runs here")
+
+
+class _Nothing:
+    """The ``Scanner`` of a ``length`` guard: whoever reads the texts counts them."""
+
+    origins: frozenset[Origin] = frozenset()
+    longest = 0
+
+    def quick(self, text: str, origin: Origin) -> Verdict:
+        return Verdict()
+
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        return [Verdict() for _ in texts]

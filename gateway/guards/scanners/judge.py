@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
+from hashlib import blake2b
 from itertools import count
+from typing import Generic, TypeVar
 
 from gateway.errors import GatewayError
 from gateway.findings import Finding, Remedy
 from gateway.guards.scanners.harms import HARMS
 from gateway.guards.scanners.judge_formats import FORMATS
 from gateway.guards.scanners.locality import stays
-from gateway.guards.scanners.remembered import Remembered, digest
 from gateway.guards.scanners.scanner import Origin, Unscanned, Verdict
 from gateway.policy.schema import Policy
 from gateway.policy.schema.judges import Judge
 from gateway.residency import residency_of
 from gateway.types import HOUSE, Call, ChatRequest, Handler, Principal, Receipt
 
+T = TypeVar("T")
+
 CONCURRENCY = 8
 """Texts that one judge scores concurrently."""
+MAX_ENTRIES = 10_000
+"""Verdicts that one judge remembers."""
 _SEVERITY = {"block": 3, None: 2, "flag": 1, "ignore": 0}
 """Of several categories the one with the strictest action names the finding; None is the guard's own action."""
 
@@ -184,3 +190,45 @@ def _note(
         cost_usd=before.get("cost_usd", 0.0) + cost_usd,
         found=named,
     )
+
+
+class Remembered(Generic[T]):
+    """Verdicts that hold for a while, as a conversation's earlier turns come again with every new one: by a digest of
+    what was judged, never the text. The least recently used make way."""
+
+    def __init__(
+        self, ttl: float, *, most: int = MAX_ENTRIES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``ttl`` in seconds; 0: nothing is remembered."""
+        self._ttl = ttl
+        self._most = most
+        self._clock = clock
+        self._known: OrderedDict[bytes, tuple[float, T]] = OrderedDict()
+
+    def get(self, key: bytes) -> T | None:
+        known = self._known.get(key)
+        if known is None:
+            return None
+        until, value = known
+        if self._clock() >= until:
+            del self._known[key]
+            return None
+        self._known.move_to_end(key)
+        return value
+
+    def put(self, key: bytes, value: T) -> None:
+        if self._ttl <= 0:
+            return
+        self._known[key] = (self._clock() + self._ttl, value)
+        self._known.move_to_end(key)
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+
+def digest(*parts: str) -> bytes:
+    """The same for the same parts, in the same order."""
+    hashed = blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        hashed.update(len(data).to_bytes(8, "little") + data)
+    return hashed.digest()

@@ -11,17 +11,17 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.guards.scanners.by_origin import ByOrigin
 from gateway.guards.scanners.hidden_letters import unescaped
 from gateway.guards.scanners.language import is_foreign
 from gateway.guards.scanners.layered import Judge, LayeredScanner, Model, sentences, unsafe
 from gateway.guards.scanners.ngrams import Ngrams
 from gateway.guards.scanners.normalised import Normalised
-from gateway.guards.scanners.scanner import Origin, Scanner
+from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
 from gateway.policy.schema.any_guard import Classifier
 from gateway.policy.schema.guards import ToxicityGuard
 from gateway.sidecar.api import Scored, Sidecar
 from gateway.text.linear import log_odds, probability
+from gateway.types import Call
 
 CATEGORIES = ("hate", "harassment", "violence", "sexual", "self_harm")
 ORIGINS: frozenset[Origin] = frozenset({"user", "tool", "definition", "answer"})
@@ -184,3 +184,22 @@ def classifier(sidecar: Sidecar, config: Classifier) -> Model:
         ]
 
     return score
+
+
+class ByOrigin:
+    """A ``Scanner`` made of two, of which ``answers`` has the texts that the model writes now."""
+
+    def __init__(self, requests: Scanner, answers: Scanner) -> None:
+        self.origins = requests.origins
+        self.longest = max(requests.longest, answers.longest)
+        self._requests = requests
+        self._answers = answers
+
+    def quick(self, text: str, origin: Origin) -> Verdict | None:
+        return self._of(origin).quick(text, origin)
+
+    async def thorough(self, texts: Sequence[str], origin: Origin, call: Call | None = None) -> list[Verdict]:
+        return await self._of(origin).thorough(texts, origin, call)
+
+    def _of(self, origin: Origin) -> Scanner:
+        return self._answers if origin == "answer" else self._requests

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gateway.guards.actions.deltas import CONTENT
-from gateway.guards.actions.guards import Guard
+from gateway.guards.guards import Guard
+from gateway.guards.texts.deltas import CONTENT
 from gateway.types import Chunk, Json, Usage
 
 _SHARED = ("id", "created", "system_fingerprint")

@@ -17,17 +17,17 @@ from dataclasses import replace
 
 from gateway.deltas import has_content
 from gateway.findings import Finding
-from gateway.guards.actions.batch_scan import BatchScan, at_once
-from gateway.guards.actions.deltas import is_json
-from gateway.guards.actions.guards import Guard
-from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.replacing import put
+from gateway.guards.guards import Guard
 from gateway.guards.scanners.scanner import Origin, Unscanned
+from gateway.guards.scans.batch_scan import BatchScan, at_once
+from gateway.guards.scans.inspection import Inspection
 from gateway.guards.streaming.cut import Cut, final_chunks
 from gateway.guards.streaming.guarded_choice import GuardedChoice, HeldChunk
 from gateway.guards.streaming.scan_cursor import Mode, ScanCursor
 from gateway.guards.streaming.scannable import Scannable
 from gateway.guards.streaming.text_stream import Scan, TextStream
+from gateway.guards.texts.deltas import is_json
+from gateway.guards.texts.paths import put
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunk, Json, Usage
 

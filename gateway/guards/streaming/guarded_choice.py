@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gateway.guards.actions.deltas import delta_of, delta_texts, is_whole
-from gateway.guards.actions.native import Path
-from gateway.guards.actions.replacing import put
 from gateway.guards.streaming.text_stream import TextStream
+from gateway.guards.texts.deltas import delta_of, delta_texts, is_whole
+from gateway.guards.texts.paths import Path, put
 from gateway.types import Chunk
 
 _LARGE = 64

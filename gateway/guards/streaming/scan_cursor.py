@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gateway.findings import Finding
-from gateway.guards.actions.inspection import Inspection
-from gateway.guards.actions.pieces import ongoing
+from gateway.guards.scanners.pieces import ongoing
+from gateway.guards.scans.inspection import Inspection
 
 Mode = Literal["hold", "windowed", "optimistic"]
 

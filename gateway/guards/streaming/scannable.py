@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gateway.guards.actions.deltas import DeltaText, delta_texts, readable
-from gateway.guards.streaming.logprobs import spell
+from gateway.guards.texts.deltas import DeltaText, delta_texts, readable
 from gateway.types import Chunk, Json
 
 _NAMES = frozenset({"id", "model", "system_fingerprint", "service_tier", "provider"})
@@ -54,7 +53,9 @@ class Scannable:
             chunk = replace(chunk, delta=delta)
             self.left_out |= unread
         texts = delta_texts(delta)
-        if chunk.logprobs is not None and not spell(chunk.logprobs, {one.channel: one.text for one in texts}):
+        if chunk.logprobs is not None and not _spell(
+            chunk.logprobs, {one.channel: one.text for one in texts}
+        ):
             chunk = replace(chunk, logprobs=None)
         return chunk, texts
 
@@ -93,3 +94,30 @@ def _is_plain(value: Json) -> bool:
     if isinstance(value, list):  # of numbers it may be tokens
         return all(isinstance(one, Mapping) and all(map(_is_plain, one.values())) for one in value)
     return not isinstance(value, Mapping) or all(map(_is_plain, value.values()))
+
+
+def _spell(logprobs: Json, texts: Mapping[str, str]) -> bool:
+    """Whether the tokens in ``logprobs``, which may only leave with their text, are those of ``texts``, a delta's own,
+    and of nothing else.
+
+    A server may send them before their text, as for a character whose bytes are several tokens.
+    """
+    if not isinstance(logprobs, Mapping):
+        return False
+    if "tokens" in logprobs:  # as the older Completions have it
+        tokens = logprobs["tokens"]
+        return isinstance(tokens, list) and "".join(map(str, tokens)) == texts.get("content", "")
+    return all(
+        _spelled(entries, texts.get(name, "")) for name, entries in logprobs.items() if entries is not None
+    )
+
+
+def _spelled(entries: Json, text: str) -> bool:
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        return False
+    if "".join(str(entry.get("token")) for entry in entries) == text:
+        return True
+    try:
+        return b"".join(bytes(entry["bytes"]) for entry in entries) == text.encode()
+    except (KeyError, TypeError, ValueError):
+        return False

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 from gateway.deltas import TEXT_FIELDS
 from gateway.errors import AnswerUnjudged
-from gateway.guards.actions.guards import Guard
+from gateway.guards.guards import Guard
 from gateway.guards.streaming.chunk_buffer import ChunkBuffer
 from gateway.guards.streaming.guarded_answer import GuardedAnswer
 from gateway.observe.metrics import Metrics

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import orjson
 
 from gateway.findings import Finding
-from gateway.guards.actions.edits import Edit, JsonCursor, Offsets, merged
-from gateway.guards.actions.pieces import PIECE
 from gateway.guards.scanners.escapes import Unescaping
+from gateway.guards.scanners.pieces import PIECE
 from gateway.guards.streaming.scan_cursor import ScanCursor
+from gateway.guards.texts.edits import Edit, JsonCursor, Offsets, merged
 
 
 class TextStream:

@@ -114,7 +114,7 @@ class SelfHarm(Frozen):
     action: Literal["support", "flag", "block"] = "support"
     """``support`` answers with ``message``, and asks no model; with ``flag`` the model answers."""
     message: Text | None = None
-    """None: a text that urges to seek help, see ``gateway.guards.actions.support``."""
+    """None: a text that urges to seek help, see ``gateway.guards.requests.support``."""
 
 
 class ToxicityGuard(AnyGuard):

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.guards.actions.moderator import MODEL
+from gateway.guards.moderator import MODEL
 from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.body import cancel_on_disconnect
 from gateway.web.body_parser import BodyReader

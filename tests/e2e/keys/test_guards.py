@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.guards.actions.support import MESSAGE
+from gateway.guards.requests.support import MESSAGE
 from gateway.guards.scanners.canary import canaries
 from tests.e2e.keys.harness import Look, Row, Site, on, status, streamed
 from tests.fakes import completion, reply

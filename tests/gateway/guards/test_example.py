@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.guards.actions.guards import Guards
+from gateway.guards.guards import Guards
 from gateway.guards.scanners.factory import build_scanners
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import load_policy

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.findings import Finding
-from gateway.guards.actions.guards import Guards
-from gateway.guards.actions.mask import Unmasker
+from gateway.guards.guards import Guards
+from gateway.guards.requests.mask import Unmasker
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input

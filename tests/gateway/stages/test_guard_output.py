@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gateway import errors
 from gateway.findings import Finding
-from gateway.guards.actions.guards import Guards
+from gateway.guards.guards import Guards
 from gateway.guards.scanners.scanner import Origin, Verdict
 from gateway.guards.streaming.streams import guarded
 from gateway.observe.metrics import Metrics

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway import errors
-from gateway.guards.actions.guards import Guards
-from gateway.guards.actions.support import HEADER, MESSAGE
+from gateway.guards.guards import Guards
+from gateway.guards.requests.support import HEADER, MESSAGE
 from gateway.guards.scanners.scanner import Scanner
 from gateway.observe.metrics import Metrics
 from gateway.stages.guard_input import guard_input

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from gateway.children.process_pool import ProcessPool
-from gateway.guards.actions.moderator import CATEGORIES, Moderator
+from gateway.guards.moderator import CATEGORIES, Moderator
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts

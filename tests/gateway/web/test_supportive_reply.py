@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from gateway.guards.actions.support import HEADER, MESSAGE
+from gateway.guards.requests.support import HEADER, MESSAGE
 from tests.serving import KEY, Gateway, a_policy, serving
 
 pytestmark = pytest.mark.anyio

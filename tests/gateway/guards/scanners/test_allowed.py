@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.guards.scanners.pii import Pii
+from gateway.pii.patterns.card import TEST_CARDS
 from gateway.pii.patterns.check_digits import luhn
-from gateway.pii.test_cards import TEST_CARDS
 from gateway.policy.rules.subject import Draft
 from gateway.policy.rules.table import errors
 from gateway.policy.schema.guards import PiiGuard

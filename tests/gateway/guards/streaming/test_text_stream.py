@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gateway.findings import Finding
-from gateway.guards.actions.inspection import Inspection
+from gateway.guards.scans.inspection import Inspection
 from gateway.guards.streaming.scan_cursor import Mode, ScanCursor
 from gateway.guards.streaming.text_stream import TextStream
 from gateway.observe.metrics import Metrics

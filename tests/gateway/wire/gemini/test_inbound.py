@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import BadRequest
-from gateway.guards.actions.request_texts import RequestTexts
+from gateway.guards.texts.request_texts import RequestTexts
 from gateway.policy.schema.limits import RequestLimits
 from gateway.types import ChatRequest
 from gateway.wire.gemini import body_to_request, generation_config

@@ -1,1 +1,0 @@
-"""Guards at work: scans of requests and texts, and the actions on their findings."""

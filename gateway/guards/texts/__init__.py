@@ -1,0 +1,1 @@
+"""The texts of requests and answers: where they stand, how guards read them, and what takes their place."""
