@@ -26,7 +26,10 @@ class HeldChunk:
     def released(self) -> Chunk:
         """As the client is to see it. To be called once, in order."""
         delta = self.chunk.delta
-        for stream, path, text, _ in self.texts:
+        for stream, path, text, end in self.texts:
+            if not stream.edits and stream.json is None:  # as nearly always
+                stream.released = end
+                continue
             fresh = stream.release(text)
             if fresh != text:
                 delta = put(delta, path, fresh)

@@ -60,6 +60,7 @@ async def _whole(guarded: _Guarded, following: Handler) -> Chunks:
             yield chunk
     finally:
         call.discard = None  # which would hold the call, and the call it
+        guarded.answer.note()
         await guarded.aclose()
 
 
@@ -112,6 +113,7 @@ async def _stream(
         call.discard = call.sink = None  # which would hold the call, and the call them
         if keep_alive is not None:
             keep_alive.stop()
+        guarded.answer.note()
         await guarded.aclose()
 
 
@@ -152,7 +154,6 @@ class _Guarded:
         return self.answer.final_chunks()
 
     async def aclose(self) -> None:
-        self.answer.note()
         for one in (*self._discarded, self.answer):
             await one.aclose()
 
