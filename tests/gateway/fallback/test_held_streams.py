@@ -39,10 +39,10 @@ def pieces(text: str) -> list[str]:
     return [text[start : start + 4] for start in range(0, len(text), 4)]
 
 
-def dying(text: str = ABANDONED, *more: Any, pause: float = 0.0) -> Script:
-    """Says ``text``, or part of a call, and dies."""
-    said = [sse(delta("", role="assistant")), *(sse(delta(piece)) for piece in pieces(text))]
-    return stream(*said, *(sse(one) for one in more), pause, Action.ABORT, whole=False)
+def dying(text: str = ABANDONED, *more: Any, pause: float = 0.0, apart: float = 0.0) -> Script:
+    """Says ``text``, or part of a call, and dies; ``apart``: seconds between two pieces."""
+    said = [step for piece in pieces(text) for step in (apart, sse(delta(piece)))]
+    return stream(sse(delta("", role="assistant")), *said, *(sse(one) for one in more), pause, Action.ABORT, whole=False)
 
 
 def sound(text: str = GIVEN) -> Script:
@@ -125,10 +125,11 @@ async def two(
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("guards", [HOLD, WINDOW], ids=["hold", "windowed"])
+@pytest.mark.parametrize("apart", [0.0, 0.02], ids=["together", "one by one"])
 async def test_the_next_candidate_gives_the_whole_answer(
-    tmp_path: Path, guards: dict[str, Any], dialect: str
+    tmp_path: Path, guards: dict[str, Any], dialect: str, apart: float
 ) -> None:
-    async with two(tmp_path, dying(), guards=guards) as servers:
+    async with two(tmp_path, dying(apart=apart), guards=guards) as servers:
         told = await servers.ask(*DIALECTS[dialect])
         assert (told.text, told.failed) == (GIVEN, False), told.response.text
         assert "grapes" not in told.response.text
@@ -179,7 +180,7 @@ async def test_more_than_text_and_several_choices_fail_over_as_well(tmp_path: Pa
 @pytest.mark.parametrize("guards", [WINDOW, OPTIMISTIC], ids=["windowed", "optimistic"])
 async def test_what_the_client_has_seen_stays(tmp_path: Path, guards: dict[str, Any]) -> None:
     long = "All this was said before it died, and was shown. " * 6
-    async with two(tmp_path, dying(long, pause=0.5), guards=guards) as servers:
+    async with two(tmp_path, dying(long, pause=0.5, apart=0.002), guards=guards) as servers:
         told = await servers.ask(*DIALECTS["chat"])
         assert told.failed, "another answer does not go on with what was shown"
         assert long.startswith(told.text) and told.text
