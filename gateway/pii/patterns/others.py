@@ -1,28 +1,81 @@
-"""Numbers of persons in Switzerland, Belgium, Sweden, China and Canada."""
+"""Numbers of persons in Brazil (of firms, too: CPF and CNPJ), India (Aadhaar, and the PAN of the tax department), China
+and Canada.
+"""
 
 from __future__ import annotations
 
-from gateway.pii.patterns.check_digits import luhn, weighted
+from gateway.pii.patterns.check_digits import luhn, verhoeff, weighted
 from gateway.pii.patterns.numbered import Form, is_date, numbered
 
 
-def is_ahv(number: str) -> bool:
-    """EAN-13 under Switzerland's 756."""
-    return weighted(number, (1, 3) * 6 + (1,)) % 10 == 0
+def is_cpf(number: str) -> bool:
+    """Two check digits modulo 11; of eleven equal digits they are right, but nobody has them."""
+    return len(set(number)) > 1 and all(
+        _check(number[:end], range(end + 1, 1, -1)) == int(number[end]) for end in (9, 10)
+    )
 
 
-def is_national_number(number: str) -> bool:
-    """Birthday, serial, and 97 minus the rest modulo 97, with a 2 in front for those born from 2000 on."""
-    month = int(number[2:4]) % 20
-    born = month == 0 or is_date(0, month, int(number[4:6]) or 1)
-    return born and int(number[9:]) in (97 - int(century + number[:9]) % 97 for century in ("", "2"))
+def is_cnpj(number: str) -> bool:
+    """The same over letters too, which firms have from July 2026 on."""
+    weights = (6, 5, 4, 3, 2, 9, 8, 7, 6, 5, 4, 3, 2)
+    return len(set(number)) > 1 and all(
+        _check(number[:end], weights[13 - end :]) == int(number[end]) for end in (12, 13)
+    )
 
 
-def is_personnummer(number: str) -> bool:
-    """Birthday, serial and Luhn's check digit over the last ten digits; 60 more on the day for coordination numbers."""
-    ten = number.replace("+", "")[-10:]
-    day = int(ten[4:6])
-    return is_date(0, int(ten[2:4]), day if day <= 31 else day - 60) and luhn(ten)
+def _check(signs: str, weights: range | tuple[int, ...]) -> int:
+    """Letters count as their place in ASCII, from 0 on."""
+    rest = sum((ord(sign) - 48) * weight for sign, weight in zip(signs, weights, strict=True)) % 11
+    return 0 if rest < 2 else 11 - rest
+
+
+BR_CPF = numbered(
+    "BR_CPF",
+    [Form(r"\d\d(?:([. -])\d{3}\1\d{3}[-. /]\d\d|\d{6}-\d\d|\d{8})")],
+    is_cpf,
+    r"cpf\b cadastro\sde\spessoa",
+    alone=0.3,
+    written=0.85,
+    longest=14,
+)
+BR_CNPJ = numbered(
+    "BR_CNPJ",
+    [
+        Form(r"[A-Z\d]{4}-\d\d", first="/", before=r"[A-Z\d]{2}\.[A-Z\d]{3}\.[A-Z\d]{3}", width=10),
+        Form(r"[A-Z\d]{4}-\d\d", first="/", before=r"[A-Z\d]{8}", width=8),
+        Form(r"[A-Z\d]{11}\d\d"),
+    ],
+    is_cnpj,
+    r"cnpj\b cadastro\snacional",
+    alone=0.3,
+    written=0.9,
+    longest=18,
+)
+
+
+def is_aadhaar(number: str) -> bool:
+    """Twelve digits with Verhoeff's check digit, and no palindrome, as the UIDAI has it. Nor are they three years."""
+    years = all(number[at : at + 2] in ("19", "20") for at in (0, 4, 8))
+    return not years and number != number[::-1] and verhoeff(number)
+
+
+IN_AADHAAR = numbered(
+    "IN_AADHAAR",
+    [Form(r"(?<!\d[ -].)\d{3}([ -]?)\d{4}\1\d{4}(?![ -]\d)", first="[2-9]")],
+    is_aadhaar,
+    r"aadh?aar uidai uid\b आधार",
+    alone=0.3,
+    written=0.55,
+    longest=14,
+)
+IN_PAN = numbered(
+    "IN_PAN",
+    [Form(r"\d{3}[A-Z]", before="[A-Z]{3}[ABCFGHJLPT][A-Z]", width=5)],
+    lambda number: number[5:9] != "0000",
+    r"pan\b permanent\saccount income\stax tax",
+    alone=0.55,
+    longest=10,
+)
 
 
 def is_resident_number(number: str) -> bool:
@@ -32,38 +85,6 @@ def is_resident_number(number: str) -> bool:
     return is_date(0, int(number[10:12]), int(number[12:14])) and "0123456789X"[rest] == number[17]
 
 
-def is_sin(number: str) -> bool:
-    """Luhn; none begins with 8. Those that begin with 0 are made up, as documents' samples are."""
-    return number[0] != "8" and luhn(number)
-
-
-CH_AHV = numbered(
-    "CH_AHV",
-    [Form(r"56([ .-]?)\d{4}\1\d{4}\1\d{2}", first="7")],
-    is_ahv,
-    r"ahv avs\b navs versicherten oasi sozialversicherung",
-    alone=0.5,
-    written=0.9,
-    longest=16,
-)
-BE_NATIONAL_NUMBER = numbered(
-    "BE_NATIONAL_NUMBER",
-    [Form(r"\d(?:[. ]\d{2}[. ]\d{2}[- .]\d{3}[. -]\d{2}|\d{4}-\d{3}[. -]?\d{2}|\d{9})")],
-    is_national_number,
-    r"rijksregister insz niss registre\snational num[ée]ro\snational national\snumber",
-    alone=0.3,
-    written=0.8,
-    longest=15,
-)
-SE_PERSONNUMMER = numbered(
-    "SE_PERSONNUMMER",
-    [Form(r"\d{5}(?:\d\d)?[-+]?\d{4}")],
-    is_personnummer,
-    r"person\s?n(?:umme)?r personal\snumber samordningsnummer",
-    alone=0.3,
-    written=0.55,
-    longest=13,
-)
 CN_RESIDENT_ID = numbered(
     "CN_RESIDENT_ID",
     [Form(r"\d{5}(?:19|20)\d{9}[\dX]", first="[1-8]")],
@@ -72,6 +93,13 @@ CN_RESIDENT_ID = numbered(
     alone=0.85,
     longest=18,
 )
+
+
+def is_sin(number: str) -> bool:
+    """Luhn; none begins with 8. Those that begin with 0 are made up, as documents' samples are."""
+    return number[0] != "8" and luhn(number)
+
+
 CA_SIN = numbered(
     "CA_SIN",
     [Form(r"\d\d([ -]?)\d{3}\1\d{3}")],

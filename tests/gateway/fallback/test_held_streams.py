@@ -41,8 +41,9 @@ def pieces(text: str) -> list[str]:
 
 def dying(text: str = ABANDONED, *more: Any, pause: float = 0.0, apart: float = 0.0) -> Script:
     """Says ``text``, or part of a call, and dies; ``apart``: seconds between two pieces."""
-    said = [step for piece in pieces(text) for step in (apart, sse(delta(piece)))]
-    return stream(sse(delta("", role="assistant")), *said, *(sse(one) for one in more), pause, Action.ABORT, whole=False)
+    said: list[Any] = [sse(delta("", role="assistant"))]
+    said += [step for piece in pieces(text) for step in (apart, sse(delta(piece)))]
+    return stream(*said, *(sse(one) for one in more), pause, Action.ABORT, whole=False)
 
 
 def sound(text: str = GIVEN) -> Script:
