@@ -548,13 +548,14 @@ class Call:
 
 
 class Sink(Protocol):
-    """A client's end of a streamed answer that no stage changes or keeps: for its backend to write to past them all.
+    """Where pieces of a streamed answer go past all generators that neither change nor keep them: the client's end, or
+    before that the guards', who write what they release to the client's.
 
-    ``record`` takes it from the call where what it reads is not the very stream that the loop over candidates made.
+    Who reads another stream than ``source`` takes it from the call.
     """
 
     source: object
-    """That stream."""
+    """The stream past which pieces go: made by the loop over candidates, the guards, or one that looks on."""
     looking: list[Callable[[Chunk, Sequence[str]], object]]
     """They are told of what was passed on, as ``pass_on`` is: who counts, or keeps what may have to be continued."""
     is_open: bool
