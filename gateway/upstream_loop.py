@@ -106,7 +106,7 @@ class UpstreamLoop:
         try:
             if not admission.lease.is_granted:
                 await self._queue.wait(call, admission)
-            in_flight = await self._leaves(call, admission)
+            in_flight = await self._leaves(attempt, admission)
             chunks = await self._send_whole(call)
             for chunk in chunks:
                 attempt.count(chunk)
@@ -169,17 +169,19 @@ class UpstreamLoop:
     async def _sent(self, attempt: Attempt, running: _Running, admission: Admission) -> Chunks:
         """The chunks of an attempt that has its place. Raises what exceeds its caller's limits."""
         call = attempt.call
-        running.in_flight = await self._leaves(call, admission)
+        running.in_flight = await self._leaves(attempt, admission)
         if call.sink is not None:
             call.sink.looking.append(attempt.passed)
         return self._send(call)
 
-    async def _leaves(self, call: Call, admission: Admission) -> BufferedCounter:
+    async def _leaves(self, attempt: Attempt, admission: Admission) -> BufferedCounter:
         """It is to be sent, and holds what it may use of its caller's limits. Returns who counts it as in flight."""
+        call = attempt.call
         if call.allowance is not None:
             call.cap = await call.allowance.hold(call)
         sent = admission.pool.clock()
-        call.hints = engine_headers(call, sent)
+        if attempt.planned.hop.is_engine:
+            call.hints = engine_headers(call, sent)
         self._metrics.dispatch_seconds[(call.model,)].observe(sent - call.started)
         in_flight = self._metrics.pool_in_flight[(admission.pool.name,)]
         in_flight.pending += 1

@@ -13,7 +13,7 @@ from gateway.admission.shedding import TierRules, shed, shed_shadow
 from gateway.admission.slot_lease import SlotLease
 from gateway.admission.wait_predictor import Newcomer, check_wait
 from gateway.errors import Internal, Overloaded, TooManyAnswers
-from gateway.policy.schema import EngineBackend, Tier
+from gateway.policy.schema import Tier
 from gateway.prefix_sharing import alias, sharing
 from gateway.types import BatchLine, Call, Chunk, Chunks, Json
 
@@ -220,10 +220,10 @@ def due_at(call: Call, tier: Tier) -> float | None:
 
 
 def engine_headers(call: Call, now: float) -> dict[str, str]:
-    """Headers with the call's priority, weight and deadline for the bundled engine; none for any other backend."""
+    """Headers with the call's priority, weight and deadline, which the bundled engine understands."""
     here = call.candidate
-    if here is None or not isinstance(call.policy.backends.get(here.target.backend), EngineBackend):
-        return {}
+    if here is None:
+        raise Internal("The request reached the engine without a target.")
     tier = call.policy.tier(call.principal.tier)
     headers = {
         "x-tollgate-priority": str(tier.priority if call.line is None else LINE_PRIORITY),

@@ -57,7 +57,6 @@ from gateway.fallback.recorder import AttemptRecorder, is_own_limit
 from gateway.fallback.retry import RetryBudget
 from gateway.observe.metrics import Metrics
 from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.policy.schema import EngineBackend
 from gateway.types import Call, Candidate, Chunk
 
 LARGER = "larger_context"
@@ -380,4 +379,4 @@ class Failover:
     def _wait(self, planned: PlannedAttempt) -> float:
         wait = planned.hop.breaker.wait(self._caller)
         # An engine is polled, and its breaker closes as soon as it answers.
-        return min(wait, ENGINE_SOON) if isinstance(planned.hop.backend, EngineBackend) else wait
+        return min(wait, ENGINE_SOON) if planned.hop.is_engine else wait

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.fallback.circuit_breaker import Breaker
 from gateway.fallback.health import BackendHealth, HealthRegistry
-from gateway.policy.schema import AnyBackend, Policy, Retry
+from gateway.policy.schema import AnyBackend, EngineBackend, Policy, Retry
 from gateway.types import Candidate
 
 _REMEMBERED = 4096
@@ -17,6 +17,8 @@ _REMEMBERED = 4096
 class Hop:
     candidate: Candidate
     backend: AnyBackend
+    is_engine: bool
+    """The bundled engine, which heeds a call's priority itself."""
     retry: Retry
     health: BackendHealth
     """Of the backend."""
@@ -62,9 +64,11 @@ class Hops:
 
     def _made(self, candidate: Candidate) -> Hop:
         target, policy, health = candidate.target, self._policy, self.health
+        backend = policy.backends[target.backend]
         return Hop(
             candidate,
-            policy.backends[target.backend],
+            backend,
+            isinstance(backend, EngineBackend),
             policy.models[candidate.model].retry,
             health[target.backend],
             health.breaker(target),
