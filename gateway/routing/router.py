@@ -65,6 +65,16 @@ class Router:
         self._affinity.keep(affine)
         self.has_affinity = bool(affine)
         """Whether any model is routed by prefix affinity."""
+        self._by_name: dict[str, tuple[Candidate, ...]] | None = (
+            None
+            if self._has_residency
+            or self._local_tenants
+            or self._contexts
+            or self._chooses_by_media
+            or self._downgrades
+            else {}
+        )
+        """Plans that depend on nothing but the model's name, as all do where the policy says no more."""
         now = time.monotonic()
         self._disabled_since = {
             name: (disabled_since or {}).get(name, now) for name in policy.backends.keys() - set(enabled)
@@ -82,6 +92,9 @@ class Router:
         where only backends that are out of use could serve it; else ``Forbidden`` where none is local and the content
         must stay, ``BadRequest`` where none takes the media, ``ContextTooLong`` where it fits none.
         """
+        by_name = self._by_name
+        if by_name is not None and not call.local_only and (known := by_name.get(call.model)) is not None:
+            return known
         local = call.local_only or call.principal.tenant in self._local_tenants
         exceeded = (0, 0)
         if self._contexts:
@@ -97,6 +110,8 @@ class Router:
         if self._downgrades and call.line is None:
             route = self._downgraded(call, route, local, within, media, exceeded)
         if route.plan is not None:
+            if by_name is not None and not call.local_only:
+                by_name[call.model] = route.plan
             return route.plan
         if not route.usable:
             raise self._refusal(call, local, within, media)

@@ -43,14 +43,14 @@ CHEAPER = 1.4
 """From this on a gain is to be entered, or the next change could spend it unnoticed."""
 
 COSTS = {
-    "where the policy asks for nothing": Cost(8_830, 296),
-    "four limits": Cost(11_030, 345),
-    "all that needs no model": Cost(30_430, 1_083),
-    "an exact hit": Cost(2_930, 95),
-    "refused for its rate": Cost(5_450, 166),
-    "refused for its key": Cost(1_900, 65),
-    "a chunk that comes alone": Cost(720, 25),
-    "a chunk that comes alone, with a PII guard": Cost(2_760, 101),
+    "where the policy asks for nothing": Cost(7_500, 260),
+    "four limits": Cost(9_810, 310),
+    "all that needs no model": Cost(26_800, 914),
+    "an exact hit": Cost(2_910, 92),
+    "refused for its rate": Cost(5_360, 160),
+    "refused for its key": Cost(1_890, 64),
+    "a chunk that comes alone": Cost(470, 13),
+    "a chunk that comes alone, with a PII guard": Cost(1_020, 30),
 }
 """The most of several runs."""
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer "
