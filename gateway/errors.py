@@ -32,7 +32,7 @@
     ├── ShuttingDown           503  the gateway was stopped before it could finish
     └── Internal               500  a bug of ours
 
-The body is OpenAI's on every path: ``{"error": {"message", "type", "param", "code"}}``
+In OpenAI's dialect the body is ``{"error": {"message", "type", "param", "code"}}``; others render their own from it
 (https://platform.openai.com/docs/guides/error-codes).
 """
 

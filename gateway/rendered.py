@@ -1,6 +1,6 @@
 """Answers to requests that repeat a cached one byte for byte, kept as rendered bytes: they pass no stage.
 
-For requests on which no stage but ``cache`` and ``quota`` would do more than record: the tenant has no input guards,
+For requests on which nothing but the cache and the caller's limits would have a say: the tenant has no input guards,
 and no header asks for anything special. All else goes through the stages, and so does the first repetition, and
 whatever is refused. The stages' own recorder records what is answered here.
 """

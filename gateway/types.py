@@ -1,7 +1,8 @@
 """The system in one file: what flows through the gateway, and the one shape every part of it has.
 
-A ``Handler`` turns a ``Call`` into an async stream of ``Chunk``. A backend is a handler; a ``Stage`` makes a
-handler out of the next one. A non-streaming answer is the same stream, collected at the edge.
+A ``Handler`` turns a ``Call`` into an async stream of ``Chunk``; a ``Stage`` makes a handler out of the next one, and
+``pipeline.dispatch`` one out of all backends. An answer that is not streamed is the same stream, read to its end before
+anything is sent, or, where no stage needs a stream, a list of chunks (``WholeHandler``).
 """
 
 from __future__ import annotations
@@ -438,7 +439,7 @@ class Call:
     shadow: bool = False
     """A copy, whose answer nobody waits for: it gets only idle capacity."""
     purpose: Purpose = "answer"
-    """Under which its attempts are entered in ``spent``."""
+    """Under which its attempts are entered in ``upstream_usage``."""
     payer: Principal | None = None
     """Whose limits and account it falls on, where it is sent beside a request: a copy, or a question to a judge."""
     line: BatchLine | None = None
@@ -447,29 +448,29 @@ class Call:
     """Parameters of the request that the gateway added for itself: a server that does not know them is asked without.
     Set by ``cascade``."""
     estimate: TokenEstimate | None = None
-    """Set by ``quota`` where there are limits, else by ``estimated`` at the first need."""
+    """Set by ``Quotas.reserve`` where there are limits, else by ``estimated`` at the first need."""
     estimator: EstimatesTokens | None = None
-    """Set by ``quota``."""
+    """Set by ``Quotas.reserve``."""
     allowance: Allowance | None = None
-    """Set by ``quota``, where there is a limit on tokens or dollars."""
+    """Set by ``Quotas.reserve``, where there is a limit on tokens or dollars."""
     cap: int | None = None
-    """The longest answer, in tokens, that ``allowance`` holds enough for. Set by ``queue``, kept by backends."""
+    """The longest answer, in tokens, that ``allowance`` covers. Set by ``upstream_loop``, kept by backends."""
     candidates: tuple[Candidate, ...] = ()
-    """Set by ``route``: where to try, in this order."""
+    """Set by ``upstream_loop``: where to try, in this order."""
     candidate: Candidate | None = None
-    """Where it is being sent now, or who answered. Set by ``fallback``."""
+    """Where it is being sent now, or who answered. Set by ``upstream_loop``."""
     sent: bool = False
     """Whether the attempt in flight has been sent to its server, which may charge for it from then on."""
     sent_at: float = 0.0
     """When, on ``started``'s clock."""
     trace: Trace | None = None
-    """Its spans, where it is sampled. Set by ``trace``."""
+    """Its spans, where it is sampled. Set by ``record``."""
     hints: Mapping[str, str] = field(default_factory=dict)
-    """Headers that the bundled engine understands: priority, weight, deadline. Set by ``queue``."""
+    """Headers that the bundled engine understands: priority, weight, deadline. Set by ``upstream_loop``."""
     reply_headers: dict[str, str] = field(default_factory=dict)
     """For the caller, with the answer or the error."""
     upstream_usage: list[UpstreamUsage] = field(default_factory=list)
-    """What each attempt used that left for its server. Added to by ``fallback``, billed by ``quota``."""
+    """What each attempt used that left for its server. Added to by ``upstream_loop``, billed by ``record``."""
     sink: Sink | None = field(default=None, init=False)
     """Of a stream that goes to a client as it comes. No copy has it."""
     discard: Callable[[], bool] | None = field(default=None, init=False)
@@ -551,7 +552,9 @@ class Sink(Protocol):
     """Where pieces of a streamed answer go past all generators that neither change nor keep them: the client's end, or
     before that the guards', who write what they release to the client's.
 
-    Who reads another stream than ``source`` takes it from the call.
+    On its way: ``web.answering`` gives it to the call; ``upstream_loop`` says past which stream pieces would go; a
+    stage that looks on puts its own there; ``record`` takes it from the call where some stage gives it another; then
+    the backend hands it to its ``Exchange``, whose ``StreamRelay`` writes to it once it is open.
     """
 
     source: object

@@ -4,7 +4,7 @@
                 ▲         breaker   queue   limits                  │
                 └──────── what failed, and what that leads to ◄─────┘
 
-Nothing of this changes an answer; what has come of one that failed is continued by another (``gateway.fallback``).
+The text of an answer passes as it is; what has come of one that failed is continued by another (``gateway.fallback``).
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ class UpstreamLoop:
         try:
             if not admission.lease.is_granted:
                 await self._queue.wait(call, admission)
-            in_flight = await self._leaves(attempt, admission)
+            in_flight = await self._hold(attempt, admission)
             chunks = await self._send_whole(call)
             for chunk in chunks:
                 attempt.count(chunk)
             _complete(attempt, admission, None)
             return chunks
         finally:
-            _leave(attempt, admission, in_flight)
+            _give_back(attempt, admission, in_flight)
 
     def attempts(self, call: Call) -> Chunks:
         """At the candidates that ``call`` has."""
@@ -169,12 +169,12 @@ class UpstreamLoop:
     async def _sent(self, attempt: Attempt, running: _Running, admission: Admission) -> Chunks:
         """The chunks of an attempt that has its place. Raises what exceeds its caller's limits."""
         call = attempt.call
-        running.in_flight = await self._leaves(attempt, admission)
+        running.in_flight = await self._hold(attempt, admission)
         if call.sink is not None:
             call.sink.looking.append(attempt.passed)
         return self._send(call)
 
-    async def _leaves(self, attempt: Attempt, admission: Admission) -> BufferedCounter:
+    async def _hold(self, attempt: Attempt, admission: Admission) -> BufferedCounter:
         """It is to be sent, and holds what it may use of its caller's limits. Returns who counts it as in flight."""
         call = attempt.call
         if call.allowance is not None:
@@ -211,12 +211,12 @@ class _Running:
         """The whole answer has come, which began at ``first_token``, on the pool's clock."""
         if self.admission is not None:
             _complete(self._attempt, self.admission, first_token)
-        self._leave()
+        self._give_back()
 
-    def _leave(self) -> None:
+    def _give_back(self) -> None:
         admission, self.admission = self.admission, None
         if admission is not None:
-            _leave(self._attempt, admission, self.in_flight)
+            _give_back(self._attempt, admission, self.in_flight)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -227,7 +227,7 @@ class _Running:
                 await self.chunks.aclose()
             except BaseException as raised:
                 error = closing = raised
-        self._leave()
+        self._give_back()
         if self._failover.ended(self._attempt, error):
             return True
         if closing is not None:
@@ -241,7 +241,7 @@ def _complete(attempt: Attempt, admission: Admission, first_token: float | None)
     admission.completed(attempt.call, first_token, 0 if usage is None else usage.completion)
 
 
-def _leave(attempt: Attempt, admission: Admission, in_flight: BufferedCounter | None) -> None:
+def _give_back(attempt: Attempt, admission: Admission, in_flight: BufferedCounter | None) -> None:
     """Its place is free again."""
     if in_flight is not None:
         in_flight.pending -= 1

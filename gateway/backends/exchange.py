@@ -356,7 +356,7 @@ class Exchange:
                     await self._turns.take(owner)
                 take(part)
         except httpx.TransportError as error:
-            raise self._cut() from error
+            raise self._broken_off() from error
         finally:
             await answer.aclose()
 
@@ -388,7 +388,7 @@ class Exchange:
         except httpx.TransportError as error:
             if timeouts.is_over:
                 return None
-            raise self._cut() from error
+            raise self._broken_off() from error
         except TimeoutError:
             if timeouts.is_over:
                 return None
@@ -397,7 +397,7 @@ class Exchange:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    def _cut(self) -> UpstreamFailed:
+    def _broken_off(self) -> UpstreamFailed:
         return UpstreamFailed(
             f"Backend '{self.backend}' broke off in the middle of its answer.", code="upstream_cut"
         )

@@ -122,7 +122,7 @@ def _continued(native: Native, shown: str) -> dict[str, Json]:
 
 
 def whole_usage(usage: Usage, before: int) -> Usage:
-    """The whole answer's, from that of its continuation, whose prompt held ``prefix_tokens`` tokens of the answer."""
+    """The whole answer's, from that of its continuation, whose prompt held ``before`` tokens of the answer."""
     before = min(before, usage.prompt)
     prompt = usage.prompt - before
     cached = min(usage.cached, prompt)

@@ -28,6 +28,6 @@ def sent_trace_id(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def trace_id_of(call: Call) -> str | None:
-    """The trace id of a call that has passed the stage ``trace``."""
+    """The trace id of a call that ``record`` has begun."""
     parent = call.headers.get("traceparent", "")
     return parent[3:35] or None

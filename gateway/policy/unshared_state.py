@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gateway.policy.limited import has_limits
-from gateway.policy.schema import Policy
+from gateway.policy.schema import CacheSettings, Policy
 
 
 def unshared_state(policy: Policy, workers: int) -> Iterator[str]:
@@ -17,14 +17,8 @@ def unshared_state(policy: Policy, workers: int) -> Iterator[str]:
             f"{workers} times as much is admitted. Write 'store: redis://…' for limits that hold, or serve with "
             "--workers 1"
         )
-    if policy.where_caches_are == "memory":
+    if policy.where_caches_are == "memory" and policy.caches != CacheSettings():
         yield (
-            f"store: memory with {workers} workers: each keeps its own caches and receipts, so that "
-            f"/v1/requests/{{id}} finds a receipt about one time in {workers}. Write 'store: redis://…' to share them, "
-            "or serve with --workers 1"
-        )
-    if policy.store == "memory" and policy.responses.enabled:
-        yield (
-            f"store: memory with {workers} workers: each keeps its own responses, so that 'previous_response_id' finds "
-            f"one about one time in {workers}. Write 'store: redis://…' to share them, or serve with --workers 1"
+            f"store: memory with {workers} workers: each keeps its own caches, so that an answer is made up to "
+            f"{workers} times before all have it. Write 'store: redis://…' to share them, or serve with --workers 1"
         )

@@ -1,4 +1,4 @@
-"""What counts usage against limits. Implementations are beside this file: ``memory``, ``redis``, ``failover``."""
+"""What counts usage against limits. Implementations are beside this file: ``memory``, ``redis``, ``store_outage``."""
 
 from __future__ import annotations
 

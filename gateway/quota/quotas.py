@@ -72,7 +72,7 @@ class Quotas:
             return None
         limits, _, _, wanted, amounts = asked
         decision = await self._counters.reserve(call.request_id, limits, amounts, wanted)
-        return self._admitted(call, asked, decision)
+        return self._decided(call, asked, decision)
 
     def reserve_now(self, call: Call) -> Reservation | None:
         """``reserve`` with counters in memory, without waiting. A refusal changes nothing."""
@@ -81,7 +81,7 @@ class Quotas:
             return None
         limits, _, _, wanted, amounts = asked
         decision = self._memory.reserve_now(call.request_id, limits, amounts, wanted)
-        return self._admitted(call, asked, decision)
+        return self._decided(call, asked, decision)
 
     def _asked(self, call: Call) -> _Asked | None:
         call.estimate, call.estimator = None, self.estimator
@@ -101,7 +101,7 @@ class Quotas:
         self._refuse_impossible(call, limits, wanted, amounts)
         return limits, estimate, bounds, wanted, amounts
 
-    def _admitted(self, call: Call, asked: _Asked, decision: QuotaDecision) -> Reservation:
+    def _decided(self, call: Call, asked: _Asked, decision: QuotaDecision) -> Reservation:
         limits, estimate, bounds, wanted, amounts = asked
         if not decision.used:
             call.receipt.note("quota", unmetered="the store is away")

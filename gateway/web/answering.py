@@ -71,6 +71,7 @@ async def answer_stream(
 ) -> None:
     """Answer ``call`` with events, of the content type ``kind``. ``heartbeat`` is the longest silence, in seconds."""
     cancel_on_disconnect(scope)
+    # Nothing runs before the first chunk is asked for: the call has its sink by then.
     async with aclosing(runtime.handler(call)) as chunks:
         stream = StreamWriter(
             events, send, lambda: reply_headers(call), every=heartbeat, scope=scope, kind=kind

@@ -1,4 +1,4 @@
-"""Sending bodies, and errors in OpenAI's shape, over bare ASGI."""
+"""Sending bodies, and errors in their callers' dialects, over bare ASGI."""
 
 from __future__ import annotations
 

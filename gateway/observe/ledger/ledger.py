@@ -70,7 +70,7 @@ class Ledger:
             self._add(row)
 
     def record_refusal(self, request_id: str, principal: Principal, status: int, error: str) -> None:
-        """Record a request that was refused before its body was read."""
+        """Record a request that was refused before it was a call: for its key, its path or its body."""
         who = (principal.tenant, principal.key_id, principal.tier)
         nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0, "", "", 0.0)
         self._add((request_id, time.time(), *who, "", *nothing))
