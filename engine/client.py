@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
@@ -197,7 +198,8 @@ class EngineClient(asyncio.Protocol):
 
     def kill(self) -> None:
         """Ends an engine process that does not respond: all generations fail, and ``died`` is set."""
-        self._process.kill()
+        with suppress(ProcessLookupError):  # it has ended by itself
+            self._process.kill()
 
     async def close(self) -> None:
         """Ends the engine process, by force if necessary."""
@@ -210,7 +212,7 @@ class EngineClient(asyncio.Protocol):
         try:
             await asyncio.wait_for(self._process.wait(), timeout)
         except TimeoutError:
-            self._process.kill()
+            self.kill()
             await self._process.wait()
 
     # asyncio.Protocol

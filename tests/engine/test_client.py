@@ -207,3 +207,4 @@ async def test_a_loop_process_that_dies_while_it_loads_is_noticed(tiny_model: Pa
     with pytest.raises(StartupError, match="died"):
         await client.ready()
     await client.close()
+    client.kill()  # it has ended: there is nobody to tell

@@ -41,21 +41,21 @@ async def test_before_the_head_of_the_answer_and_between_its_words(
     gateway: Gateway, upstream: FakeUpstream, path: str
 ) -> None:
     role, first, *rest = answer_events("Hel", "lo")
-    upstream.scripts = [(0.5, *stream(role, first, 0.5, *rest))]
+    upstream.scripts = [(1.5, *stream(role, first, 1.5, *rest))]
     status, text = await asked(gateway, path, PATHS[path])
     before, hel, after = text.partition("Hel")
     assert status == 200
     assert hel and "lo" in after
     assert before.startswith(BEATS[path] * 2)
     assert BEATS[path] * 2 in after
-    assert text.count(BEATS[path]) < 40  # once a beat, not all the time
+    assert text.count(BEATS[path]) < 100  # once a beat, not all the time
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_failure_after_it_is_told_in_the_stream(
     gateway: Gateway, upstream: FakeUpstream, path: str
 ) -> None:
-    upstream.scripts = [(0.5, *reply({"error": {"message": "boom"}}, status=500))]
+    upstream.scripts = [(1.0, *reply({"error": {"message": "boom"}}, status=500))]
     status, text = await asked(gateway, path, PATHS[path])
     assert status == 200
     assert text.startswith(BEATS[path])
