@@ -11,11 +11,11 @@ from gateway.admission.pools import Pools
 from gateway.errors import BudgetSpent, UpstreamFailed
 from gateway.metering.price import NANO, cost
 from gateway.observe.metrics import Metrics
-from gateway.policy.schema import Budget, Target
+from gateway.policy.schema import Budget, Target, Timeouts
 from gateway.quota.prompt_bound import most_tokens
 from gateway.quota.quotas import Quotas
 from gateway.stages.record import Observers, record
-from gateway.types import Call, Candidate, Chunk, Chunks, Principal, Timeouts, Usage
+from gateway.types import Call, Candidate, Chunk, Chunks, Principal, Usage
 from tests.fakes import a_call, policy
 from tests.gateway.upstream_loops import attempts
 

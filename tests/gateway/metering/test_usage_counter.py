@@ -8,7 +8,8 @@ import pytest
 
 from gateway.metering.bill import Bill, bill_of
 from gateway.metering.usage_counter import MARKS, UsageCounter
-from gateway.types import Chunk, Target, UpstreamUsage, Usage
+from gateway.policy.schema import Target
+from gateway.types import Chunk, UpstreamUsage, Usage
 from tests.fakes import TARGET, policy
 
 EXPECTED = 50

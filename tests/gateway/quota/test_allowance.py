@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from gateway.errors import BudgetSpent, GatewayError, RateLimited
 from gateway.metering.estimate import unseen_tokens
 from gateway.metering.price import NANO, cost
-from gateway.policy.schema import Budget, QuotaSettings
+from gateway.policy.schema import Budget, QuotaSettings, Timeouts
 from gateway.quota.allowance import Reservation
 from gateway.quota.prompt_bound import most_tokens
 from gateway.quota.quota_request import COMPLETION, FEWEST, LARGEST, OVERSHOOT
 from gateway.quota.quotas import Quotas
-from gateway.types import Call, Candidate, Principal, Timeouts, TokenEstimate, UpstreamUsage, Usage
+from gateway.types import Call, Candidate, Principal, TokenEstimate, UpstreamUsage, Usage
 from tests.conftest import RedisServer
 from tests.examples import examples
 from tests.fakes import TARGET, a_call, policy

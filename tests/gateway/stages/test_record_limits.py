@@ -10,11 +10,11 @@ import pytest
 from gateway import errors
 from gateway.metering.bill import Bill
 from gateway.observe.ended import Ended
-from gateway.policy.schema import Budget, QuotaSettings, Target
+from gateway.policy.schema import Budget, QuotaSettings, Target, Timeouts
 from gateway.quota.limits import Amounts
 from gateway.quota.quotas import Quotas
 from gateway.stages.record import Observers, record
-from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, Timeouts, UpstreamUsage, Usage
+from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Principal, UpstreamUsage, Usage
 from tests.fakes import TARGET, a_call, policy
 
 pytestmark = pytest.mark.anyio
