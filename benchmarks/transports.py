@@ -23,7 +23,7 @@ import httpx
 
 from gateway.backends.client import Client
 from gateway.backends.endpoint import Endpoint
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 
 CHUNKS = 200
 CHAT = b'{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"}}]}'
@@ -139,9 +139,9 @@ async def measure(base: str, requests: int, repeats: int) -> dict[str, dict[str,
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
     straight = Client()
-    ours, default = AiohttpTransport(), httpx.AsyncHTTPTransport(limits=limits)
+    ours, default = OutgoingTransport(), httpx.AsyncHTTPTransport(limits=limits)
     over_ours, over_default = (
-        httpx.AsyncClient(transport=AiohttpTransport()),
+        httpx.AsyncClient(transport=OutgoingTransport()),
         httpx.AsyncClient(limits=limits),
     )
     candidates: dict[str, Ask] = {

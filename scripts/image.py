@@ -32,7 +32,7 @@ DEAD_WEIGHT = (
 """Tests, headers, static libraries, and bytecode of modules that nothing imports: all of it 40 % of torch. What a
 start imports is compiled afterwards, by the Dockerfile."""
 SYMBOLS = (
-    *("torch/lib/libtorch_cpu.so", "torch/lib/libtorch_python.so", "uvloop/*.so", "aiohttp/*.so"),
+    *("torch/lib/libtorch_cpu.so", "torch/lib/libtorch_python.so", "uvloop/*.so"),
     *("spacy/**/*.so", "thinc/**/*.so", "blis/*.so", "srsly/**/*.so"),
 )
 """Libraries with large tables for debuggers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -66,5 +66,6 @@ class Proxy:
 
 
 async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(2**16):
-        sink.write(data)
+    with suppress(ConnectionError):
+        while data := await source.read(2**16):
+            sink.write(data)

@@ -22,7 +22,7 @@ METADATA = """\
 Metadata-Version: 2.4
 Name: tollgate-gateway
 Version: 9
-Requires-Dist: aiohttp>=3.12
+Requires-Dist: orjson>=3.10
 Provides-Extra: postgres
 Requires-Dist: psycopg[binary]<4,>=3.2; extra == "postgres"
 Provides-Extra: s3

@@ -1,160 +1,144 @@
-"""HTTP to upstream servers: httpx's request and response types over aiohttp's connections.
+"""HTTP to servers that are no model's: httpx's own transport, with a connection for each request.
 
-Takes an ``httpx.Request`` and gives an ``httpx.Response``, so any httpx transport can stand in for it
-(``httpx.MockTransport``, ``httpx.ASGITransport`` …). What is asked of others than models' servers goes this way; the
-hot path has a client of its own (``http1.py``).
+Models' servers are asked by a client of the gateway's own (``http1.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any, cast
 
-import aiohttp
 import httpx
-import yarl
 
-from gateway.backends.proxy import proxy_for
+from gateway.backends.proxy import Proxy, proxy_for
 from gateway.backends.upstream_connection import keep_asking
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """Where a URL's requests really go: worked out once, as a look at the environment costs more than a request."""
-
-    url: yarl.URL
-    proxy: str | None
-
-
-class AiohttpTransport(httpx.AsyncBaseTransport):
-    """A connection for each request.
-
-    aiohttp keeps what a server sends after its answer, and gives it to the next request over that connection as the
-    answer to it: none may be used twice.
+class OutgoingTransport(httpx.AsyncBaseTransport):
+    """A connection for each request, in a pool of its own: what a server sends after its answer must never become the
+    answer to another request, and a pool of httpx's keeps a connection for good whose request is cancelled between
+    two steps.
 
     Proxies are taken from ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``, certificate authorities
     from the system or from ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. Time limits come from the request's ``timeout``
-    extension as httpx writes it: ``connect`` and ``read``, in seconds. Bodies are handed over as they arrive, so
-    ask for ``accept-encoding: identity``.
+    extension as httpx writes it: ``connect``, ``write`` and ``read``, in seconds. Bodies are handed over as they
+    arrive, so ask for ``accept-encoding: identity``.
 
     Raises httpx's own errors: ``ConnectError``, ``ConnectTimeout``, ``ProxyError``, ``ReadTimeout``, ``ReadError``,
-    ``RemoteProtocolError``, ``UnsupportedProtocol``.
+    ``RemoteProtocolError``, ``UnsupportedProtocol`` and their like.
     """
 
-    def __init__(self, *, max_connections: int = 0, verify: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *, verify: ssl.SSLContext | None = None) -> None:
         """``verify`` takes the place of the authorities above."""
-        self._max_connections = max_connections
         self._verify = verify
-        self._session: aiohttp.ClientSession | None = None
-        self._routes: dict[httpx.URL, _Route] = {}
-
-    def _open(self) -> aiohttp.ClientSession:
-        # Here and not in __init__: a session belongs to the running event loop.
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=self._max_connections,
-                    force_close=True,
-                    socket_factory=_new_socket,
-                ),
-                auto_decompress=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(),
-                skip_auto_headers=("user-agent", "accept-encoding", "accept", "content-type"),
-                read_bufsize=2**18,
-            )
-        return self._session
-
-    def _authorities(self) -> ssl.SSLContext:
-        # Not before it is needed: reading them takes some 50 ms.
-        if self._verify is None:
-            self._verify = ssl.create_default_context()
-        return self._verify
-
-    def _route(self, url: httpx.URL) -> _Route:
-        route = self._routes.get(url)
-        if route is None:
-            route = _Route(yarl.URL(str(url), encoded=True), proxy_for(str(url)))
-            if len(self._routes) < 256:
-                self._routes[url] = route
-        return route
+        self._without_tls: ssl.SSLContext | None = None
+        """Trusts nobody."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        limits = request.extensions.get("timeout", {})
-        route = self._route(request.url)
+        way = _Way()
         try:
-            response = await self._open().request(
-                request.method,
-                route.url,
-                data=request.content if isinstance(request.stream, httpx.ByteStream) else request.stream,
-                headers=request.headers.multi_items(),
-                proxy=route.proxy,
-                ssl=self._authorities() if route.url.scheme == "https" else True,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    sock_connect=limits.get("connect"), sock_read=limits.get("read")
-                ),
-            )
-        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
-            raise _translate(error, request) from error
+            answer = await self._send(request, way)
+        except httpx.TransportError as error:
+            raise way.explained(error, request) from error
+        except ValueError as error:
+            raise httpx.UnsupportedProtocol(f"not a URL to ask: {error}", request=request) from error
         return httpx.Response(
-            response.status,
-            headers=response.raw_headers,
-            stream=_Body(response, request),
+            answer.status_code,
+            headers=answer.headers,
+            stream=_Body(answer, way, request),
             request=request,
+            extensions=answer.extensions,
         )
 
+    async def _send(self, request: httpx.Request, way: _Way) -> httpx.Response:
+        if (request.url.port or 0) >= 2**16:
+            raise ValueError("its port is past 65535")
+        named = proxy_for(str(request.url))
+        proxy = Proxy.at(named) if named is not None else None
+        authorities = await self._authorities(
+            request.url.scheme == "https" or (proxy is not None and proxy.tls)
+        )
+        if named is not None and proxy is not None:
+            way.proxy = httpx.Proxy(named, ssl_context=authorities if proxy.tls else None)
+        transport = httpx.AsyncHTTPTransport(verify=authorities, trust_env=False, proxy=way.proxy)
+        sent = httpx.Request(
+            request.method,
+            request.url,
+            headers=[*request.headers.raw, (b"connection", b"close")],
+            stream=request.stream,
+            extensions={**request.extensions, "trace": way.saw},
+        )
+        try:
+            return await transport.handle_async_request(sent)
+        except BaseException:
+            await way.close()
+            raise
+
+    async def _authorities(self, tls: bool) -> ssl.SSLContext:
+        # In threads, and not before they are needed: httpx's network part takes 20 ms, the authorities 50.
+        if self._without_tls is None:
+            nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            await asyncio.to_thread(httpx.AsyncHTTPTransport, verify=nobody)
+            self._without_tls = nobody
+        if not tls:
+            return self._without_tls
+        if self._verify is None:
+            self._verify = await asyncio.to_thread(ssl.create_default_context)
+        return self._verify
+
     async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Nothing is kept between requests."""
+
+
+class _Way:
+    """How far a request has come, as httpcore tells it (https://www.encode.io/httpcore/extensions/#trace)."""
+
+    def __init__(self) -> None:
+        self.proxy: httpx.Proxy | None = None
+        self._stream: Any = None
+        self._unreached = False
+
+    async def saw(self, event: str, info: Mapping[str, Any]) -> None:
+        match event:
+            case "connection.connect_tcp.complete":
+                self._stream = info["return_value"]
+                with suppress(OSError):  # it is gone already, as who reads will see
+                    keep_asking(self._stream.get_extra_info("socket"))
+            case "connection.connect_tcp.failed" | "connection.start_tls.failed":
+                self._unreached = True
+
+    def explained(self, error: httpx.TransportError, request: httpx.Request) -> httpx.TransportError:
+        text = str(error) or type(error).__name__
+        if self.proxy is not None and self._unreached and isinstance(error, httpx.ConnectError):
+            return httpx.ProxyError(f"the proxy cannot be reached: {text}", request=request)
+        if isinstance(error, httpx.ProxyError):
+            return httpx.ProxyError(f"the proxy said no: {text}", request=request)
+        return type(error)(text, request=request)
+
+    async def close(self) -> None:
+        """Also where the request was cancelled at a step after which httpcore closes nothing."""
+        if self._stream is not None:
+            await asyncio.shield(self._stream.aclose())
 
 
 class _Body(httpx.AsyncByteStream):
     """The answer's bytes as they arrive; closing early drops the connection, which makes the server stop."""
 
-    def __init__(self, response: aiohttp.ClientResponse, request: httpx.Request) -> None:
-        self._response = response
+    def __init__(self, answer: httpx.Response, way: _Way, request: httpx.Request) -> None:
+        self._stream = cast("httpx.AsyncByteStream", answer.stream)
+        self._way = way
         self._request = request
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for part in self._response.content.iter_any():
+            async for part in self._stream:
                 yield part
-        except (TimeoutError, aiohttp.ClientError) as error:
-            raise _translate(error, self._request) from error
+        except httpx.TransportError as error:
+            raise self._way.explained(error, self._request) from error
 
     async def aclose(self) -> None:
-        # After the end of the body the connection is back in the pool already, and this does nothing.
-        self._response.close()
-
-
-def _new_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    family, kind, protocol, _, _ = address
-    fresh = socket.socket(family, kind, protocol)
-    fresh.setblocking(False)
-    keep_asking(fresh)
-    return fresh
-
-
-def _translate(error: Exception, request: httpx.Request) -> httpx.TransportError:
-    """Foreign errors stop at the boundary: aiohttp's become httpx's."""
-    text = str(error) or type(error).__name__
-    match error:
-        case aiohttp.ConnectionTimeoutError():
-            return httpx.ConnectTimeout(text, request=request)
-        case asyncio.TimeoutError():
-            return httpx.ReadTimeout(text, request=request)
-        case aiohttp.ClientHttpProxyError() | aiohttp.ClientProxyConnectionError():
-            return httpx.ProxyError(f"the proxy said no: {text}", request=request)
-        case aiohttp.ClientConnectorError():
-            return httpx.ConnectError(text, request=request)
-        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | aiohttp.ClientOSError():
-            return httpx.ReadError(text, request=request)
-        case aiohttp.NonHttpUrlClientError() | aiohttp.InvalidURL() | ValueError():
-            return httpx.UnsupportedProtocol(f"not a URL to forward to: {text}", request=request)
-        case _:
-            return httpx.RemoteProtocolError(text, request=request)
+        # Whoever is cancelled here would leave the connection open.
+        await asyncio.shield(self._stream.aclose())

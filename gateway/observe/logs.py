@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", FACTS}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_TALKATIVE = ("asyncio", "httpx", "httpcore", "aiohttp", "uvicorn")
+_TALKATIVE = ("asyncio", "httpx", "httpcore", "uvicorn")
 _SILENT = ("opentelemetry",)
 """Says for every batch what ``gateway.observe.telemetry`` says once a minute."""
 

@@ -20,8 +20,8 @@ from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
 from gateway.backends.gemini import GeminiBackend
-from gateway.backends.late_transport import LateTransport
 from gateway.backends.openai import OpenAIBackend
+from gateway.backends.transport import OutgoingTransport
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
 from gateway.runtime.runtime import Runtime
@@ -168,7 +168,7 @@ def build_engines(
 def _poller(name: str, config: schema.EngineBackend, state: WorkerState) -> EnginePoller:
     return EnginePoller(
         config.base_url,
-        (state.transport or LateTransport)(),
+        (state.transport or OutgoingTransport)(),
         lambda figures: state.pools.update_engine(name, figures),
         on_return=lambda: state.health.recovered(name),
     ).start()

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 
 from gateway.admission.pools import Pools
-from gateway.backends.late_transport import LateTransport
 from gateway.backends.poster import Poster
+from gateway.backends.transport import OutgoingTransport
 from gateway.cascade.complexity import ComplexityClassifier
 from gateway.cascade.scorers import EmbeddingScorer, RequestScorer
 from gateway.children.process_pool import ProcessPool
@@ -59,7 +59,7 @@ class WorkerState:
         self.dev_key_sha256 = dev_key_sha256
         self.transport = transport
         self.scanning = scanning
-        self.outgoing = (transport or LateTransport)()
+        self.outgoing = (transport or OutgoingTransport)()
         """For requests of the gateway's own, such as those for JWT keys."""
         self.poster = Poster(transport() if transport is not None else None)
         """For servers that judge texts."""

@@ -181,7 +181,7 @@ async def test_logs_hold_no_words_and_no_keys(
     ]
     caplog.set_level(logging.DEBUG, "gateway")
     caplog.set_level(logging.DEBUG, "uvicorn")
-    caplog.set_level(logging.DEBUG, "aiohttp")
+    caplog.set_level(logging.DEBUG, "httpcore")
     for streamed in (False, True, True, False, False):
         await gateway.http.post("/v1/chat/completions", json=chat("up", "QUESTION-WORDS", stream=streamed))
     await gateway.http.post("/v1/chat/completions", json=chat("up", "QUESTION-WORDS", temperature=9))

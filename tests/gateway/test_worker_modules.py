@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ LARGE = frozenset(
 ISSUER = {"issuer": "https://id.example.com", "audience": "gateway", "jwks": "keys.json"}
 
 
-def modules(folder: Path, **more: Any) -> set[str]:
-    """What a worker has loaded after a request under a policy with ``more``."""
+def modules(folder: Path, until: str = "gateway", **more: Any) -> set[str]:
+    """What a worker has loaded after a request under a policy with ``more``, and once it has loaded ``until``."""
 
     def policy(url: str) -> dict[str, Any]:
         return {
@@ -41,7 +42,11 @@ def modules(folder: Path, **more: Any) -> set[str]:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
         answer = worker.ask(f"POST /v1/chat/completions HTTP/1.1\r\nauthorization: Bearer {KEY}", body)
         assert answer.startswith(b"HTTP/1.1 200 "), answer
-        return worker.modules()
+        for _ in range(400):
+            if until in (found := worker.modules()):
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"{until} was not loaded")
 
 
 def loaded(folder: Path, **more: Any) -> set[str]:
@@ -63,6 +68,11 @@ def test_a_policy_that_asks_for_nothing_loads_none_of_them(tmp_path: Path) -> No
 )
 def test_a_feature_loads_its_own(tmp_path: Path, more: dict[str, Any], expected: set[str]) -> None:
     assert loaded(tmp_path, **more) >= expected
+
+
+def test_whoever_asks_an_issuer_for_its_keys_loads_no_second_client(tmp_path: Path) -> None:
+    jwt = [{**ISSUER, "jwks": "http://127.0.0.1:1/keys"}]
+    assert "aiohttp" not in modules(tmp_path, until="httpcore", jwt=jwt)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from gateway import errors
 from gateway.backends.anthropic import AnthropicBackend
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 from gateway.types import Call, Candidate, Chunk, TokenEstimate, Usage
 from tests.fakes import TARGET, Action, FakeUpstream, Script, a_call, head, policy, reply, sse, stream, within
 
@@ -33,7 +33,7 @@ def events(name: str) -> list[bytes]:
 
 
 def backend_at(base_url: str, **more: Any) -> AnthropicBackend:
-    given = {"transport": AiohttpTransport(), "api_key": None, "max_tokens": 4096, **more}
+    given = {"transport": OutgoingTransport(), "api_key": None, "max_tokens": 4096, **more}
     return AnthropicBackend("claude", base_url=base_url.removesuffix("/v1"), **given)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.engine_poller import EnginePoller, read_figures
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 from gateway.engine_load import EngineLoad
 from tests.fakes import Action, FakeUpstream, head, reply
 
@@ -41,7 +41,7 @@ class Told:
 
 def polling(upstream: FakeUpstream, told: Told, *, patience: float = 1.0) -> EnginePoller:
     root = upstream.base_url.removesuffix("/v1")
-    return EnginePoller(root, AiohttpTransport(), told, interval=0.01, patience=patience)
+    return EnginePoller(root, OutgoingTransport(), told, interval=0.01, patience=patience)
 
 
 async def test_the_figures_are_told_again_and_again(upstream: FakeUpstream) -> None:
@@ -107,7 +107,7 @@ async def test_closing_ends_it_at_once_and_twice_does_no_harm(upstream: FakeUpst
 
 
 async def test_closing_before_it_began() -> None:
-    await EnginePoller("http://127.0.0.1:1", AiohttpTransport(), Told()).aclose()
+    await EnginePoller("http://127.0.0.1:1", OutgoingTransport(), Told()).aclose()
 
 
 def test_what_is_missing_is_nothing() -> None:

@@ -19,7 +19,7 @@ from gateway import errors
 from gateway.backends.exchange import LONG
 from gateway.backends.http1 import REST
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.types import Call, Chunk, Usage
 from tests.fakes import (
@@ -54,7 +54,7 @@ def backend_at(base_url: str, **more: Any) -> OpenAIBackend:
     )
 
 
-@pytest.fixture(params=[None, AiohttpTransport], ids=["direct", "aiohttp"])
+@pytest.fixture(params=[None, OutgoingTransport], ids=["direct", "transport"])
 async def backend(upstream: FakeUpstream, request: pytest.FixtureRequest) -> AsyncIterator[OpenAIBackend]:
     """Over the gateway's own client, and over the one that knows proxies."""
     backend = backend_at(upstream.base_url, transport=request.param and request.param())
@@ -907,7 +907,7 @@ async def test_a_host_that_does_not_exist() -> None:
 
 
 async def test_a_base_url_that_cannot_be_used() -> None:
-    backend = backend_at("ftp://127.0.0.1/v1", transport=AiohttpTransport())
+    backend = backend_at("ftp://127.0.0.1/v1", transport=OutgoingTransport())
     error = await failure(backend)
     assert error.status == 502
     assert "base_url" in error.message

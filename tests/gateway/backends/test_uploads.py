@@ -13,7 +13,7 @@ import pytest
 
 from gateway.backends.client import Client
 from gateway.backends.endpoint import Endpoint, Upload
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 from tests.fakes import FakeUpstream, reply
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def test_it_arrives_whole_and_again(
 ) -> None:
     server = tls_upstream if way == "tls" else upstream
     server.scripts = [reply(b"one"), reply(b"two")]
-    given = AiohttpTransport() if way == "transport" else None
+    given = OutgoingTransport() if way == "transport" else None
     client = Client(transport=given, verify=ssl.create_default_context(cafile=certificate))
     source = Source(40)
     try:

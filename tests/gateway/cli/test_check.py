@@ -111,6 +111,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_command_starts_without_loading_what_only_workers_need() -> None:
-    code = "import sys, gateway.__main__; print(*({'uvicorn', 'starlette', 'aiohttp', 'redis'} & set(sys.modules)))"
+    code = "import sys, gateway.__main__; print(*({'uvicorn', 'starlette', 'httpcore', 'redis'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

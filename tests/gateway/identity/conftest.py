@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 from gateway.identity.authenticator import Authenticator
 from gateway.types import Principal
 from tests.fakes import policy
@@ -21,7 +21,7 @@ async def authenticator(tmp_path: Path) -> AsyncIterator[Authenticate]:
     """Makes authenticators of a policy's keys; with no ``jwt`` given, the issuer's keys are in a file."""
     (tmp_path / "keys.json").write_bytes(issuer.jwks())
     async with AsyncExitStack() as stack:
-        transport = AiohttpTransport()
+        transport = OutgoingTransport()
         stack.push_async_callback(transport.aclose)
 
         def make(*, jwt: list[dict[str, Any]] | None = None, **more: Any) -> Authenticator:

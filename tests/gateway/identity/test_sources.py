@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 from gateway.errors import AuthUnavailable, Unauthenticated
 from gateway.identity import jwks_source as module
 from gateway.identity.jwks import JwksError, KeySet, parse
@@ -33,8 +33,8 @@ async def server(upstream: FakeUpstream) -> FakeUpstream:
 
 
 @pytest.fixture
-async def transport() -> AsyncIterator[AiohttpTransport]:
-    transport = AiohttpTransport()
+async def transport() -> AsyncIterator[OutgoingTransport]:
+    transport = OutgoingTransport()
     yield transport
     await transport.aclose()
 
@@ -97,7 +97,7 @@ async def test_unknown_keys_set_off_few_fetches(server: FakeUpstream, authentica
 
 
 async def test_unknown_keys_are_looked_for_again_after_a_while(
-    server: FakeUpstream, transport: AiohttpTransport
+    server: FakeUpstream, transport: OutgoingTransport
 ) -> None:
     now = 0.0
     source = JwksSource("x", from_url(transport, url(server)), every=300, clock=lambda: now)
@@ -176,7 +176,7 @@ async def test_a_key_that_nobody_can_look_up_is_not_called_unknown(
 
 
 async def test_the_last_good_keys_count_for_a_stated_time(
-    server: FakeUpstream, transport: AiohttpTransport, monkeypatch: pytest.MonkeyPatch
+    server: FakeUpstream, transport: OutgoingTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_RETRY", 0.001)
     now, changes = 0.0, list[int]()
@@ -346,7 +346,7 @@ def test_any_key_set_is_read_or_refused(listed: list[Any]) -> None:
     assert any(keys.find(None, algorithm) for algorithm in ("RS256", "ES256", "EdDSA"))
 
 
-async def test_nothing_is_left_running(server: FakeUpstream, transport: AiohttpTransport) -> None:
+async def test_nothing_is_left_running(server: FakeUpstream, transport: OutgoingTransport) -> None:
     server.health = (Action.HANG,)
     source = JwksSource("x", from_url(transport, url(server)), every=300)
     await until(lambda: bool(server.probes))

@@ -15,7 +15,7 @@ import pytest
 from pydantic import ValidationError
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 from gateway.observe.callback_endpoint import MAX_WAITING, CallbackEndpoint, Message, signed_headers
 from gateway.observe.metrics import Metrics
 from gateway.policy.schema.callbacks import Callback
@@ -56,7 +56,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(*scripts: Script, delays: Any = SOON, **config: Any) -> AsyncIterator[Bench]:
-    transport, metrics = AiohttpTransport(), Metrics()
+    transport, metrics = OutgoingTransport(), Metrics()
     async with FakeUpstream(*scripts) as server:
         callback = Callback.model_validate(
             {"url": f"http://127.0.0.1:{server.port}/hook", "secret": SECRET, **config}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway import errors
 from gateway.backends.fake import FakeBackend
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.transport import AiohttpTransport
+from gateway.backends.transport import OutgoingTransport
 from gateway.cascade.cascade import MAX_BYTES
 from gateway.policy import schema
 from gateway.stages.cascade import cascade
@@ -492,7 +492,7 @@ async def test_one_answer_and_never_a_mix_whenever_the_caller_leaves(
 async def over(upstream: FakeUpstream) -> AsyncIterator[Handler]:
     """Every step's model is answered by ``upstream``, over a real connection."""
     url = upstream.base_url
-    backend = OpenAIBackend("up", base_url=url, probe_url=url + "/models", transport=AiohttpTransport())
+    backend = OpenAIBackend("up", base_url=url, probe_url=url + "/models", transport=OutgoingTransport())
 
     def handle(call: Call) -> Chunks:
         target = call.policy.models[call.model].targets[0]
