@@ -6,6 +6,7 @@ upstream that answers at once, and sends it requests over a socket.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -60,6 +61,8 @@ class Counted:
 
     def __init__(self, process: subprocess.Popen[str], port: int, upstream: Upstream) -> None:
         self.upstream = upstream
+        self.numbers = itertools.count(100_000)
+        """For requests that are to differ."""
         self._process = process
         self._client = socket.create_connection(("127.0.0.1", port), timeout=300)
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.backends import openai_errors
-from gateway.backends.answer_decoder import AnswerDecoder, is_relaying
+from gateway.backends.answer_decoder import is_relaying
 from gateway.backends.client import Client, UpstreamResponse
 from gateway.backends.credentials.credentials import AuthorizedClient, Credentials
 from gateway.backends.endpoint import Endpoint, Upload
@@ -96,13 +96,17 @@ class Exchange:
             if time_slice.is_over():
                 await time_slice.next()
 
-    async def _stream(self, asked: UpstreamRequest, sink: Sink | None) -> Chunks:
+    async def _stream(
+        self, asked: UpstreamRequest, sink: Sink | None, answer: UpstreamResponse | None = None
+    ) -> Chunks:
+        """``answer`` is one that has begun to come."""
         timeouts = asked.timeouts
         begun = False
         try:
-            answer = await self._send(asked.endpoint, asked.headers, timeouts, asked.body, asked.on_send)
-            if asked.on_headers is not None:
-                asked.on_headers(answer.headers)
+            if answer is None:
+                answer = await self._send(asked.endpoint, asked.headers, timeouts, asked.body, asked.on_send)
+                if asked.on_headers is not None:
+                    asked.on_headers(answer.headers)
             try:
                 time_slice = TimeSlice(self._turns, asked.owner)
                 decoder = asked.decoder_of(answer.is_stream)
@@ -178,7 +182,9 @@ class Exchange:
                 return chunks
             held = CollectedAnswer(self.backend)
             try:
-                await self._collect(answer, asked.decoder_of(answer.is_stream), timeouts, owner, held)
+                async with aclosing(self._stream(asked._replace(refit=None), None, answer)) as streamed:
+                    async for chunk in streamed:
+                        held.add((chunk,))
             except GatewayError as error:
                 error.unread = held.chunks()
                 raise
@@ -195,44 +201,6 @@ class Exchange:
         self._scrubber.error(error, asked.body if isinstance(asked.body, bytes) else b"")
         refit = asked.refit
         return None if begun or refit is None or not isinstance(error, Rejected) else refit(error)
-
-    async def _collect(
-        self,
-        answer: UpstreamResponse,
-        decoder: AnswerDecoder,
-        timeouts: UpstreamTimeouts,
-        owner: str,
-        held: CollectedAnswer,
-    ) -> None:
-        """All of an answer that comes as a stream, though nobody asked for one."""
-        identified = False
-        time_slice = TimeSlice(self._turns, owner)
-        try:
-            parts = aiter(answer)
-            while (part := await self._next_part(parts, timeouts)) is not None:
-                time_slice.begin()
-                for start in range(0, len(part), PIECE):
-                    if decoder.done:
-                        break
-                    chunks = decoder.feed(part[start : start + PIECE])
-                    if chunks and not identified:
-                        identified = True
-                        self._identify(answer, chunks)
-                    if decoder.has_content and chunks:
-                        timeouts.progress()
-                    else:
-                        timeouts.alive()
-                    held.add(chunks)
-                    if decoder.error is not None:
-                        raise decoder.error
-                    if decoder.done:
-                        timeouts.ended()
-                    if time_slice.is_over():
-                        await time_slice.next()
-            held.add(decoder.finish())
-        finally:
-            timeouts.close()
-            await answer.aclose()
 
     def _identify(self, answer: UpstreamResponse, chunks: Sequence[Chunk]) -> None:
         """Raises ``UpstreamFailed`` if this is the answer to another request."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -39,6 +39,8 @@ class Cost:
 
 SLACK = 1.1
 """What two runs may differ by: what happens to fall due beside a request."""
+AGAIN = 4
+"""Times that a count is repeated."""
 CHEAPER = 1.4
 """From this on a gain is to be entered, or the next change could spend it unnoticed."""
 
@@ -120,7 +122,7 @@ def of_a_request(
     does; ``same``: each asks for the same.
     """
     worker.upstream.answer = list(reply(completion()))
-    numbers = itertools.repeat(0) if same else itertools.count(100_000)
+    numbers = itertools.repeat(0) if same else worker.numbers
 
     def ask() -> None:
         messages = [{"role": "user", "content": f"What is the capital of region {next(numbers):06}?"}]
@@ -150,8 +152,15 @@ def _of_a_stream(worker: Counted, words: int) -> Cost:
     return Cost.of(worker.least(ask, 10))
 
 
-def check(row: str, found: Cost) -> None:
+def check(row: str, measure: Callable[[], Cost]) -> None:
+    """Counted again where it is too much: on a busy machine something else can fall due beside each request of one
+    count, but a request that costs more costs it every time."""
     limit = COSTS[row]
+    found = measure()
+    for _ in range(AGAIN):
+        if found.bytecodes <= limit.bytecodes * SLACK and found.calls <= limit.calls * SLACK:
+            break
+        found = min(found, measure(), key=lambda one: one.bytecodes)
     for name in ("bytecodes", "calls"):
         cost, allowed = getattr(found, name), getattr(limit, name)
         assert cost <= allowed * SLACK, f"{row}: {cost} {name}, where the table allows {allowed}"
@@ -159,34 +168,34 @@ def check(row: str, found: Cost) -> None:
 
 
 def test_what_nobody_asks_for(plain: Counted) -> None:
-    check("where the policy asks for nothing", of_a_request(plain))
+    check("where the policy asks for nothing", lambda: of_a_request(plain))
 
 
 def test_four_limits(tmp_path: Path) -> None:
     with counted(tmp_path, lambda url: a_policy(url, tenants={"acme": {"quotas": FOUR}})) as worker:
-        check("four limits", of_a_request(worker))
+        check("four limits", lambda: of_a_request(worker))
 
 
 def test_all_that_needs_no_model(tmp_path: Path) -> None:
     with counted(tmp_path, everything) as worker:
-        check("all that needs no model", of_a_request(worker))
+        check("all that needs no model", lambda: of_a_request(worker))
 
 
 def test_an_exact_hit(tmp_path: Path) -> None:
     with counted(tmp_path, lambda url: a_policy(url, caches={"exact": {"ttl": "1h"}})) as worker:
-        check("an exact hit", of_a_request(worker, same=True))
+        check("an exact hit", lambda: of_a_request(worker, same=True))
 
 
 def test_refusals(plain: Counted, tmp_path: Path) -> None:
-    check("refused for its key", of_a_request(plain, who="tg-nobody", status=401, warm=3))
+    check("refused for its key", lambda: of_a_request(plain, who="tg-nobody", status=401, warm=3))
     limits = {"quotas": {"requests_per_minute": 1}}
     with counted(tmp_path, lambda url: a_policy(url, tenants={"acme": limits})) as worker:
         worker.upstream.answer = list(reply(completion()))
         worker.ask(HEAD + KEY, BODY)
-        check("refused for its rate", of_a_request(worker, status=429, warm=3))
+        check("refused for its rate", lambda: of_a_request(worker, status=429, warm=3))
 
 
 def test_chunks(plain: Counted, tmp_path: Path) -> None:
-    check("a chunk that comes alone", of_a_chunk(plain))
+    check("a chunk that comes alone", lambda: of_a_chunk(plain))
     with counted(tmp_path, lambda url: a_policy(url, guards=PII)) as worker:
-        check("a chunk that comes alone, with a PII guard", of_a_chunk(worker))
+        check("a chunk that comes alone, with a PII guard", lambda: of_a_chunk(worker))
