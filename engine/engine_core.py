@@ -170,8 +170,8 @@ class EngineCore:
             raise RuntimeError("there are requests, but none of them can run")
 
     def _abandon(self, plan: Plan, error: OutOfMemory) -> None:
-        """The step had no effect. The next is half as large; where it cannot be, a request is refused: the one that
-        would compute most, of equals the last."""
+        """The step had no effect. The next is half as large; where it cannot be, a request is refused: one without
+        an answer to lose if there is any, of those the one that would compute most, of equals the last."""
         scheduler = self._scheduler
         self._out_of_memory += 1
         smaller = max(scheduler.max_num_seqs, plan.tokens // 2)
@@ -184,7 +184,10 @@ class EngineCore:
             )
             scheduler.max_batched_tokens = smaller
         else:
-            _, largest = max(enumerate(plan.requests), key=lambda one: (len(one[1].tokens), one[0]))
+            _, largest = max(
+                enumerate(plan.requests),
+                key=lambda one: (len(one[1].history) == one[1].prompt_length, len(one[1].tokens), one[0]),
+            )
             log.warning(
                 "a step ran out of memory: request %d is refused: %s", largest.request_id, error.message
             )

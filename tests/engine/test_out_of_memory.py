@@ -113,13 +113,16 @@ def test_steps_become_smaller_and_nobody_loses_a_token(tiny_model: Path, tiny_ru
         assert client.last.out_of_memory == before
 
 
+@pytest.mark.parametrize("chunk", [8, 29, 512])
 @pytest.mark.parametrize("siblings", [0, 1])
 def test_where_no_step_is_small_enough_a_request_goes(
-    siblings: int, tiny_model: Path, tiny_runner: Runner
+    siblings: int, chunk: int, tiny_model: Path, tiny_runner: Runner
 ) -> None:
+    """``chunk``: with 8, one that was preempted computes its answer anew beside the large one."""
     requests = [([5, 6, 7], GREEDY), ([90] * 30, GREEDY)]
     large = ([*range(2, 60), 200, 9], GREEDY)
-    with looping(tiny_model, lambda tokens: 200 in tokens) as (client, _):
+    with looping(tiny_model, lambda tokens: 200 in tokens) as (client, core):
+        core._prefill_chunks.chunk = lambda _: chunk  # type: ignore[method-assign]
         client.ask(*requests, large, siblings=siblings)
         assert client.refused == dict.fromkeys([2, *([1002] if siblings else [])], "OutOfMemory")
         client.ask(requests[0])
