@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -63,6 +64,8 @@ class BudgetWatch:
         """By a limit's key: what this process's requests in flight hold."""
         self._before: dict[tuple[Limit, str], int] = {}
         """What had been spent in a period before it was first looked at."""
+        self._new: set[tuple[Limit, str]] = set()
+        """First looked at, which the others are still to be told."""
         self._refused: dict[tuple[Limit, str], bool] = {}
         """Budgets that refuse, and whether that is still to be told."""
         self._today = self._month = ""
@@ -70,6 +73,8 @@ class BudgetWatch:
         """When these have other names."""
         self._began: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._closing = False
 
     def admitted(self, limits: Limits, decision: QuotaDecision, held: int) -> None:
         """A request holds ``held`` nano-dollars of each budget."""
@@ -79,6 +84,10 @@ class BudgetWatch:
                 period, began = self._period(limit)
                 if began < self._since and (limit, period) not in self._before:
                     self._before[limit, period] = max(0, used - held - mine)
+                    self._new.add((limit, period))
+                    self._add(limit, 0)
+                    # Whoever looks next sees what this process spends from here on, and must not count that as well.
+                    self._hurry.set()
                 self._held[limit.key] = mine + held
 
     def settled(self, limits: Limits, held: int, spent: int) -> None:
@@ -104,11 +113,13 @@ class BudgetWatch:
 
     async def aclose(self) -> None:
         """What waits is added."""
+        self._closing = True
+        self._hurry.set()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+            await self._task
+        if self._waiting:
             await self._flush()
+        self._closing = False
 
     def _add(self, limit: Limit, spent: int) -> None:
         period, _ = self._period(limit)
@@ -118,30 +129,38 @@ class BudgetWatch:
             self._task = asyncio.get_running_loop().create_task(self._soon(), name="budgets")
 
     async def _soon(self) -> None:
-        await asyncio.sleep(self._pause)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._pause):
+                await self._hurry.wait()
+        self._hurry.clear()
         try:
             await self._flush()
         except Exception:
             log.exception("budgets that were reached could not be told")
         self._task = None
-        if self._waiting:  # what came meanwhile, or what a store that is away did not take
+        if (
+            self._waiting and not self._closing
+        ):  # what came meanwhile, or what a store that is away did not take
             self._task = asyncio.get_running_loop().create_task(self._soon(), name="budgets")
 
     async def _flush(self) -> None:
         waiting, self._waiting = self._waiting, {}
+        new, self._new = self._new, set()
         names = {_name(*one): one for one in waiting}
+        amounts = {name: waiting[one] for name, one in names.items()} | {_looked(*one): 1 for one in new}
         try:
-            sums = await self.tally.add({name: waiting[one] for name, one in names.items()}, TTL)
+            sums = await self.tally.add(amounts, TTL)
             late = {
                 name: self._before[one]
                 for name, one in names.items()
-                if sums.get(name) == waiting[one] and self._before.get(one)
+                if one in new and sums.get(_looked(*one)) == 1 and sums.get(name) == waiting[one]
             }
-            if late:  # nobody has counted before: what was spent until then is added once
+            if late:  # nobody has looked or counted before: what was spent until then is added once
                 sums |= await self.tally.add(late, TTL)
         except StoreDown:
             for one, spent in waiting.items():
                 self._waiting[one] = self._waiting.get(one, 0) + spent
+            self._new |= new
             self._pause = max(self._pause, 1.0)
             return
         for name, one in names.items():
@@ -180,3 +199,8 @@ class BudgetWatch:
 
 def _name(limit: Limit, period: str) -> str:
     return f"spent:{limit.key}:{period}"
+
+
+def _looked(limit: Limit, period: str) -> str:
+    """Who adds to this first is the first who has looked at the budget in this period."""
+    return f"looked:{limit.key}:{period}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,10 +34,8 @@ class Bench:
     now: float = MORNING
     told: list[BudgetReached] = field(default_factory=list)
 
-    def watch(self, *shares: float) -> BudgetWatch:
-        return BudgetWatch(
-            shares or (0.5, 0.8, 1.0), self.tally, self.told.append, clock=lambda: self.now, pause=0.0
-        )
+    def watch(self, pause: float = 0.0) -> BudgetWatch:
+        return BudgetWatch((0.5, 0.8, 1.0), self.tally, self.told.append, clock=lambda: self.now, pause=pause)
 
     def marks(self) -> list[tuple[str, str, float | None]]:
         told = [(one.limit.owner, one.period, one.share) for one in self.told]
@@ -88,6 +87,19 @@ async def test_what_was_spent_before_anybody_counted_counts() -> None:
     assert bench.marks() == []
 
 
+async def test_what_another_spends_meanwhile_is_counted_once() -> None:
+    """Two look at a budget one after the other, and the later one is the first to add what it has spent."""
+    tally = MemoryTally()
+    first, second = Bench(tally), Bench(tally)
+    early, late = first.watch(pause=60.0), second.watch()
+    early.admitted(LIMITS, QuotaDecision(True, (3 * NANO,) * 3), 3 * NANO)
+    await asyncio.sleep(0.01)
+    early.settled(LIMITS, 3 * NANO, 3 * NANO)
+    await spend(late, 3.0, used=3.0, held=3.0)
+    await early.aclose()
+    assert [one.nanodollars // NANO for one in first.told + second.told] == [6]
+
+
 async def test_a_budget_that_refuses_is_told_once() -> None:
     bench = Bench(MemoryTally())
     watch = bench.watch()
@@ -120,7 +132,7 @@ async def test_of_several_that_count_together_one_tells(shared: Callable[[], Red
 
 
 class Away:
-    """A tally that does not answer at first."""
+    """A tally that does not answer at first, to which each ``spend`` adds twice."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -136,7 +148,7 @@ class Away:
 
 
 async def test_what_a_store_that_is_away_does_not_take_is_added_later() -> None:
-    bench = Bench(Away(2))  # type: ignore[arg-type]
+    bench = Bench(Away(4))  # type: ignore[arg-type]
     watch = bench.watch()
     await spend(watch, 3.0)
     await spend(watch, 3.0)
