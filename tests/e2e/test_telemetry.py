@@ -261,7 +261,8 @@ async def test_a_request_that_waited_has_a_span_of_its_wait(receiver: Receiver, 
     assert queued.attributes["tollgate.queue.position"] == 1
     assert queued.attributes["tollgate.queue.pool"] == "up"
     assert queued.attributes["tollgate.queue.waited"] == pytest.approx(
-        (queued.end - queued.start) / 1e9, abs=0.1
+        (queued.end - queued.start) / 1e9,
+        abs=1.0,  # of two clocks, on a machine that may be busy
     )
     assert queued.end <= asked.start
 
