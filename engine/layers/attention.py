@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata
-from engine.layers.norm import HeadNorm
 from engine.layers.product import Product
 from kernels.rope import rope
 
@@ -14,7 +15,8 @@ from kernels.rope import rope
 class PagedAttention:
     """``x`` [tokens, hidden] → [tokens, hidden].
 
-    ``heads`` and ``kv_heads`` are those of this rank. ``window`` and ``softcap``: see ``AttentionBackend.forward``.
+    ``heads`` and ``kv_heads`` are those of this rank. ``rotate``: turns queries and keys [tokens, heads + kv_heads,
+    head_dim], and may normalise them. ``window`` and ``softcap``: see ``AttentionBackend.forward``.
     """
 
     def __init__(
@@ -26,7 +28,7 @@ class PagedAttention:
         head_dim: int,
         *,
         scale: float,
-        norm: HeadNorm | None = None,
+        rotate: Callable[..., Tensor] = rope,
         window: int | None = None,
         softcap: float | None = None,
     ) -> None:
@@ -36,14 +38,14 @@ class PagedAttention:
         self._kv_heads = kv_heads
         self._head_dim = head_dim
         self._scale = scale
-        self._rotate = rope if norm is None else norm
+        self._rotate = rotate
         self._window = window
         self._softcap = softcap
 
     def __call__(
         self,
         x: Tensor,
-        rotation: tuple[Tensor, Tensor],
+        rotation: tuple[Tensor, ...],
         batch: AttentionMetadata,
         cache: KVLayer,
     ) -> Tensor:

@@ -153,14 +153,16 @@ class AdaptedLinear:
         cut: int,
         device: torch.device,
         dtype: torch.dtype,
+        rows: Mapping[str, Tensor] | None = None,
     ) -> None:
         """``parts``: names and output sizes of the unsharded layers; ``cut``: the dimension of [out, in] that is
-        sharded."""
+        sharded; ``rows``: the order of this rank's outputs, for the parts that have another than the checkpoint."""
         self.parts = dict(parts)
         self._base = base
         self._bank = bank
         self._in_features = in_features
         self._cut = cut
+        self._rows = rows or {}
         self._device = device
         self._dtype = dtype
         self._pairs: dict[str, _Pair] = {}
@@ -222,7 +224,9 @@ class AdaptedLinear:
             module.check(name, out_features, self._in_features)
             down, up = module.down, module.up * module.scale
             downs.append(tp.shard(down, 1, "inputs") if self._cut == 1 else down)
-            ups.append(tp.shard(up, 0, "outputs") if self._cut == 0 else up)
+            up = tp.shard(up, 0, "outputs") if self._cut == 0 else up
+            order = self._rows.get(name)
+            ups.append(up if order is None else up[order.to(up.device)])
         down, up = torch.cat(downs), torch.block_diag(*ups)
         missing = -len(down) % _RANK_MULTIPLE
         down, up = functional.pad(down, (0, 0, 0, missing)), functional.pad(up, (0, missing))

@@ -1,10 +1,12 @@
-"""The gated MLP."""
+"""The MLP, with a gate or without."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine.layers.product import Product
 from kernels.geglu import geglu
@@ -16,6 +18,56 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": geglu,
 }
 """By their names in config.json."""
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+def _relu2(x: Tensor) -> Tensor:
+    return functional.relu(x).square_()
+
+
+PLAIN_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
+    "gelu_pytorch_tanh": _gelu,
+    "relu2": _relu2,
+    "xielu": None,
+}
+"""Of MLPs without a gate. ``None``: it has weights of its own."""
+
+
+class Xielu:
+    """xIELU (https://arxiv.org/abs/2411.13010): a parabola above zero, an exponential below, in float32.
+
+    ``above`` and ``below`` are the checkpoint's alphas, before softplus.
+    """
+
+    def __init__(self, above: float, below: float, beta: float, eps: float) -> None:
+        self._above = _softplus(above)
+        self._below = _softplus(below) + beta
+        self._beta = beta
+        self._eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        below = (torch.expm1(wide.clamp(max=self._eps)) - wide) * self._below
+        return (torch.where(wide > 0, wide * wide * self._above, below) + wide * self._beta).to(x.dtype)
+
+
+def _softplus(x: float) -> float:
+    return float(functional.softplus(torch.tensor(x, dtype=torch.float64)))
+
+
+class PlainMLP:
+    """An MLP without a gate. ``x`` [tokens, hidden] → [tokens, hidden]."""
+
+    def __init__(self, up: Product, down: Product, activation: Callable[[Tensor], Tensor]) -> None:
+        self._up = up
+        self._down = down
+        self._activation = activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._down(self._activation(self._up(x)))
 
 
 class GatedMLP:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,11 @@ class Rope:
         kind = self.scaling.get("rope_type") or self.scaling.get("type") or "default"
         # Early Phi-3 checkpoints use other names for longrope.
         return "longrope" if kind == "su" or (kind == "yarn" and "long_factor" in self.scaling) else kind
+
+    @property
+    def query_growth(self) -> float:
+        """By how much queries grow with the logarithm of the context's length beyond the original one."""
+        return float(self.scaling.get("llama_4_scaling_beta") or 0.0)
 
     def frequencies(self, length: int) -> Tensor:
         """Radians per position, float32 [dim / 2], for contexts of up to ``length`` tokens."""
@@ -123,10 +128,47 @@ class RotaryTable:
         self._cos = (angles.cos() * scale).to(device, dtype)
         self._sin = (angles.sin() * scale).to(device, dtype)
 
-    def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Cosines and sines of ``positions`` int64 [tokens], each repeated for both halves: [tokens, 1, dim]."""
         cos, sin = self._cos[positions], self._sin[positions]
         return torch.cat([cos, cos], -1)[:, None], torch.cat([sin, sin], -1)[:, None]
+
+
+class ScalingRotaryTable(RotaryTable):
+    """With a third table: the factor on the query at each position, which grows with the length of the context."""
+
+    def __init__(self, rope: Rope, length: int, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(rope, length, device, dtype)
+        beta, lengths = rope.query_growth, torch.arange(length) // rope.original_positions
+        self._factors = (1 + beta * torch.log1p(lengths.float())).to(device, dtype)
+
+    def __call__(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return *super().__call__(positions), self._factors[positions][:, None, None]
+
+
+class ScaledRotation:
+    """A rotation whose queries, the first ``heads``, are multiplied by the factors of a ``ScalingRotaryTable``."""
+
+    def __init__(self, rotate: Callable[..., Tensor], heads: int) -> None:
+        self._rotate = rotate
+        self._heads = heads
+
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, factors: Tensor) -> Tensor:
+        rotated = self._rotate(x, cos, sin)
+        rotated[:, : self._heads] *= factors
+        return rotated
+
+
+class NoRotation:
+    """In place of a ``RotaryTable``: each position is turned by zero."""
+
+    def __init__(self, dim: int, device: torch.device, dtype: torch.dtype) -> None:
+        self._cos = torch.ones(1, 1, dim, device=device, dtype=dtype)
+        self._sin = torch.zeros_like(self._cos)
+
+    def __call__(self, positions: Tensor) -> tuple[Tensor, ...]:
+        shape = (len(positions), -1, -1)
+        return self._cos.expand(shape), self._sin.expand(shape)
 
 
 def _yarn_scale(factor: float, by: float) -> float:

@@ -7,6 +7,7 @@ parallelism are chosen here, so that model families need not know of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -37,18 +38,27 @@ class LayerBuilder:
         *,
         bias: bool = False,
         split: Split | None = None,
+        rows: Mapping[str, Tensor] | None = None,
     ) -> Product:
         """Layers with the same input are merged into one; ``parts`` maps their names to their output sizes.
+        ``rows``: the order of this rank's outputs, for the parts that are not to keep theirs.
 
         Raises ``UnsupportedModel`` if the weights do not fit.
         """
         weights = [self.weights.weight(name, out, in_features, split) for name, out in parts.items()]
         biases = [self.weights.bias(name, out, split) for name, out in parts.items()] if bias else []
+        if rows:
+            orders = [rows.get(name) for name in parts]
+            weights = [reordered(weight, order) for weight, order in zip(weights, orders, strict=True)]
+            biases = [
+                one if order is None else one[order.to(one.device)]
+                for one, order in zip(biases, orders, strict=False)
+            ]
         # A bias is replicated, and must be added by one rank only.
         once = split != "in" or self.weights.tp.rank == 0
         head = any(name.endswith("lm_head") for name in parts)
         layer = self._product(weights, torch.cat(biases) if biases and once else None, head)
-        return self._wrapped(layer, parts, in_features, split)
+        return self._wrapped(layer, parts, in_features, split, rows)
 
     def tied(self, name: str, weight: Tensor) -> Product:
         """The LM head that is tied to the embedding ``weight`` [vocab, hidden]."""
@@ -91,7 +101,12 @@ class LayerBuilder:
         return Int4Linear(weight, bias, invariant=self.invariant)
 
     def _wrapped(
-        self, layer: Product, parts: Mapping[str, int], in_features: int, split: Split | None
+        self,
+        layer: Product,
+        parts: Mapping[str, int],
+        in_features: int,
+        split: Split | None,
+        rows: Mapping[str, Tensor] | None,
     ) -> Product:
         """``layer``, this rank's shard, wrapped with adapters and, if it is row-parallel, the all-reduce."""
         if split is None:
@@ -100,6 +115,27 @@ class LayerBuilder:
         # An expert sees only its own tokens, and does not know which adapters they have.
         if self._adapters is not None and not any(".experts." in name for name in parts):
             layer = AdaptedLinear(
-                layer, self._adapters, parts, in_features, DIMENSION[split], weights.device, weights.dtype
+                layer,
+                self._adapters,
+                parts,
+                in_features,
+                DIMENSION[split],
+                weights.device,
+                weights.dtype,
+                rows,
             )
         return RowParallelLinear(layer, tp) if split == "in" and tp.size > 1 else layer
+
+
+def reordered(weight: Weight, order: Tensor | None) -> Weight:
+    """``weight`` with its rows (outputs) in another order."""
+    if order is None:
+        return weight
+    if isinstance(weight, Tensor):
+        return weight[order.to(weight.device)]
+    order = order.to(weight.codes.device)
+    if isinstance(weight, Int4Weight):
+        parts = {"codes": weight.codes, "scale": weight.scale, "offset": weight.offset}
+    else:
+        parts = {"codes": weight.codes, "scale": weight.scale}
+    return replace(weight, **{name: part[order] for name, part in parts.items()})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import UnsupportedModel
-from engine.layers.mlp import ACTIVATIONS
+from engine.layers.mlp import ACTIVATIONS, PLAIN_ACTIVATIONS
 from engine.layers.rope import Rope
 
 _MAX_LAYERS = 10_000
@@ -33,6 +33,36 @@ class Experts:
     down: str = "down_proj"
 
 
+@dataclass(frozen=True, slots=True)
+class BlockNorms:
+    """The names of a block's norms, relative to the layer; ``None`` where it has none. The default is pre-norm."""
+
+    attention: str | None = "input_layernorm"
+    """Of what attention reads."""
+    after_attention: str | None = None
+    """Of what it adds to the residual."""
+    mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+
+
+SANDWICH = BlockNorms(
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
+)
+POST_NORM = BlockNorms(None, "post_attention_layernorm", None, "post_feedforward_layernorm")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """The norms of queries and keys: of each head, before the rotation, unless something else is said."""
+
+    query: str = "q_norm"
+    key: str = "k_norm"
+    joint: bool = False
+    """All heads of a token are normalised together."""
+    rotated: bool = False
+    """After the rotation."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
     vocab_size: int
@@ -48,23 +78,37 @@ class DecoderConfig:
     windows: tuple[int | None, ...]
     """Each layer's sliding window: how many tokens a token sees, itself included; ``None``: all before it."""
     ropes: tuple[Rope, ...]
-    layer_ropes: tuple[int, ...]
-    """Each layer's index in ``ropes``."""
+    layer_ropes: tuple[int | None, ...]
+    """Each layer's index in ``ropes``; ``None``: its queries and keys are not rotated (NoPE)."""
     scale: float
     """The factor on attention scores."""
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
-    fused: bool = False
-    """Whether the checkpoint has queries, keys and values in one tensor, and gate and up projection in another."""
-    head_norm: bool = False
-    """Whether each head of queries and keys is normalised."""
-    sandwich: bool = False
-    """Whether the outputs of attention and MLP are normalised, too."""
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    """The names of queries, keys and values, or one for all, if the checkpoint has them in one tensor."""
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    """The names of gate and up projection, or one for both; without a gate the up projection's."""
+    down: str = "down_proj"
+    mlp: str = "mlp"
+    gated: bool = True
+    """Whether the MLP has a gate."""
+    interleaved: bool = False
+    """Whether the pairs that are rotated lie side by side in a head, not half of it apart."""
+    head_norm: HeadNorms | None = None
+    norms: BlockNorms = BlockNorms()
+    parallel: bool = False
+    """Whether the MLP reads what attention reads, not what it wrote: a block then has one norm."""
+    layer_norm: bool = False
+    """Whether norms subtract the mean, too."""
+    norm_bias: bool = False
     norm_offset: float = 0.0
     embedding_scale: float = 1.0
+    rounded_scale: bool = False
+    """Whether that factor is rounded to the compute dtype, as in training."""
     softcap: float | None = None
     """On attention scores."""
+    logit_scale: float = 1.0
     logit_softcap: float | None = None
     experts: Experts | None = None
 
@@ -72,17 +116,20 @@ class DecoderConfig:
     def layers(self) -> int:
         return len(self.windows)
 
+    @property
+    def fused(self) -> bool:
+        """Whether one tensor holds what ranks would have to shard separately."""
+        return len(self.qkv) == 1 or (self.gated and len(self.gate_up) == 1)
 
-def read(raw: Raw, *, activation: str = "hidden_act", **options: Any) -> DecoderConfig:
+
+def read(raw: Raw, *, activation: str = "hidden_act", gated: bool = True, **options: Any) -> DecoderConfig:
     """The settings that families have in common, overridden by a family's ``options``.
 
     Raises ``UnsupportedModel`` if a value is missing, or would be ignored.
     """
-    name = raw.get(activation) or "silu"
-    if name not in ACTIVATIONS:
-        raise UnsupportedModel(
-            f"{activation} {name!r} is not supported; these are: {', '.join(ACTIVATIONS)}."
-        )
+    name, known = raw.get(activation) or "silu", ACTIVATIONS if gated else PLAIN_ACTIVATIONS
+    if name not in known:
+        raise UnsupportedModel(f"{activation} {name!r} is not supported; these are: {', '.join(known)}.")
     if raw.get("use_bidirectional_attention"):
         raise UnsupportedModel("use_bidirectional_attention is not supported: this engine generates text.")
     heads, hidden, layers = (
@@ -108,6 +155,7 @@ def read(raw: Raw, *, activation: str = "hidden_act", **options: Any) -> Decoder
         "max_positions": max_context(rope),
         "tied": bool(raw.get("tie_word_embeddings", False)),
         "activation": name,
+        "gated": gated,
         "windows": (None,) * layers,
         "ropes": (rope,),
         "layer_ropes": (0,) * layers,

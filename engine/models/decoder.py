@@ -1,9 +1,9 @@
-"""The decoder that all families are: pre-norm blocks of rotary grouped-query attention and a gated MLP."""
+"""The decoder that all families are: blocks of rotary grouped-query attention and an MLP, as ``DecoderConfig`` says."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,14 +13,17 @@ from engine.attention.metadata import AttentionMetadata
 from engine.errors import UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
 from engine.layers.attention import PagedAttention
-from engine.layers.mlp import GatedMLP
+from engine.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP, Xielu
 from engine.layers.moe import MixtureMLP
-from engine.layers.norm import HeadNorm, RMSNorm
+from engine.layers.norm import HeadNorm, JointHeadNorm, LayerNorm, NoNorm, RMSNorm, RotatedHeadNorm
 from engine.layers.product import Product
-from engine.layers.rope import RotaryTable
+from engine.layers.rope import NoRotation, RotaryTable, ScaledRotation, ScalingRotaryTable
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Experts
 from engine.weights.weight_loader import WeightLoader
+from kernels.rope import rope as rope_kernel
+
+Norm = RMSNorm | LayerNorm
 
 log = logging.getLogger("engine.models")
 
@@ -31,25 +34,25 @@ _VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "mo
 
 class Block:
     def __init__(self, config: DecoderConfig, build: LayerBuilder, name: str, layer: int) -> None:
-        def norm(part: str) -> RMSNorm:
-            return _norm(config, build.weights, f"{name}.{part}")
+        def norm(part: str | None) -> Norm | None:
+            return _norm(config, build.weights, f"{name}.{part}") if part else None
 
-        self._attention_norm = norm("input_layernorm")
+        norms = config.norms
+        self._attention_norm = norm(norms.attention) or NoNorm()
         self._attention = _attention(config, build, f"{name}.self_attn", layer)
-        self._after_attention = norm("post_attention_layernorm") if config.sandwich else None
-        self._mlp_norm = norm("pre_feedforward_layernorm" if config.sandwich else "post_attention_layernorm")
+        self._after_attention = norm(norms.after_attention)
+        self._mlp_norm = norm(norms.mlp) or NoNorm()
         if config.experts and layer in config.experts.layers:
-            self._mlp: GatedMLP | MixtureMLP = _mixture(config, config.experts, build, name)
+            self._mlp: Product = _mixture(config, config.experts, build, name)
         else:
-            gate_up = ("gate_up_proj",) if config.fused else ("gate_proj", "up_proj")
-            self._mlp = _mlp(config, build, f"{name}.mlp", config.width, gate_up, bias=config.mlp_bias)
-        self._after_mlp = norm("post_feedforward_layernorm") if config.sandwich else None
+            self._mlp = _mlp(config, build, f"{name}.{config.mlp}")
+        self._after_mlp = norm(norms.after_mlp)
 
     def __call__(
         self,
         x: Tensor,
         residual: Tensor | None,
-        rotation: tuple[Tensor, Tensor],
+        rotation: tuple[Tensor, ...],
         batch: AttentionMetadata,
         cache: KVLayer,
     ) -> tuple[Tensor, Tensor]:
@@ -64,6 +67,21 @@ class Block:
         return x, residual
 
 
+class ParallelBlock(Block):
+    """Attention and MLP read the same, and are added to the residual together."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        rotation: tuple[Tensor, ...],
+        batch: AttentionMetadata,
+        cache: KVLayer,
+    ) -> tuple[Tensor, Tensor]:
+        x, residual = self._attention_norm(x, residual)
+        return self._attention(x, rotation, batch, cache) + self._mlp(x), residual
+
+
 class Decoder:
     """``length``: the longest context to be served; ``None``: the longest that the model supports.
 
@@ -76,25 +94,40 @@ class Decoder:
             raise UnsupportedModel(
                 "Models with fused projections do not support tensor parallelism: leave out --tensor-parallel."
             )
+        if config.head_norm and config.head_norm.joint and tp.size > 1:
+            raise UnsupportedModel(
+                "Models that normalise queries and keys over all heads do not support tensor parallelism: leave out "
+                "--tensor-parallel."
+            )
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         prefix = next((name for name in _PREFIXES if f"{name}embed_tokens.weight" in weights), _PREFIXES[0])
         self._embedding = weights.take(f"{prefix}embed_tokens.weight", (config.vocab_size, config.hidden))
         self._scale = config.embedding_scale
-        if self._scale != 1:
-            # As in training, the factor is rounded to the compute dtype.
+        if config.rounded_scale:
             self._scale = torch.tensor(self._scale, dtype=weights.dtype).item()
-        self._blocks = []
-        for i in range(config.layers):
-            self._blocks.append((Block(config, build, f"{prefix}layers.{i}", i), config.layer_ropes[i]))
+        kind = ParallelBlock if config.parallel else Block
+        self._blocks: list[tuple[Block, int]] = []
+        for i, rope in enumerate(config.layer_ropes):
+            block = kind(config, build, f"{prefix}layers.{i}", i)
+            # Layers without a rotation take the last table.
+            self._blocks.append((block, len(config.ropes) if rope is None else rope))
             # Old checkpoints store this buffer, which is computed here.
             weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
         self.kv_shape = KVShape(config.layers, tp.divide(config.kv_heads, "KV heads"), config.head_dim)
         self._norm = _norm(config, weights, f"{prefix}norm")
         self._head = _head(config, build, prefix, self._embedding)
+        self._logit_scale = config.logit_scale
         self._softcap = config.logit_softcap
         length = min(length or self.max_positions, self.max_positions)
-        self._tables = [RotaryTable(rope, length, weights.device, weights.dtype) for rope in config.ropes]
+        self._tables: list[RotaryTable | NoRotation] = [
+            (ScalingRotaryTable if rope.query_growth else RotaryTable)(
+                rope, length, weights.device, weights.dtype
+            )
+            for rope in config.ropes
+        ]
+        if None in config.layer_ropes:
+            self._tables.append(NoRotation(config.ropes[0].dim, weights.device, weights.dtype))
 
     def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
         x = torch.nn.functional.embedding(tokens, self._embedding)
@@ -108,23 +141,49 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits = self._head(hidden)
+        if self._logit_scale != 1:
+            logits = logits.mul_(self._logit_scale)
         if self._softcap is None:
             return logits
         return logits.div_(self._softcap).tanh_().mul_(self._softcap)
 
 
-def _norm(config: DecoderConfig, weights: WeightLoader, name: str) -> RMSNorm:
+def _norm(config: DecoderConfig, weights: WeightLoader, name: str) -> Norm:
     weight = weights.take(f"{name}.weight", (config.hidden,))
+    if config.layer_norm:
+        bias = weights.take(f"{name}.bias", (config.hidden,)) if config.norm_bias else None
+        return LayerNorm(weight, config.eps, bias=bias)
     return RMSNorm(weight, config.eps, offset=config.norm_offset)
 
 
-def _mlp(
+def _mlp(config: DecoderConfig, build: LayerBuilder, name: str) -> Product:
+    """Without experts."""
+    if config.gated:
+        return _gated(config, build, name, config.width, config.gate_up, config.down, bias=config.mlp_bias)
+    up = {f"{name}.{part}": config.width for part in config.gate_up}
+    return PlainMLP(
+        build.linear(up, config.hidden, bias=config.mlp_bias, split="out"),
+        build.linear(
+            {f"{name}.{config.down}": config.hidden}, config.width, bias=config.mlp_bias, split="in"
+        ),
+        PLAIN_ACTIVATIONS[config.activation] or _xielu(build.weights, f"{name}.act_fn"),
+    )
+
+
+def _xielu(weights: WeightLoader, name: str) -> Xielu:
+    above, below = (weights.take(f"{name}.alpha_{side}", (1,)).item() for side in "pn")
+    # The checkpoint has these in a shape of their own: no dimension at all.
+    beta, eps = (weights.take(f"{name}.{part}", ()).item() for part in ("beta", "eps"))
+    return Xielu(above, below, beta, eps)
+
+
+def _gated(
     config: DecoderConfig,
     build: LayerBuilder,
     name: str,
     width: int,
     gate_up: Sequence[str],
-    down: str = "down_proj",
+    down: str,
     *,
     bias: bool = False,
 ) -> GatedMLP:
@@ -138,33 +197,57 @@ def _mlp(
 
 
 def _attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int) -> PagedAttention:
-    weights = build.weights
+    tp = build.weights.tp
     heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
-    if config.fused:
-        parts = {f"{name}.qkv_proj": (heads + 2 * kv_heads) * dim}
-    else:
-        parts = {
-            f"{name}.q_proj": heads * dim,
-            f"{name}.k_proj": kv_heads * dim,
-            f"{name}.v_proj": kv_heads * dim,
-        }
     # This rank's heads.
-    local_heads, local_kv_heads = weights.tp.divide(heads, "heads"), weights.tp.divide(kv_heads, "KV heads")
-    norm = None
-    if config.head_norm:
-        query, key = (weights.take(f"{name}.{part}_norm.weight", (dim,)) for part in "qk")
-        norm = HeadNorm(query, key, local_heads, local_kv_heads, config.eps, config.norm_offset)
+    local_heads, local_kv_heads = tp.divide(heads, "heads"), tp.divide(kv_heads, "KV heads")
+    counts = (heads, kv_heads, kv_heads) if len(config.qkv) > 1 else (heads + 2 * kv_heads,)
+    parts = {f"{name}.{part}": count * dim for part, count in zip(config.qkv, counts, strict=True)}
+    rows = None
+    rope = config.ropes[config.layer_ropes[layer] or 0]
+    if config.interleaved and config.layer_ropes[layer] is not None:
+        # Queries and keys are turned in halves; that their rows have changed places alike changes no score.
+        halves = _halves(dim, rope.dim)
+        rows = {
+            part: (torch.arange(count)[:, None] * dim + halves).flatten()
+            for part, count in zip(parts, (local_heads, local_kv_heads), strict=False)
+        }
+    rotate = _rotation(config, build.weights, name, local_heads, local_kv_heads)
+    if rope.query_growth:
+        rotate = ScaledRotation(rotate, local_heads)
     return PagedAttention(
-        build.linear(parts, config.hidden, bias=config.qkv_bias, split="out"),
+        build.linear(parts, config.hidden, bias=config.qkv_bias, split="out", rows=rows),
         build.linear({f"{name}.o_proj": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
         local_heads,
         local_kv_heads,
         dim,
         scale=config.scale,
-        norm=norm,
+        rotate=rotate,
         window=config.windows[layer],
         softcap=config.softcap,
     )
+
+
+def _halves(dim: int, rotary: int) -> Tensor:
+    """The order of a head's dimensions in which pairs that lay side by side lie half the rotary dimensions apart."""
+    return torch.cat([torch.arange(0, rotary, 2), torch.arange(1, rotary, 2), torch.arange(rotary, dim)])
+
+
+def _rotation(
+    config: DecoderConfig, weights: WeightLoader, name: str, heads: int, kv_heads: int
+) -> Callable[..., Tensor]:
+    """``heads`` and ``kv_heads``: this rank's."""
+    norms = config.head_norm
+    if norms is None:
+        return rope_kernel
+    names = (f"{name}.{norms.query}.weight", f"{name}.{norms.key}.weight")
+    if norms.joint:
+        sizes = (heads * config.head_dim, kv_heads * config.head_dim)
+        query, key = (weights.take(part, (size,)) for part, size in zip(names, sizes, strict=True))
+        return JointHeadNorm(query, key, heads, config.eps)
+    query, key = (weights.take(part, (config.head_dim,)) for part in names)
+    kind = RotatedHeadNorm if norms.rotated else HeadNorm
+    return kind(query, key, heads, kv_heads, config.eps, config.norm_offset)
 
 
 def _mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: str) -> MixtureMLP:
@@ -172,7 +255,7 @@ def _mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name:
     # The router is small, and sensitive to rounding: it is never quantized.
     router = build.weights.take(f"{name}.gate.weight", (experts.count, config.hidden))
     mlps = (
-        _mlp(config, build, f"{name}.experts.{i}", experts.width, experts.gate_up, experts.down)
+        _gated(config, build, f"{name}.experts.{i}", experts.width, experts.gate_up, experts.down)
         for i in range(experts.count)
     )
     return MixtureMLP(router, mlps, experts.top_k, experts.normalise, invariant=build.invariant)

@@ -1,8 +1,9 @@
-"""Gemma 2 (https://arxiv.org/abs/2408.00118) and the text part of Gemma 3 (https://arxiv.org/abs/2503.19786).
+"""Gemma (https://arxiv.org/abs/2403.08295), Gemma 2 (https://arxiv.org/abs/2408.00118) and the text part of Gemma 3
+(https://arxiv.org/abs/2503.19786).
 
-Norms before and after attention and MLP, whose weights are stored minus one; embeddings scaled by √hidden; layers with
-a sliding window alternate with full attention. Gemma 2 has softcaps on scores and logits; Gemma 3 normalises heads
-instead, and its sliding layers have a rotary base of their own.
+The weights of norms are stored minus one; embeddings are scaled by √hidden. From Gemma 2 on there are norms before and
+after attention and MLP, and layers with a sliding window alternate with full attention. Gemma 2 has softcaps on scores
+and logits; Gemma 3 normalises heads instead, and its sliding layers have a rotary base of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 from engine.errors import UnsupportedModel
 from engine.models.config import (
+    SANDWICH,
     DecoderConfig,
+    HeadNorms,
     Raw,
     count_layers,
     integer,
@@ -33,6 +36,22 @@ _GEMMA2: Raw = {**_COMMON, "attn_logit_softcapping": 50.0, "final_logit_softcapp
 _GEMMA3: Raw = {**_COMMON, "vocab_size": 262_208, "max_position_embeddings": 131_072}
 
 
+def gemma(raw: Raw) -> DecoderConfig:
+    raw = {"head_dim": 256, "tie_word_embeddings": True, **raw}
+    # The first checkpoints say "gelu", and mean its approximation.
+    kind = raw.get("hidden_activation") or raw.get("hidden_act") or "gelu"
+    kind = "gelu_pytorch_tanh" if kind == "gelu" else kind
+    bias = bool(raw.get("attention_bias"))
+    return read(
+        {**raw, "hidden_act": kind},
+        qkv_bias=bias,
+        out_bias=bias,
+        norm_offset=1.0,
+        embedding_scale=integer(raw, "hidden_size") ** 0.5,
+        rounded_scale=True,
+    )
+
+
 def gemma2(raw: Raw) -> DecoderConfig:
     raw = {**_GEMMA2, **raw}
     return _gemma(raw, period=2, softcap=raw["attn_logit_softcapping"])
@@ -52,7 +71,7 @@ def gemma3(raw: Raw) -> DecoderConfig:
     sliding = read_rope(plain, dim, "sliding_attention", raw.get("rope_local_base_freq") or 10000.0)
     kinds = layer_types(raw, _alternating(raw, period))
     layer_ropes = tuple(int(kind == "sliding_attention") for kind in kinds)
-    return _gemma(raw, period=period, head_norm=True, ropes=(full, sliding), layer_ropes=layer_ropes)
+    return _gemma(raw, period=period, head_norm=HeadNorms(), ropes=(full, sliding), layer_ropes=layer_ropes)
 
 
 def gemma3_text(raw: Raw) -> DecoderConfig:
@@ -73,9 +92,10 @@ def _gemma(raw: Raw, *, period: int, **options: Any) -> DecoderConfig:
         out_bias=bias,
         scale=float(raw["query_pre_attn_scalar"]) ** -0.5,
         windows=typed_windows(raw, _alternating(raw, period)),
-        sandwich=True,
+        norms=SANDWICH,
         norm_offset=1.0,
         embedding_scale=integer(raw, "hidden_size") ** 0.5,
+        rounded_scale=True,
         logit_softcap=raw.get("final_logit_softcapping"),
         **options,
     )

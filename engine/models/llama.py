@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from engine.models.config import (
     DecoderConfig,
+    HeadNorms,
     Raw,
     count_layers,
     read,
@@ -37,13 +38,13 @@ def qwen2(raw: Raw) -> DecoderConfig:
 def qwen3(raw: Raw) -> DecoderConfig:
     raw = {"head_dim": 128, **raw}
     bias = bool(raw.get("attention_bias"))
-    return read(raw, qkv_bias=bias, out_bias=bias, head_norm=True, windows=_upper_windows(raw))
+    return read(raw, qkv_bias=bias, out_bias=bias, head_norm=HeadNorms(), windows=_upper_windows(raw))
 
 
 def phi3(raw: Raw) -> DecoderConfig:
     """Fused projections, and long contexts by longrope: see ``Rope``."""
     raw = {"rms_norm_eps": 1e-5, **raw}
-    return read(raw, fused=True, windows=uniform_windows(raw))
+    return read(raw, qkv=("qkv_proj",), gate_up=("gate_up_proj",), windows=uniform_windows(raw))
 
 
 def _upper_windows(raw: Raw) -> tuple[int | None, ...]:

@@ -6,7 +6,7 @@ Mistral and Qwen3 with several MLPs (experts) in place of one, of which each tok
 from __future__ import annotations
 
 from engine.errors import UnsupportedModel
-from engine.models.config import DecoderConfig, Experts, Raw, count_layers, integer, read, uniform_windows
+from engine.models.config import DecoderConfig, Experts, HeadNorms, Raw, count_layers, integer, read, uniform_windows
 
 
 def mixtral(raw: Raw) -> DecoderConfig:
@@ -42,7 +42,7 @@ def qwen3_moe(raw: Raw) -> DecoderConfig:
         normalise = bool(raw.get("norm_topk_prob"))
         experts = Experts(count, _top_k(raw, count), width, normalise, frozenset(sparse))
     return read(
-        raw, qkv_bias=bias, out_bias=bias, head_norm=True, windows=uniform_windows(raw), experts=experts
+        raw, qkv_bias=bias, out_bias=bias, head_norm=HeadNorms(), windows=uniform_windows(raw), experts=experts
     )
 
 

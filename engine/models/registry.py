@@ -15,11 +15,27 @@ from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
 from engine.layers.lora import AdapterBank
 from engine.models.builder import LayerBuilder
+from engine.models.cohere import cohere, cohere2
 from engine.models.config import DecoderConfig, Raw
 from engine.models.decoder import Decoder
-from engine.models.gemma import gemma2, gemma3, gemma3_text
+from engine.models.gemma import gemma, gemma2, gemma3, gemma3_text
+from engine.models.glm import glm, glm4
+from engine.models.granite import granite, granite_hybrid
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
+from engine.models.llama_kin import (
+    apertus,
+    ernie,
+    hunyuan,
+    ministral,
+    ministral3,
+    mistral3,
+    seed_oss,
+    smollm3,
+    starcoder2,
+)
 from engine.models.mixture import mixtral, qwen3_moe
+from engine.models.olmo import exaone4, olmo2, olmo3
+from engine.models.refused import MISSING
 from engine.parallel import SINGLE_RANK, TPGroup
 from engine.weights.formats import detect_format
 from engine.weights.progress import progress
@@ -53,6 +69,25 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "Gemma2ForCausalLM": gemma2,
     "Gemma3ForCausalLM": gemma3,
     "Gemma3ForConditionalGeneration": gemma3_text,
+    "GemmaForCausalLM": gemma,
+    "SmolLM3ForCausalLM": smollm3,
+    "Olmo2ForCausalLM": olmo2,
+    "Olmo3ForCausalLM": olmo3,
+    "Exaone4ForCausalLM": exaone4,
+    "GraniteForCausalLM": granite,
+    "GraniteMoeHybridForCausalLM": granite_hybrid,
+    "GlmForCausalLM": glm,
+    "Glm4ForCausalLM": glm4,
+    "MinistralForCausalLM": ministral,
+    "Ministral3ForCausalLM": ministral3,
+    "Mistral3ForConditionalGeneration": mistral3,
+    "CohereForCausalLM": cohere,
+    "Cohere2ForCausalLM": cohere2,
+    "Starcoder2ForCausalLM": starcoder2,
+    "SeedOssForCausalLM": seed_oss,
+    "ApertusForCausalLM": apertus,
+    "HunYuanDenseV1ForCausalLM": hunyuan,
+    "Ernie4_5ForCausalLM": ernie,
     "MixtralForCausalLM": mixtral,
     "Qwen3MoeForCausalLM": qwen3_moe,
 }
@@ -98,6 +133,8 @@ def load_model(
     names = [str(name) for name in names] if isinstance(names, list) else [str(names)]
     known = next((name for name in names if name in FAMILIES), None)
     if known is None:
+        if lacking := next((name for name in names if name in MISSING), None):
+            raise UnsupportedModel(f"The architecture {lacking} is not supported: it needs {MISSING[lacking]}.")
         asked = ", ".join(names) or "(config.json names none)"
         raise UnsupportedModel(
             f"The architecture {asked} is not supported; these are: {', '.join(FAMILIES)}."

@@ -36,6 +36,19 @@ LONGROPE = {
 }
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "head_dim": 16}
 
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.3,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 2.0,
+}
+GRANITE4 = {
+    "layer_types": ["attention"] * 3,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "shared_intermediate_size": 80,
+}
+
 
 def case(name: str, family: str, **changes: Any) -> Any:
     return pytest.param(family, changes, id=name)
@@ -125,6 +138,78 @@ CASES = [
             "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
         },
     ),
+    case("gemma", "Gemma", head_dim=24),
+    case("smollm3", "SmolLM3", num_hidden_layers=4, no_rope_layer_interval=2),
+    case(
+        "smollm3-window",
+        "SmolLM3",
+        num_hidden_layers=4,
+        no_rope_layers=[1, 0, 0, 1],
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=False,
+    ),
+    case("olmo-2", "Olmo2", attention_bias=True),
+    case(
+        "olmo-3",
+        "Olmo3",
+        sliding_window=WINDOW,
+        layer_types=MIXED,
+        rope_parameters={
+            "full_attention": {**YARN, "attention_factor": 1.2},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    ),
+    case("olmo-3-pattern", "Olmo3", sliding_window=WINDOW, num_hidden_layers=5, num_key_value_heads=4),
+    case(
+        "exaone-4", "Exaone4", sliding_window=WINDOW, sliding_window_pattern=2, head_dim=24, num_hidden_layers=4
+    ),
+    case(
+        "exaone-4-full",
+        "Exaone4",
+        sliding_window=None,
+        layer_types=["full_attention"] * 3,
+        rope_parameters=LLAMA3,
+        tie_word_embeddings=True,
+    ),
+    case("granite", "Granite", **GRANITE),
+    case("granite-biases", "Granite", attention_bias=True, mlp_bias=True, residual_multiplier=0.5),
+    case("granite-4", "GraniteMoeHybrid", **GRANITE, **GRANITE4, position_embedding_type="rope"),
+    case("granite-4-nope", "GraniteMoeHybrid", **GRANITE, **GRANITE4, position_embedding_type="nope"),
+    case("glm-4-9b", "Glm", head_dim=16),
+    case("glm-4", "Glm4", head_dim=24, partial_rotary_factor=0.25),
+    case("ministral", "Ministral", sliding_window=WINDOW, layer_types=MIXED, head_dim=24),
+    case(
+        "ministral-3",
+        "Ministral3",
+        head_dim=16,
+        rope_parameters={
+            **YARN,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.7,
+            "original_max_position_embeddings": 16,
+        },
+    ),
+    case("cohere", "Cohere", logit_scale=0.3, attention_bias=True),
+    case("cohere-2", "Cohere2", sliding_window=WINDOW, layer_types=MIXED, logit_scale=0.3),
+    case("starcoder2", "Starcoder2", sliding_window=WINDOW),
+    case("starcoder2-plain", "Starcoder2", use_bias=False, tie_word_embeddings=False),
+    case("seed-oss", "SeedOss", head_dim=24, attention_out_bias=True, mlp_bias=True),
+    case("apertus", "Apertus"),
+    case(
+        "hunyuan", "HunYuanDenseV1", head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 100.0}
+    ),
+    case(
+        "hunyuan-alpha",
+        "HunYuanDenseV1",
+        head_dim=24,
+        attention_bias=True,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 50.0},
+    ),
+    case("ernie-4.5", "Ernie4_5", head_dim=24, use_bias=True),
     case("mixtral", "Mixtral", num_local_experts=5, num_experts_per_tok=2),
     case("mixtral-window", "Mixtral", num_local_experts=4, num_experts_per_tok=1, sliding_window=WINDOW),
     case("qwen3-moe", "Qwen3Moe", **EXPERTS, norm_topk_prob=True),
@@ -255,6 +340,27 @@ def test_a_checkpoint_that_reads_images_runs_on_text(folder: Path, prefix: str) 
     assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
 
 
+def test_ministral_3_runs_from_its_checkpoint_that_reads_images(folder: Path) -> None:
+    text = {**COMMON, "head_dim": 16, "model_type": "ministral3", "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.7}}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 16, "patch_size": 8, "head_dim": 8}
+    config = transformers.Mistral3Config(text_config=text, vision_config=vision, tie_word_embeddings=False)
+    config._attn_implementation = "eager"
+    theirs = expected(save_model(folder, transformers.Mistral3ForConditionalGeneration(config)), tokens())
+    assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [one for one in CASES if one.id in ("glm-4", "cohere-2", "ernie-4.5", "granite", "apertus", "starcoder2")],
+)
+def test_int8_stays_near_plain_weights(folder: Path, family: str, changes: dict[str, Any]) -> None:
+    """Queries and keys whose rows change places take their scales with them."""
+    theirs = expected(save(folder, family, **changes), tokens())
+    ours = Paged(folder, quantization="int8").run(tokens(), [17])
+    assert torch.nn.functional.cosine_similarity(ours, theirs).min() > 0.99
+
+
 def test_a_context_that_stays_short_has_the_short_rotation(folder: Path) -> None:
     """As in transformers, contexts up to what Phi-3 was trained for turn otherwise; here a server's limit decides."""
     model = save(folder, "Phi3", rope_parameters=LONGROPE, original_max_position_embeddings=32)
@@ -265,4 +371,4 @@ def test_a_context_that_stays_short_has_the_short_rotation(folder: Path) -> None
 
 def test_every_architecture_has_a_case() -> None:
     tested = {f"{one.values[0].removesuffix('Text')}ForCausalLM" for one in CASES}
-    assert tested | {"Gemma3ForConditionalGeneration"} == set(FAMILIES)
+    assert tested | {"Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration"} == set(FAMILIES)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from engine.errors import ModelUnavailable, UnsupportedModel
-from engine.models.registry import load_model
+from engine.models.refused import MISSING
+from engine.models.registry import FAMILIES, load_model
 
 CPU = torch.device("cpu")
 
@@ -21,6 +22,54 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known(model_of: Ca
         load(model_of(architectures=["GPT9ForCausalLM"]))
     with pytest.raises(UnsupportedModel, match="names none"):
         load(model_of(architectures=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("DeepseekV2ForCausalLM", "latent attention"),
+        ("DeepseekV3ForCausalLM", "latent attention"),
+        ("Qwen3NextForCausalLM", "gated delta net"),
+        ("Qwen3_5ForConditionalGeneration", "gated delta net"),
+        ("Lfm2ForCausalLM", "short convolutions"),
+        ("GptOssForCausalLM", "attention sinks, MXFP4"),
+        ("Llama4ForConditionalGeneration", "attention in chunks"),
+        ("Gemma3nForCausalLM", "several residual streams"),
+        ("PhimoeForCausalLM", "SparseMixer"),
+        ("JambaForCausalLM", "Mamba"),
+    ],
+)
+def test_a_known_architecture_is_refused_with_what_is_missing(
+    model_of: Callable[..., Path], name: str, missing: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=f"{name} is not supported: it needs .*{missing}"):
+        load(model_of(architectures=[name]))
+
+
+def test_no_architecture_is_both_run_and_refused() -> None:
+    assert not MISSING.keys() & FAMILIES.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "named"),
+    [
+        ("GraniteMoeHybridForCausalLM", {"layer_types": ["mamba", "attention"]}, "type mamba.*cache of another"),
+        ("GraniteMoeHybridForCausalLM", {}, "type mamba"),
+        ("GraniteMoeHybridForCausalLM", {"layer_types": ["attention"], "num_local_experts": 4}, "num_local_exp"),
+        ("CohereForCausalLM", {"use_qk_norm": True}, "use_qk_norm"),
+        ("HunYuanDenseV1ForCausalLM", {"use_cla": True}, "use_cla"),
+        ("SmolLM3ForCausalLM", {"no_rope_layers": [1] * 77}, "no_rope_layers names 77"),
+        ("Mistral3ForConditionalGeneration", {}, "text_config"),
+        ("Mistral3ForConditionalGeneration", {"text_config": {"model_type": "other"}}, "'other' is not"),
+        ("ApertusForCausalLM", {"hidden_act": "silu"}, "xielu"),
+        ("Starcoder2ForCausalLM", {"hidden_act": "tanh"}, "gelu_pytorch_tanh"),
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused(
+    model_of: Callable[..., Path], name: str, changes: dict[str, object], named: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=named):
+        load(model_of(architectures=[name], **changes))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,66 @@
+"""Architectures that are known and not run, with what the engine lacks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_LATENT = "multi-head latent attention, whose cache has one compressed row a token in place of keys and values"
+_LINEAR = "linear attention beside full attention, and with it a cache of another kind for each layer"
+_MAMBA = "Mamba layers, and with them a cache of another kind for each layer"
+_ENCODER = "an encoder that the decoder attends to"
+
+MISSING: Mapping[str, str] = {
+    "DeepseekForCausalLM": "shared experts beside DeepSeek's routing",
+    "DeepseekV2ForCausalLM": _LATENT,
+    "DeepseekV3ForCausalLM": _LATENT,
+    "DeepseekV32ForCausalLM": f"{_LATENT}, and a sparse index over it",
+    "KimiK2ForCausalLM": _LATENT,
+    "KimiLinearForCausalLM": f"{_LATENT}; and {_LINEAR}",
+    "LongcatFlashForCausalLM": _LATENT,
+    "MiniCPM3ForCausalLM": _LATENT,
+    "Glm4MoeLiteForCausalLM": _LATENT,
+    "Qwen3NextForCausalLM": f"{_LINEAR} (gated delta net)",
+    "Qwen3_5ForCausalLM": f"{_LINEAR} (gated delta net)",
+    "Qwen3_5ForConditionalGeneration": f"{_LINEAR} (gated delta net)",
+    "Qwen3_5MoeForCausalLM": f"{_LINEAR} (gated delta net)",
+    "Qwen3_5MoeForConditionalGeneration": f"{_LINEAR} (gated delta net)",
+    "OlmoHybridForCausalLM": f"{_LINEAR} (gated delta net)",
+    "MiniMaxForCausalLM": f"{_LINEAR} (lightning attention)",
+    "MiniMaxM1ForCausalLM": f"{_LINEAR} (lightning attention)",
+    "MiniMaxText01ForCausalLM": f"{_LINEAR} (lightning attention)",
+    "RWKV7ForCausalLM": "a recurrent state in place of a KV cache",
+    "RecurrentGemmaForCausalLM": "recurrent layers, and with them a cache of another kind for each layer",
+    "Lfm2ForCausalLM": "short convolutions, and with them a cache of another kind for each layer",
+    "Lfm2MoeForCausalLM": "short convolutions, and with them a cache of another kind for each layer",
+    "MambaForCausalLM": "a recurrent state (Mamba) in place of a KV cache",
+    "Mamba2ForCausalLM": "a recurrent state (Mamba) in place of a KV cache",
+    "FalconMambaForCausalLM": "a recurrent state (Mamba) in place of a KV cache",
+    "FalconH1ForCausalLM": _MAMBA,
+    "JambaForCausalLM": _MAMBA,
+    "BambaForCausalLM": _MAMBA,
+    "ZambaForCausalLM": _MAMBA,
+    "Zamba2ForCausalLM": _MAMBA,
+    "NemotronHForCausalLM": _MAMBA,
+    "GptOssForCausalLM": "attention sinks, MXFP4 weights and a clamped gate in its experts",
+    "Llama4ForCausalLM": "attention in chunks of the context, and experts whose inputs are scaled",
+    "Llama4ForConditionalGeneration": "attention in chunks of the context, and experts whose inputs are scaled",
+    "Gemma3nForCausalLM": "embeddings for each layer, several residual streams, and layers that share a cache",
+    "Gemma3nForConditionalGeneration": "embeddings for each layer, several residual streams, and layers that share a "
+    "cache",
+    "Gemma4ForCausalLM": "heads of another size in some layers, and layers that share a cache",
+    "Gemma4ForConditionalGeneration": "heads of another size in some layers, and layers that share a cache",
+    "PhimoeForCausalLM": "its routing (SparseMixer), which chooses the second expert apart from the first",
+    "Ernie4_5_MoeForCausalLM": "its routing, whose choice is corrected by a bias",
+    "HunYuanMoEV1ForCausalLM": "shared experts beside HunYuan's routing",
+    "GraniteMoeForCausalLM": "experts that the checkpoint has in one tensor",
+    "GraniteMoeSharedForCausalLM": "experts that the checkpoint has in one tensor",
+    "OlmoForCausalLM": "layer norms without weights",
+    "OlmoeForCausalLM": "experts beside queries and keys that are normalised over all heads",
+    "GPT2LMHeadModel": "learned positions in place of a rotation",
+    "OPTForCausalLM": "learned positions in place of a rotation",
+    "BloomForCausalLM": "ALiBi in place of a rotation",
+    "MptForCausalLM": "ALiBi in place of a rotation",
+    "T5ForConditionalGeneration": _ENCODER,
+    "BartForConditionalGeneration": _ENCODER,
+    "WhisperForConditionalGeneration": _ENCODER,
+}
