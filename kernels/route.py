@@ -41,6 +41,37 @@ def route(scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     return route_reference(scores, top_k, normalise)
 
 
+@dataclass(frozen=True, slots=True)
+class SigmoidRouting:
+    """How experts are chosen by DeepSeek-V3 (https://arxiv.org/abs/2412.19437) and GLM-4.5.
+
+        s[t] = sigmoid(scores[t]),    w[t, e] = scaling * s[t, e], or scaling * s[t, e] / Σ_e∈top(t) s[t, e]
+
+    top(t) are the highest ``s + bias`` of the ``top_groups`` groups of experts whose two highest are highest.
+    """
+
+    groups: int = 1
+    top_groups: int = 1
+    scaling: float = 1.0
+
+    def __call__(self, scores: Tensor, bias: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+        """As ``route``; ``bias`` float32 [experts]."""
+        # torch computes what is left of whole vectors otherwise: with whole vectors a row, all rows are computed alike.
+        padded = torch.nn.functional.pad(scores.float(), (0, -scores.shape[1] % 32))
+        chances = padded.sigmoid()[:, : scores.shape[1]]
+        wanted = chances + bias
+        if self.groups > 1:
+            grouped = wanted.unflatten(1, (self.groups, -1))
+            best = grouped.topk(2, dim=-1).values.sum(-1).topk(self.top_groups, dim=-1).indices
+            kept = torch.zeros_like(grouped[..., 0], dtype=torch.bool).scatter_(1, best, True)
+            wanted = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+        experts = wanted.topk(top_k, dim=-1).indices
+        weights = chances.gather(1, experts)
+        if normalise:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return experts, weights * self.scaling
+
+
 def group(experts: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
     """(expert, rows, ranks)"""
     top_k = experts.shape[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 from torch.nn import functional
@@ -16,6 +16,9 @@ from kernels.launch import on_triton
 from kernels.moe import mixture
 from kernels.route import group, route
 
+Choice = Callable[[Tensor, int, bool], tuple[Tensor, Tensor]]
+_LANES = 32
+
 
 class MixtureMLP:
     """``x`` [tokens, hidden] → [tokens, hidden]. ``router`` [experts, hidden].
@@ -23,8 +26,10 @@ class MixtureMLP:
     Each expert in use runs once, over its tokens. A token's experts are summed in the order of their ids, so its result
     does not depend on the rest of the batch.
 
-    On a GPU experts with plain weights are computed all at once. Their weights are moved into one tensor one by one, so
-    that at most one expert's weights are held twice.
+    ``choose``: from scores, number and ``normalise`` to experts and their weights, if not ``route``.
+
+    On a GPU experts with plain weights that ``route`` chooses are computed all at once. Their weights are moved into
+    one tensor one by one, so that at most one expert's weights are held twice.
     """
 
     def __init__(
@@ -34,23 +39,28 @@ class MixtureMLP:
         top_k: int,
         normalise: bool,
         *,
+        choose: Choice = route,
         invariant: bool = False,
     ) -> None:
         # MKL's results do not depend on a row's position if the number of outputs is a multiple of 8.
         self._router = Linear(functional.pad(router, (0, 0, 0, -len(router) % 8)), invariant=invariant)
         self._stacks: list[Tensor] | None = None
-        self._experts = self._stacked(experts, len(router)) if on_triton(router) else list(experts)
+        at_once = on_triton(router) and choose is route
+        self._experts = self._stacked(experts, len(router)) if at_once else list(experts)
+        self._dtype = router.dtype
+        self._choose = choose
         self._top_k = top_k
         self._normalise = normalise
 
     def __call__(self, x: Tensor) -> Tensor:
-        scores = self._router(x)[:, : len(self._experts)]
+        scores = self._router(x.to(self._dtype))[:, : len(self._experts)]
         if self._stacks is not None:
             one = self._experts[0]
             activation = "geglu" if one.activation is geglu else "swiglu"
             out = mixture(x, scores, *self._stacks, self._top_k, self._normalise, activation)
             return one.down.tp.all_reduce(out) if isinstance(one.down, RowParallelLinear) else out
-        chosen, weights = route(scores, self._top_k, self._normalise)
+        chosen, weights = self._choose(scores, self._top_k, self._normalise)
+        weights = weights.to(x.dtype)
         out = x.new_zeros(x.shape)
         if len(x) == 1:
             for expert, weight in sorted(
@@ -76,6 +86,29 @@ class MixtureMLP:
                 layer.move(stack[len(done)])
             done.append(expert)
         return done
+
+
+class SharedMixture:
+    """A mixture, and an MLP that every token goes through: the sum of both.
+
+    ``gate`` [1, hidden]: the latter's output is multiplied by ``sigmoid(gate · x)``.
+    """
+
+    def __init__(
+        self, mixture: Product, shared: Product, gate: Tensor | None, *, invariant: bool = False
+    ) -> None:
+        self._mixture = mixture
+        self._shared = shared
+        self._gate: Linear | None = None
+        if gate is not None:
+            # As many outputs as torch's sigmoid takes at a time: its results do not depend on a row's position then.
+            self._gate = Linear(functional.pad(gate, (0, 0, 0, _LANES - 1)), invariant=invariant)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        shared = self._shared(x)
+        if self._gate is not None:
+            shared = shared * self._gate(x).sigmoid()[:, :1]
+        return self._mixture(x) + shared
 
 
 def _plain(layer: Product) -> Linear | None:

@@ -1,7 +1,7 @@
-"""Cohere's Command R (https://docs.cohere.com/docs/command-r) and Command A (Cohere 2, https://arxiv.org/abs/2504.00698).
+"""Command R (https://docs.cohere.com/docs/command-r) and Command A and R7B (Cohere 2, https://arxiv.org/abs/2504.00698).
 
-Layer norms without a bias, attention and MLP in parallel, pairs of the rotation side by side. Cohere 2 has layers with a
-sliding window; the others are not rotated.
+Layer norms without a bias, attention and MLP in parallel, pairs of the rotation side by side. Cohere 2 has layers with
+a sliding window; the others are not rotated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _DEFAULTS: Raw = {"layer_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embed
 
 def cohere(raw: Raw) -> DecoderConfig:
     if raw.get("use_qk_norm"):
-        raise UnsupportedModel("use_qk_norm (Command R+) is not supported: each head has a layer norm of its own.")
+        raise UnsupportedModel(
+            "use_qk_norm (Command R+) is not supported: each head has a layer norm of its own."
+        )
     return _cohere({"rope_theta": 500_000.0, **raw})
 
 

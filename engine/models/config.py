@@ -9,6 +9,7 @@ from typing import Any
 from engine.errors import UnsupportedModel
 from engine.layers.mlp import ACTIVATIONS, PLAIN_ACTIVATIONS
 from engine.layers.rope import Rope
+from kernels.route import SigmoidRouting
 
 _MAX_LAYERS = 10_000
 
@@ -31,6 +32,13 @@ class Experts:
     name: str = "mlp"
     gate_up: tuple[str, str] = ("gate_proj", "up_proj")
     down: str = "down_proj"
+    shared: int = 0
+    """The width of an MLP that every token goes through besides; 0: there is none."""
+    shared_name: str = "shared_expert"
+    shared_gate: bool = False
+    """Whether its output is multiplied by a sigmoid of the token."""
+    sigmoid: SigmoidRouting | None = None
+    """``None``: experts are chosen by softmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,8 @@ class DecoderConfig:
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     experts: Experts | None = None
+    predictors: int = 0
+    """Layers after the last that predict further tokens (MTP), and are not used."""
 
     @property
     def layers(self) -> int:

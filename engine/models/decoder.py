@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from engine.errors import UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
 from engine.layers.attention import PagedAttention
 from engine.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP, Xielu
-from engine.layers.moe import MixtureMLP
+from engine.layers.moe import MixtureMLP, SharedMixture
 from engine.layers.norm import HeadNorm, JointHeadNorm, LayerNorm, NoNorm, RMSNorm, RotatedHeadNorm
 from engine.layers.product import Product
 from engine.layers.rope import NoRotation, RotaryTable, ScaledRotation, ScalingRotaryTable
@@ -22,6 +23,7 @@ from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Experts
 from engine.weights.weight_loader import WeightLoader
 from kernels.rope import rope as rope_kernel
+from kernels.route import SigmoidRouting, route
 
 Norm = RMSNorm | LayerNorm
 
@@ -114,6 +116,8 @@ class Decoder:
             self._blocks.append((block, len(config.ropes) if rope is None else rope))
             # Old checkpoints store this buffer, which is computed here.
             weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
+        for i in range(config.predictors):
+            weights.ignore(f"{prefix}layers.{config.layers + i}.")
         self.kv_shape = KVShape(config.layers, tp.divide(config.kv_heads, "KV heads"), config.head_dim)
         self._norm = _norm(config, weights, f"{prefix}norm")
         self._head = _head(config, build, prefix, self._embedding)
@@ -250,15 +254,33 @@ def _rotation(
     return kind(query, key, heads, kv_heads, config.eps, config.norm_offset)
 
 
-def _mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: str) -> MixtureMLP:
-    name = f"{name}.{experts.name}"
+def _mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: str) -> Product:
+    weights, name = build.weights, f"{name}.{experts.name}"
     # The router is small, and sensitive to rounding: it is never quantized.
-    router = build.weights.take(f"{name}.gate.weight", (experts.count, config.hidden))
+    router, choose = weights.take(f"{name}.gate.weight", (experts.count, config.hidden)), route
+    if experts.sigmoid:
+        # Scores and bias are in float32, as in training: differences between experts are small.
+        bias = weights.exact(f"{name}.gate.e_score_correction_bias", (experts.count,))
+        router, choose = router.float(), partial(_choose, experts.sigmoid, bias.float())
     mlps = (
         _gated(config, build, f"{name}.experts.{i}", experts.width, experts.gate_up, experts.down)
         for i in range(experts.count)
     )
-    return MixtureMLP(router, mlps, experts.top_k, experts.normalise, invariant=build.invariant)
+    mixture = MixtureMLP(
+        router, mlps, experts.top_k, experts.normalise, choose=choose, invariant=build.invariant
+    )
+    if not experts.shared:
+        return mixture
+    shared_name = f"{name}.{experts.shared_name}"
+    shared = _gated(config, build, shared_name, experts.shared, experts.gate_up, experts.down)
+    gate = weights.take(f"{shared_name}_gate.weight", (1, config.hidden)) if experts.shared_gate else None
+    return SharedMixture(mixture, shared, gate, invariant=build.invariant)
+
+
+def _choose(
+    routing: SigmoidRouting, bias: Tensor, scores: Tensor, top_k: int, normalise: bool
+) -> tuple[Tensor, Tensor]:
+    return routing(scores, bias, top_k, normalise)
 
 
 def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Tensor) -> Product:

@@ -21,8 +21,8 @@ def granite_hybrid(raw: Raw) -> DecoderConfig:
     kinds = set(raw.get("layer_types") or raw.get("layers_block_type") or ["mamba"])
     if not kinds <= {"attention", "full_attention"}:
         raise UnsupportedModel(
-            f"Granite 4 with layers of type {', '.join(sorted(kinds - {'attention'}))} is not supported: it needs a cache "
-            "of another kind for each layer. Its dense models (granite-4.0-micro, -1b, -350m) are."
+            f"Granite 4 with layers of type {', '.join(sorted(kinds - {'attention'}))} is not supported: it needs a "
+            "cache of another kind for each layer. Its dense models (granite-4.0-micro, -1b, -350m) are."
         )
     if raw.get("num_local_experts"):
         raise UnsupportedModel("Granite 4 with experts (num_local_experts) is not supported; without, it is.")

@@ -128,7 +128,13 @@ def apertus(raw: Raw) -> DecoderConfig:
 
 def starcoder2(raw: Raw) -> DecoderConfig:
     """Layer norms with a bias, an MLP without a gate, biases everywhere."""
-    raw = {"norm_epsilon": 1e-5, "use_bias": True, "num_key_value_heads": 2, "tie_word_embeddings": True, **raw}
+    raw = {
+        "norm_epsilon": 1e-5,
+        "use_bias": True,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+        **raw,
+    }
     raw = {"hidden_act": "gelu_pytorch_tanh", **raw}
     bias = bool(raw["use_bias"])
     return read(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_LATENT = "multi-head latent attention, whose cache has one compressed row a token in place of keys and values"
+_LATENT = (
+    "multi-head latent attention, whose cache has one compressed row a token in place of keys and values"
+)
 _LINEAR = "linear attention beside full attention, and with it a cache of another kind for each layer"
 _MAMBA = "Mamba layers, and with them a cache of another kind for each layer"
 _ENCODER = "an encoder that the decoder attends to"

@@ -33,7 +33,7 @@ from engine.models.llama_kin import (
     smollm3,
     starcoder2,
 )
-from engine.models.mixture import mixtral, qwen3_moe
+from engine.models.mixture import glm4_moe, mixtral, qwen2_moe, qwen3_moe
 from engine.models.olmo import exaone4, olmo2, olmo3
 from engine.models.refused import MISSING
 from engine.parallel import SINGLE_RANK, TPGroup
@@ -89,7 +89,9 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "HunYuanDenseV1ForCausalLM": hunyuan,
     "Ernie4_5ForCausalLM": ernie,
     "MixtralForCausalLM": mixtral,
+    "Qwen2MoeForCausalLM": qwen2_moe,
     "Qwen3MoeForCausalLM": qwen3_moe,
+    "Glm4MoeForCausalLM": glm4_moe,
 }
 
 
@@ -134,7 +136,9 @@ def load_model(
     known = next((name for name in names if name in FAMILIES), None)
     if known is None:
         if lacking := next((name for name in names if name in MISSING), None):
-            raise UnsupportedModel(f"The architecture {lacking} is not supported: it needs {MISSING[lacking]}.")
+            raise UnsupportedModel(
+                f"The architecture {lacking} is not supported: it needs {MISSING[lacking]}."
+            )
         asked = ", ".join(names) or "(config.json names none)"
         raise UnsupportedModel(
             f"The architecture {asked} is not supported; these are: {', '.join(FAMILIES)}."

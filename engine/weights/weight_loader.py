@@ -23,7 +23,7 @@ from engine.weights.quantize import (
     to_int6,
     to_int8,
 )
-from engine.weights.quantized_format import QuantizedFormat, RawTensors
+from engine.weights.quantized_format import QuantizedFormat, RawTensors, pick
 from kernels.native.linear import available
 
 Split = Literal["out", "in"]
@@ -87,6 +87,12 @@ class WeightLoader:
             plain = weight.weight() if isinstance(weight, Int4Weight) else weight
             return finite(plain.to(self.device, self.dtype), name)
         return finite(self._checkpoint.take(name, shape), name)
+
+    def exact(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """As ``take``, not rounded to the compute dtype, where the checkpoint has tensors as they are."""
+        if isinstance(self._checkpoint, RawTensors):
+            return finite(pick(self._checkpoint, name, shape).to(self.device), name)
+        return self.take(name, shape)
 
     def ignore(self, name: str) -> None:
         self._checkpoint.ignore(name)

@@ -52,6 +52,9 @@ def save_model(folder: Path, model: transformers.PreTrainedModel) -> transformer
                 weight.copy_(0.5 * noise)
             else:
                 weight.copy_(noise * (1.5 / weight.shape[-1] ** 0.5))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
     model.float().eval()
     model.save_pretrained(folder)
     return model

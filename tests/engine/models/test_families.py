@@ -36,6 +36,13 @@ LONGROPE = {
 }
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "head_dim": 16}
 
+GLM_MOE = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "head_dim": 24,
+    "routed_scaling_factor": 1.7,
+}
 GRANITE = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.3,
@@ -164,7 +171,12 @@ CASES = [
     ),
     case("olmo-3-pattern", "Olmo3", sliding_window=WINDOW, num_hidden_layers=5, num_key_value_heads=4),
     case(
-        "exaone-4", "Exaone4", sliding_window=WINDOW, sliding_window_pattern=2, head_dim=24, num_hidden_layers=4
+        "exaone-4",
+        "Exaone4",
+        sliding_window=WINDOW,
+        sliding_window_pattern=2,
+        head_dim=24,
+        num_hidden_layers=4,
     ),
     case(
         "exaone-4-full",
@@ -200,7 +212,10 @@ CASES = [
     case("seed-oss", "SeedOss", head_dim=24, attention_out_bias=True, mlp_bias=True),
     case("apertus", "Apertus"),
     case(
-        "hunyuan", "HunYuanDenseV1", head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 100.0}
+        "hunyuan",
+        "HunYuanDenseV1",
+        head_dim=16,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
     ),
     case(
         "hunyuan-alpha",
@@ -212,6 +227,21 @@ CASES = [
     case("ernie-4.5", "Ernie4_5", head_dim=24, use_bias=True),
     case("mixtral", "Mixtral", num_local_experts=5, num_experts_per_tok=2),
     case("mixtral-window", "Mixtral", num_local_experts=4, num_experts_per_tok=1, sliding_window=WINDOW),
+    case("qwen2-moe", "Qwen2Moe", **EXPERTS, shared_expert_intermediate_size=48),
+    case(
+        "qwen2-moe-window",
+        "Qwen2Moe",
+        **EXPERTS,
+        shared_expert_intermediate_size=48,
+        qkv_bias=False,
+        norm_topk_prob=True,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        max_window_layers=2,
+        mlp_only_layers=[1],
+    ),
+    case("glm-4.5", "Glm4Moe", **GLM_MOE, use_qk_norm=True, attention_bias=True),
+    case("glm-4.5-groups", "Glm4Moe", **GLM_MOE, n_group=4, topk_group=2, n_shared_experts=2),
     case("qwen3-moe", "Qwen3Moe", **EXPERTS, norm_topk_prob=True),
     case(
         "qwen3-moe-some",
@@ -341,7 +371,12 @@ def test_a_checkpoint_that_reads_images_runs_on_text(folder: Path, prefix: str) 
 
 
 def test_ministral_3_runs_from_its_checkpoint_that_reads_images(folder: Path) -> None:
-    text = {**COMMON, "head_dim": 16, "model_type": "ministral3", "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.7}}
+    text = {
+        **COMMON,
+        "head_dim": 16,
+        "model_type": "ministral3",
+        "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.7},
+    }
     vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     vision |= {"image_size": 16, "patch_size": 8, "head_dim": 8}
     config = transformers.Mistral3Config(text_config=text, vision_config=vision, tie_word_embeddings=False)
@@ -352,7 +387,11 @@ def test_ministral_3_runs_from_its_checkpoint_that_reads_images(folder: Path) ->
 
 @pytest.mark.parametrize(
     ("family", "changes"),
-    [one for one in CASES if one.id in ("glm-4", "cohere-2", "ernie-4.5", "granite", "apertus", "starcoder2")],
+    [
+        one
+        for one in CASES
+        if one.id in ("glm-4", "cohere-2", "ernie-4.5", "granite", "apertus", "starcoder2")
+    ],
 )
 def test_int8_stays_near_plain_weights(folder: Path, family: str, changes: dict[str, Any]) -> None:
     """Queries and keys whose rows change places take their scales with them."""

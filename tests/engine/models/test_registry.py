@@ -53,9 +53,17 @@ def test_no_architecture_is_both_run_and_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "named"),
     [
-        ("GraniteMoeHybridForCausalLM", {"layer_types": ["mamba", "attention"]}, "type mamba.*cache of another"),
+        (
+            "GraniteMoeHybridForCausalLM",
+            {"layer_types": ["mamba", "attention"]},
+            "type mamba.*cache of another",
+        ),
         ("GraniteMoeHybridForCausalLM", {}, "type mamba"),
-        ("GraniteMoeHybridForCausalLM", {"layer_types": ["attention"], "num_local_experts": 4}, "num_local_exp"),
+        (
+            "GraniteMoeHybridForCausalLM",
+            {"layer_types": ["attention"], "num_local_experts": 4},
+            "num_local_exp",
+        ),
         ("CohereForCausalLM", {"use_qk_norm": True}, "use_qk_norm"),
         ("HunYuanDenseV1ForCausalLM", {"use_cla": True}, "use_cla"),
         ("SmolLM3ForCausalLM", {"no_rope_layers": [1] * 77}, "no_rope_layers names 77"),

@@ -39,7 +39,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "HunYuanDenseV1": {"head_dim": 16},
     "Ernie4_5": {"head_dim": 16},
     "Mixtral": {"num_local_experts": 4},
+    "Qwen2Moe": {**EXPERTS, "shared_expert_intermediate_size": 48},
     "Qwen3Moe": EXPERTS,
+    "Glm4Moe": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "head_dim": 16,
+    },
 }
 
 

@@ -22,13 +22,15 @@ from engine.core.block_pool import BlockPool
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
-from engine.errors import StartupError
+from engine.errors import StartupError, UnsupportedModel
+from engine.models.registry import load_model
+from engine.parallel import TPGroup
 from engine.server.tokenizer import Tokenizer
 from engine.worker.ranks import LeaderRank
 from engine.worker.runner import Runner
 from tests.engine.live import EngineServer, alive, eventually
 from tests.engine.lora import write_adapter
-from tests.engine.models.hub import save
+from tests.engine.models.hub import CPU, save
 from tests.engine.steps import Outcome, run
 from tests.engine.tiny import SHAPE, make_weights
 from tests.sampling import slow
@@ -96,7 +98,15 @@ def test_ranks_say_what_one_says(model_of: Callable[..., Path], size: int, chang
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        *slow(("Llama", {"attention_bias": True, "mlp_bias": True}), ("Qwen3", {"head_dim": 16})),
+        *slow(
+            ("Llama", {"attention_bias": True, "mlp_bias": True}),
+            ("Qwen3", {"head_dim": 16}),
+            ("Cohere2", {"sliding_window": 9, "logit_scale": 0.5}),
+            ("Starcoder2", {}),
+            ("Apertus", {}),
+            ("Qwen2Moe", {"num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 32}),
+        ),
+        ("Ernie4_5", {"head_dim": 16, "use_bias": True}),
         ("Mixtral", {"num_local_experts": 4}),
     ],
 )
@@ -104,6 +114,16 @@ def test_families_are_shared_too(tmp_path: Path, family: str, changes: dict[str,
     """Biases, norms of heads, experts."""
     save(tmp_path / "model", family, **changes)
     agree(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("family", "named"),
+    [("Glm4", "fused projections"), ("Olmo2", "over all heads"), ("Phi3", "fused projections")],
+)
+def test_what_cannot_be_shared_is_refused_by_name(tmp_path: Path, family: str, named: str) -> None:
+    save(tmp_path, family)
+    with pytest.raises(UnsupportedModel, match=f"{named}.*--tensor-parallel"):
+        load_model(tmp_path, CPU, torch.float32, tp=TPGroup(0, 2))
 
 
 @pytest.mark.parametrize(("method", "width"), [*slow(("int8", 128), ("int4", 128)), ("int4", 96)])
