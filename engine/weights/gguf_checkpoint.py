@@ -48,6 +48,22 @@ _GEMMA = _LAYER | {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_OLMO = _LAYER | {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+_GLM = _LAYER | {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
+_STARCODER = _LAYER | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+_LAYERS = {
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+    "olmo2": _OLMO,
+    "glm4": _GLM,
+    "starcoder2": _STARCODER,
+}
+_INTERLEAVED = ("llama", "granite", "smollm3")
+"""Architectures whose queries and keys the converter reorders. In others whose rotary pairs are adjacent, Hugging Face's
+are, too."""
 _EXPERT = {
     "gate_proj": "ffn_gate",
     "up_proj": "ffn_up",
@@ -74,7 +90,7 @@ class GgufCheckpoint:
         self._gemma = self._file.architecture.startswith("gemma")
         heads = number(self._file, "attention.head_count")
         self._interleaved = {}
-        if self._file.architecture == "llama":
+        if self._file.architecture in _INTERLEAVED:
             self._interleaved = {
                 "attn_q": heads,
                 "attn_k": number(self._file, "attention.head_count_kv", heads),
@@ -166,7 +182,7 @@ class GgufCheckpoint:
         layer, part, kind = within.groups()
         expert = _IN_EXPERT.fullmatch(part)
         if expert is None:
-            names = _GEMMA if self._gemma else _LAYER
+            names = _LAYERS.get(self._file.architecture, _LAYER)
             return self._stored(f"blk.{layer}.{names.get(part)}.{kind}")
         which, part = int(expert[1]), _EXPERT.get(expert[2])
         # Early files have one tensor an expert.

@@ -15,6 +15,7 @@ from gguf.constants import GGMLQuantizationType as Type
 
 from engine.errors import UnsupportedModel
 from engine.weights.gguf import Gguf
+from engine.weights.gguf_families import FURTHER, READ
 
 _REFUSED = (
     "attention.scale",
@@ -41,7 +42,7 @@ def config_json(file: Gguf) -> dict[str, Any]:
             f"{', '.join(_FAMILIES)}."
         )
     for key in _REFUSED:
-        if file.value(key):
+        if file.value(key) and key not in READ.get(file.architecture, ()):
             raise UnsupportedModel(f"{file.path} sets {key} to {file.value(key)}, which is not supported.")
     common = _common(file)
     return common | _FAMILIES[file.architecture](file, common)
@@ -242,4 +243,5 @@ _FAMILIES: Mapping[str, Callable[[Gguf, Mapping[str, Any]], dict[str, Any]]] = {
     "phi3": _phi3,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
+    **FURTHER,
 }

@@ -25,6 +25,15 @@ ARCHITECTURES = {
     "Phi3": "phi3",
     "Gemma2": "gemma2",
     "Gemma3": "gemma3",
+    "Gemma": "gemma",
+    "SmolLM3": "smollm3",
+    "Olmo2": "olmo2",
+    "Granite": "granite",
+    "Glm4": "glm4",
+    "Cohere": "command-r",
+    "Cohere2": "cohere2",
+    "Starcoder2": "starcoder2",
+    "Ernie4_5": "ernie4_5",
 }
 _STACKED = re.compile(r"(model\.layers\.\d+\.(?:mlp|block_sparse_moe)\.experts)\.(\d+)\.(\w+)\.weight")
 _KEYS = {
@@ -40,6 +49,9 @@ _KEYS = {
     "attention.sliding_window": "sliding_window",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
     "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
 }
@@ -71,6 +83,8 @@ def write(
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=20 if parts > 1 else 0)
     values = {key: config.get(name) for key, name in _KEYS.items()}
     values["expert_count"] = config.get("num_experts") or config.get("num_local_experts")
+    values["attention.layer_norm_epsilon"] = config.get("layer_norm_eps") or config.get("norm_epsilon")
+    values["logit_scale"] = config.get("logit_scale") or config.get("logits_scaling")
     if not config.get("use_sliding_window", True):
         del values["attention.sliding_window"]
     rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta")}
@@ -115,7 +129,7 @@ def renamed(tensors: Mapping[str, Tensor], config: Mapping[str, Any], architectu
         if expert := _STACKED.fullmatch(name):
             stacks.setdefault(f"{expert[1]}.{expert[3]}.weight", {})[int(expert[2])] = tensor
             continue
-        if architecture == "llama" and re.search(r"\.[qk]_proj\.", name):
+        if architecture in ("llama", "granite", "smollm3") and re.search(r"\.[qk]_proj\.", name):
             tensor = permuted(tensor, heads if ".q_" in name else kv_heads or heads)
         if architecture.startswith("gemma") and name.endswith("norm.weight"):
             tensor = tensor + 1

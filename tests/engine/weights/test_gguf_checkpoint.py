@@ -23,7 +23,7 @@ from engine.weights.source import locate
 from engine.worker.device import pick_dtype, pick_threads
 from engine.worker.memory import predict_weights
 from tests.engine.models.hub import Paged, expected, save
-from tests.engine.models.test_families import EXPERTS, GEMMA, LLAMA3, LONGROPE, WINDOW, YARN, tokens
+from tests.engine.models.test_families import EXPERTS, GEMMA, GRANITE, LLAMA3, LONGROPE, WINDOW, YARN, tokens
 from tests.engine.tiny import make_tokenizer
 from tests.engine.weights import gguf_files
 
@@ -65,6 +65,18 @@ CASES = [
     pytest.param(
         "Gemma3Text", {**GEMMA, "query_pre_attn_scalar": 16, "num_hidden_layers": 7}, {}, id="gemma-3"
     ),
+    pytest.param("Gemma", {"head_dim": 24}, {}, id="gemma"),
+    pytest.param("SmolLM3", {"num_hidden_layers": 5}, {}, id="smollm3"),
+    pytest.param("Olmo2", {}, {}, id="olmo-2"),
+    pytest.param("Granite", GRANITE, {}, id="granite"),
+    pytest.param("Glm4", {"head_dim": 16}, {"rope__dimension_count": 8}, id="glm-4"),
+    pytest.param("Cohere", {"logit_scale": 0.3}, {}, id="cohere"),
+    pytest.param(
+        "Cohere2", {"logit_scale": 0.3, "sliding_window": WINDOW, "num_hidden_layers": 5}, {}, id="cohere-2"
+    ),
+    pytest.param("Starcoder2", {}, {}, id="starcoder2"),
+    pytest.param("Starcoder2", {"sliding_window": WINDOW, "use_bias": False}, {}, id="starcoder2-plain"),
+    pytest.param("Ernie4_5", {"head_dim": 24}, {}, id="ernie-4.5"),
 ]
 
 
@@ -145,6 +157,13 @@ def test_a_rotation_is_scaled_as_the_file_says(
         return
     found = config_json(file)["rope_parameters"]
     assert {key: found[key] for key in found if key in {*rope, "rope_type", "factor"}} == rope
+
+
+def test_an_olmo_3_is_refused_as_its_file_does_not_say_enough(tmp_path: Path) -> None:
+    save(tmp_path / "model", "Olmo2")
+    file = gguf_files.write(tmp_path / "m.gguf", tmp_path / "model", attention__sliding_window=9)
+    with pytest.raises(UnsupportedModel, match="OLMo 3"):
+        config_json(Gguf(file))
 
 
 def test_more_blocks_than_tensors_are_said_so(tmp_path: Path) -> None:
