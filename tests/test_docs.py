@@ -23,7 +23,7 @@ PAGES = {
 ARCHITECTURE = PAGES["docs/architecture.md"]
 HISTORY = ("CHANGELOG.md", "docs/log.md")
 """Pages that tell of what was."""
-MADE_UP = re.compile(r"gemini|shouting|stamp|reglu|olmo")
+MADE_UP = re.compile(r"gemini|shouting|stamp|reglu|nemotron")
 """What the worked examples of CONTRIBUTING.md add."""
 
 

@@ -88,6 +88,7 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "ApertusForCausalLM": apertus,
     "HunYuanDenseV1ForCausalLM": hunyuan,
     "Ernie4_5ForCausalLM": ernie,
+    "Ernie4_5_ForCausalLM": ernie,
     "MixtralForCausalLM": mixtral,
     "Qwen2MoeForCausalLM": qwen2_moe,
     "Qwen3MoeForCausalLM": qwen3_moe,

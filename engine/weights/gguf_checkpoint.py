@@ -62,8 +62,8 @@ _LAYERS = {
     "starcoder2": _STARCODER,
 }
 _INTERLEAVED = ("llama", "granite", "smollm3")
-"""Architectures whose queries and keys the converter reorders. In others whose rotary pairs are adjacent, Hugging Face's
-are, too."""
+"""Architectures whose queries and keys the converter reorders. In others whose rotary pairs are adjacent, those of
+Hugging Face's layout are, too."""
 _EXPERT = {
     "gate_proj": "ffn_gate",
     "up_proj": "ffn_up",

@@ -15,7 +15,7 @@ from gguf.constants import GGMLQuantizationType as Type
 
 from engine.errors import UnsupportedModel
 from engine.weights.gguf import Gguf
-from engine.weights.gguf_families import FURTHER, READ
+from engine.weights.gguf_families import FURTHER, MISSING, READ
 
 _REFUSED = (
     "attention.scale",
@@ -36,6 +36,11 @@ _GEMMA2_27B, _GEMMA3_27B = 46, 62
 
 def config_json(file: Gguf) -> dict[str, Any]:
     """Raises ``UnsupportedModel`` if no family runs this architecture, or a value is missing or would be ignored."""
+    if lacking := MISSING.get(file.architecture):
+        raise UnsupportedModel(
+            f"{file.path} holds a model of the architecture {file.architecture!r}, which is not supported: it needs "
+            f"{lacking}."
+        )
     if file.architecture not in _FAMILIES:
         raise UnsupportedModel(
             f"{file.path} holds a model of the architecture {file.architecture!r}, which is not supported; these are: "

@@ -90,3 +90,23 @@ READ: Mapping[str, tuple[str, ...]] = {
     "cohere2": ("logit_scale",),
 }
 """Keys that only some families have."""
+
+_LATENT = "multi-head latent attention"
+_LAYERS = "a cache of another kind for each layer"
+MISSING: Mapping[str, str] = {
+    "deepseek2": _LATENT,
+    "minicpm3": _LATENT,
+    "qwen3next": f"linear attention, and with it {_LAYERS}",
+    "qwen35": f"linear attention, and with it {_LAYERS}",
+    "qwen35moe": f"linear attention, and with it {_LAYERS}",
+    "lfm2": f"short convolutions, and with them {_LAYERS}",
+    "lfm2moe": f"short convolutions, and with them {_LAYERS}",
+    "granitehybrid": f"Mamba layers, and with them {_LAYERS}",
+    "jamba": f"Mamba layers, and with them {_LAYERS}",
+    "falcon-h1": f"Mamba layers, and with them {_LAYERS}",
+    "nemotron_h": f"Mamba layers, and with them {_LAYERS}",
+    "gpt-oss": "attention sinks, MXFP4 weights and a clamped gate in its experts",
+    "llama4": "attention in chunks of the context",
+    "gemma3n": "embeddings for each layer, and several residual streams",
+}
+"""Architectures that are known and not run, with what the engine lacks for them."""

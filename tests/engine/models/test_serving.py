@@ -31,7 +31,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Exaone4": {"sliding_window": 9, "sliding_window_pattern": 2},
     "Granite": {"residual_multiplier": 0.3, "embedding_multiplier": 3.0},
     "Glm4": {"head_dim": 16},
-    "Ministral": {"sliding_window": 9},
+    "Ministral": {"sliding_window": 9, "head_dim": 16},
     "Cohere2": {"sliding_window": 9, "logit_scale": 0.5},
     "Starcoder2": {},
     "SeedOss": {"head_dim": 16},

@@ -159,6 +159,25 @@ def test_a_rotation_is_scaled_as_the_file_says(
     assert {key: found[key] for key in found if key in {*rope, "rope_type", "factor"}} == rope
 
 
+@pytest.mark.parametrize(
+    ("architecture", "missing"),
+    [("deepseek2", "latent attention"), ("granitehybrid", "Mamba"), ("gpt-oss", "attention sinks")],
+)
+def test_a_known_architecture_is_refused_with_what_is_missing(
+    tmp_path: Path, architecture: str, missing: str
+) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", architecture)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(
+        UnsupportedModel, match=f"'{architecture}', which is not supported: it needs.*{missing}"
+    ):
+        config_json(Gguf(tmp_path / "m.gguf"))
+
+
 def test_an_olmo_3_is_refused_as_its_file_does_not_say_enough(tmp_path: Path) -> None:
     save(tmp_path / "model", "Olmo2")
     file = gguf_files.write(tmp_path / "m.gguf", tmp_path / "model", attention__sliding_window=9)

@@ -1,0 +1,154 @@
+"""The parts of a decoder, as its configuration says: norms, attention, MLPs and mixtures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from engine.layers.attention import PagedAttention
+from engine.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP, Xielu
+from engine.layers.moe import MixtureMLP, SharedMixture
+from engine.layers.norm import HeadNorm, JointHeadNorm, LayerNorm, RMSNorm, RotatedHeadNorm
+from engine.layers.product import Product
+from engine.layers.rope import ScaledRotation
+from engine.models.builder import LayerBuilder
+from engine.models.config import DecoderConfig, Experts
+from engine.weights.weight_loader import WeightLoader
+from kernels.rope import rope as rope_kernel
+from kernels.route import SigmoidRouting, route
+
+Norm = RMSNorm | LayerNorm
+
+
+def norm(config: DecoderConfig, weights: WeightLoader, name: str) -> Norm:
+    weight = weights.take(f"{name}.weight", (config.hidden,))
+    if config.layer_norm:
+        bias = weights.take(f"{name}.bias", (config.hidden,)) if config.norm_bias else None
+        return LayerNorm(weight, config.eps, bias=bias)
+    return RMSNorm(weight, config.eps, offset=config.norm_offset)
+
+
+def mlp(config: DecoderConfig, build: LayerBuilder, name: str) -> Product:
+    """Without experts."""
+    if config.gated:
+        return gated(config, build, name, config.width, config.gate_up, config.down, bias=config.mlp_bias)
+    up = {f"{name}.{part}": config.width for part in config.gate_up}
+    return PlainMLP(
+        build.linear(up, config.hidden, bias=config.mlp_bias, split="out"),
+        build.linear(
+            {f"{name}.{config.down}": config.hidden}, config.width, bias=config.mlp_bias, split="in"
+        ),
+        PLAIN_ACTIVATIONS[config.activation] or _xielu(build.weights, f"{name}.act_fn"),
+    )
+
+
+def _xielu(weights: WeightLoader, name: str) -> Xielu:
+    above, below = (weights.take(f"{name}.alpha_{side}", (1,)).item() for side in "pn")
+    # The checkpoint has these in a shape of their own: no dimension at all.
+    beta, eps = (weights.take(f"{name}.{part}", ()).item() for part in ("beta", "eps"))
+    return Xielu(above, below, beta, eps)
+
+
+def gated(
+    config: DecoderConfig,
+    build: LayerBuilder,
+    name: str,
+    width: int,
+    gate_up: Sequence[str],
+    down: str,
+    *,
+    bias: bool = False,
+) -> GatedMLP:
+    """``gate_up``: the names of the gate's and the other layer, or one for both."""
+    parts = {f"{name}.{part}": 2 * width // len(gate_up) for part in gate_up}
+    return GatedMLP(
+        build.linear(parts, config.hidden, bias=bias, split="out"),
+        build.linear({f"{name}.{down}": config.hidden}, width, bias=bias, split="in"),
+        config.activation,
+    )
+
+
+def attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int) -> PagedAttention:
+    tp = build.weights.tp
+    heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
+    # This rank's heads.
+    local_heads, local_kv_heads = tp.divide(heads, "heads"), tp.divide(kv_heads, "KV heads")
+    counts = (heads, kv_heads, kv_heads) if len(config.qkv) > 1 else (heads + 2 * kv_heads,)
+    parts = {f"{name}.{part}": count * dim for part, count in zip(config.qkv, counts, strict=True)}
+    rows = None
+    rope = config.ropes[config.layer_ropes[layer] or 0]
+    if config.interleaved and config.layer_ropes[layer] is not None:
+        # Queries and keys are turned in halves; that their rows have changed places alike changes no score.
+        halves = _halves(dim, rope.dim)
+        rows = {
+            part: (torch.arange(count)[:, None] * dim + halves).flatten()
+            for part, count in zip(parts, (local_heads, local_kv_heads), strict=False)
+        }
+    rotate = _rotation(config, build.weights, name, local_heads, local_kv_heads)
+    if rope.query_growth:
+        rotate = ScaledRotation(rotate, local_heads)
+    return PagedAttention(
+        build.linear(parts, config.hidden, bias=config.qkv_bias, split="out", rows=rows),
+        build.linear({f"{name}.o_proj": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
+        local_heads,
+        local_kv_heads,
+        dim,
+        scale=config.scale,
+        rotate=rotate,
+        window=config.windows[layer],
+        softcap=config.softcap,
+    )
+
+
+def _halves(dim: int, rotary: int) -> Tensor:
+    """The order of a head's dimensions in which pairs that lay side by side lie half the rotary dimensions apart."""
+    return torch.cat([torch.arange(0, rotary, 2), torch.arange(1, rotary, 2), torch.arange(rotary, dim)])
+
+
+def _rotation(
+    config: DecoderConfig, weights: WeightLoader, name: str, heads: int, kv_heads: int
+) -> Callable[..., Tensor]:
+    """``heads`` and ``kv_heads``: this rank's."""
+    norms = config.head_norm
+    if norms is None:
+        return rope_kernel
+    names = (f"{name}.{norms.query}.weight", f"{name}.{norms.key}.weight")
+    if norms.joint:
+        sizes = (heads * config.head_dim, kv_heads * config.head_dim)
+        query, key = (weights.take(part, (size,)) for part, size in zip(names, sizes, strict=True))
+        return JointHeadNorm(query, key, heads, config.eps)
+    query, key = (weights.take(part, (config.head_dim,)) for part in names)
+    kind = RotatedHeadNorm if norms.rotated else HeadNorm
+    return kind(query, key, heads, kv_heads, config.eps, config.norm_offset)
+
+
+def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: str) -> Product:
+    weights, name = build.weights, f"{name}.{experts.name}"
+    # The router is small, and sensitive to rounding: it is never quantized.
+    router, choose = weights.take(f"{name}.gate.weight", (experts.count, config.hidden)), route
+    if experts.sigmoid:
+        # Scores and bias are in float32, as in training: differences between experts are small.
+        bias = weights.exact(f"{name}.gate.e_score_correction_bias", (experts.count,))
+        router, choose = router.float(), partial(_choose, experts.sigmoid, bias.float())
+    mlps = (
+        gated(config, build, f"{name}.experts.{i}", experts.width, experts.gate_up, experts.down)
+        for i in range(experts.count)
+    )
+    routed = MixtureMLP(
+        router, mlps, experts.top_k, experts.normalise, choose=choose, invariant=build.invariant
+    )
+    if not experts.shared:
+        return routed
+    shared_name = f"{name}.{experts.shared_name}"
+    shared = gated(config, build, shared_name, experts.shared, experts.gate_up, experts.down)
+    gate = weights.take(f"{shared_name}_gate.weight", (1, config.hidden)) if experts.shared_gate else None
+    return SharedMixture(routed, shared, gate, invariant=build.invariant)
+
+
+def _choose(
+    routing: SigmoidRouting, bias: Tensor, scores: Tensor, top_k: int, normalise: bool
+) -> tuple[Tensor, Tensor]:
+    return routing(scores, bias, top_k, normalise)
