@@ -385,6 +385,14 @@ def test_ministral_3_runs_from_its_checkpoint_that_reads_images(folder: Path) ->
     assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
 
 
+def test_layers_that_predict_further_tokens_are_left_out(folder: Path) -> None:
+    """As GLM-4.5's checkpoints have one after the last."""
+    theirs = expected(save(folder, "Glm4Moe", **GLM_MOE, num_nextn_predict_layers=1), tokens())
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"model.layers.3.eh_proj.weight": torch.ones(4, 4)}, folder / "model.safetensors")
+    assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
+
+
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
