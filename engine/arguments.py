@@ -13,6 +13,18 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add("--model", required=True, help="'demo', a folder, a .gguf file, or a Hugging Face hub id")
     add("--served-model-name", help="the model's name in the API (default: --model, or its folder's name)")
     add(
+        "--task",
+        choices=["auto", "generate", "embed", "score"],
+        help="what the model is for, where its files do not tell (default: auto, as they say)",
+    )
+    add(
+        "--matryoshka",
+        action="store_const",
+        const=True,
+        help="let requests cut an embedding model's vectors by 'dimensions', where its files do not say that it was "
+        "trained for that",
+    )
+    add(
         "--any-model-name",
         action="store_const",
         const=True,

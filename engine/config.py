@@ -20,6 +20,10 @@ class EngineConfig:
 
     model: Path
     """The folder with config.json, the weights and the tokenizer."""
+    task: str = "auto"
+    """``generate``, ``embed`` or ``score``; ``auto``: as the model's files say."""
+    matryoshka: bool = False
+    """Whether an embedding model's vectors may be cut, where its files do not say so."""
     device: str = "auto"
     dtype: str = "auto"
     threads: int | None = None

@@ -4,6 +4,7 @@
     ├── InvalidRequest               400  invalid_value          a field is invalid; names it
     │   ├── UnsupportedParameter     400  unsupported_parameter  understood, but not something this engine does
     │   ├── ContextLengthExceeded    400  context_length_exceeded
+    │   ├── InputTooLong             400  context_length_exceeded  the same, of what becomes a vector or a score
     │   ├── GrammarFailed            400  grammar_failed         an answer's grammar takes too much time
     │   ├── ModelNotFound            404  model_not_found
     │   ├── PathNotFound             404  not_found
@@ -88,6 +89,17 @@ class ContextLengthExceeded(InvalidRequest):
         # OpenAI's wording: clients recognize this error by it.
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, {asked}", param=param
+        )
+
+
+class InputTooLong(InvalidRequest):
+    code = "context_length_exceeded"
+
+    def __init__(self, tokens: int, *, limit: int, param: str) -> None:
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens. However, '{param}' has {tokens} tokens. Please "
+            "reduce its length, or let it be cut by 'truncate_prompt_tokens': -1.",
+            param=param,
         )
 
 

@@ -13,9 +13,12 @@ import sys
 
 from engine import logs
 from engine.channel import Channel
+from engine.config import EngineConfig
 from engine.engine_core import EngineCore
 from engine.errors import StartupError
 from engine.messages import Failed, Start
+from engine.pooling.core import PoolingCore
+from engine.pooling.spec import find_spec
 
 
 def main(fd: int) -> int:
@@ -28,7 +31,7 @@ def main(fd: int) -> int:
             raise TypeError(f"the first message must be Start, not {start!r}")
         logs.set_up(start.config.log_level)
         try:
-            core = EngineCore(start.config, channel)
+            core = load(start.config, channel)
         except StartupError as error:
             channel.send(Failed(error.message))
             return 1
@@ -40,6 +43,12 @@ def main(fd: int) -> int:
     except EOFError:
         return 0
     return 0
+
+
+def load(config: EngineConfig, channel: Channel) -> EngineCore | PoolingCore:
+    """Raises ``StartupError``."""
+    spec = find_spec(config.model, config.task, matryoshka=config.matryoshka)
+    return EngineCore(config, channel) if spec is None else PoolingCore(config, spec, channel)
 
 
 if __name__ == "__main__":

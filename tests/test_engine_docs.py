@@ -38,12 +38,13 @@ PACKAGES = [
     "layers",
     "models",
     "weights",
+    "pooling",
     "grammar",
     "server",
     "verify",
     "bench",
 ]
-FOLDERS = ["engine", *(f"engine/{name}" for name in PACKAGES)]
+FOLDERS = ["engine", *(f"engine/{name}" for name in PACKAGES), "engine/server/pooling"]
 
 
 def section(title: str) -> str:

@@ -36,7 +36,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "messages grammar layers",
         "models",
         "worker",
-        "client generation refusals process engine_core bootstrap adapter_loading offline",
+        "client generation refusals engine_process process engine_core bootstrap adapter_loading offline pooling",
         "server",
         "bench verify",
         "*",

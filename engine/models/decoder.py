@@ -20,8 +20,8 @@ from engine.models.config import DecoderConfig
 
 log = logging.getLogger("engine.models")
 
-_PREFIXES = ("model.", "language_model.model.", "model.language_model.")
-"""Prefixes of the decoder's tensors; the last two are those of multimodal checkpoints."""
+_PREFIXES = ("model.", "language_model.model.", "model.language_model.", "")
+"""Prefixes of the decoder's tensors: two are those of multimodal checkpoints, none is that of embedding models."""
 _VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 
 
@@ -76,12 +76,15 @@ class ParallelBlock(Block):
 
 
 class Decoder:
-    """``length``: the longest context to be served; ``None``: the longest that the model supports.
+    """``length``: the longest context to be served; ``None``: the longest that the model supports. Without ``head``
+    there are no logits.
 
     Raises ``UnsupportedModel`` if the weights do not fit.
     """
 
-    def __init__(self, config: DecoderConfig, build: LayerBuilder, length: int | None = None) -> None:
+    def __init__(
+        self, config: DecoderConfig, build: LayerBuilder, length: int | None = None, *, head: bool = True
+    ) -> None:
         weights, tp = build.weights, build.weights.tp
         if config.fused and tp.size > 1:
             raise UnsupportedModel(
@@ -95,7 +98,7 @@ class Decoder:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         prefix = next((name for name in _PREFIXES if f"{name}embed_tokens.weight" in weights), _PREFIXES[0])
-        self._embedding = weights.take(f"{prefix}embed_tokens.weight", (config.vocab_size, config.hidden))
+        self.embedding = weights.take(f"{prefix}embed_tokens.weight", (config.vocab_size, config.hidden))
         self._scale = config.embedding_scale
         if config.rounded_scale:
             self._scale = torch.tensor(self._scale, dtype=weights.dtype).item()
@@ -111,7 +114,8 @@ class Decoder:
             weights.ignore(f"{prefix}layers.{config.layers + i}.")
         self.kv_shape = KVShape(config.layers, tp.divide(config.kv_heads, "KV heads"), config.head_dim)
         self._norm = parts.norm(config, weights, f"{prefix}norm")
-        self._head = _head(config, build, prefix, self._embedding)
+        if head:
+            self._head = _head(config, build, prefix, self.embedding)
         self._logit_scale = config.logit_scale
         self._softcap = config.logit_softcap
         length = min(length or self.max_positions, self.max_positions)
@@ -125,7 +129,7 @@ class Decoder:
             self._tables.append(NoRotation(config.ropes[0].dim, weights.device, weights.dtype))
 
     def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
-        x = torch.nn.functional.embedding(tokens, self._embedding)
+        x = torch.nn.functional.embedding(tokens, self.embedding)
         if self._scale != 1:
             x = x * self._scale
         rotations = [table(positions) for table in self._tables]

@@ -6,12 +6,12 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -19,18 +19,14 @@ from starlette.types import Receive, Scope, Send
 
 from engine.client import EngineClient
 from engine.core.context_caps import context_limit
-from engine.errors import (
-    EngineError,
-    InternalError,
-    InvalidRequest,
-    MethodNotAllowed,
-    PathNotFound,
-)
+from engine.errors import EngineError, InternalError, UnsupportedParameter
 from engine.messages import Ready, Step
+from engine.server.about import About, ModelEntry, model_entry
 from engine.server.adapters import Adapters, Served, name_of
 from engine.server.disconnect import ClientDisconnected, read_body, until_disconnect
+from engine.server.failures import HANDLERS
 from engine.server.generate import Generator
-from engine.server.health import Health
+from engine.server.health import Health, decode_token
 from engine.server.hints import Hints, read_hints
 from engine.server.metrics import EngineMetrics, Throughput
 from engine.server.prepare import ContextBudget, PreparedRequest, Preparer
@@ -42,6 +38,9 @@ from engine.server.tracing import TracedRequest, Tracer
 from engine.server.vllm_metrics import VllmMetrics
 
 log = logging.getLogger("engine.server")
+
+_POOLING = ("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score")
+"""What embedding models and rerankers have (``engine/server/pooling``), and those that generate text have not."""
 
 
 def create_app(
@@ -64,7 +63,8 @@ def create_app(
     beyond what the prompt leaves of the context is an error, not clipped. ``max_string_length``: as in
     ``ServerConfig``. ``tracer`` is told of each request that asks for tokens. Raises ``StartupError``.
     """
-    metrics, throughput, health = EngineMetrics(), Throughput(), Health(client)
+    metrics, throughput = EngineMetrics(), Throughput()
+    health = Health(client, partial(decode_token, client))
     metrics.set_ready(ready)
     vllm = VllmMetrics(metrics.registry, name, ready, lambda: _adapter_names(client))
     state = EngineState(name, ready, throughput)
@@ -83,7 +83,8 @@ def create_app(
     longest = ready.longest // 2 if max_string_length is None else max_string_length
     preparer = Preparer(models, ready, tokenizer, template, longest or None)
     generator = Generator(client, tokenizer, metrics, vllm)
-    about = About(name, models, ready, client, health, metrics, state)
+    served = ServedModels(name, models, ready)
+    about = About(served.all, served.find, health, metrics.render, state.to_dict)
 
     def text(path: str, prepare: Callable[[bytes, ContextBudget, bool], Awaitable[PreparedRequest]]) -> Route:
         endpoint = TextEndpoint(
@@ -118,13 +119,10 @@ def create_app(
             asked("/detokenize", preparer.detokenize),
             change("/v1/load_lora_adapter", models.load),
             change("/v1/unload_lora_adapter", models.unload),
-            Route("/v1/models", about.models),
-            Route("/v1/models/{model:path}", about.model),
-            Route("/v1/engine/state", about.engine_state),
-            Route("/health", about.health),
-            Route("/metrics", about.metrics_text),
+            *(Route(path, served.no_vectors, methods=["POST"]) for path in _POOLING),
+            *about.routes,
         ],
-        exception_handlers={EngineError: _on_engine_error, HTTPException: _on_http_error, Exception: _on_bug},
+        exception_handlers=HANDLERS,
     )
     app.router.redirect_slashes = False
     return app
@@ -266,79 +264,37 @@ class _Reply:
 
 
 @dataclass(slots=True)
-class About:
-    """Models, state, health and metrics."""
+class ServedModels:
+    """The model and its adapters, and what they are not for."""
 
     name: str
     adapters: Adapters
     ready: Ready
-    client: EngineClient
-    health_check: Health
-    metrics: EngineMetrics
-    state: EngineState
     created: int = field(default_factory=lambda: int(time.time()))
 
-    async def models(self, request: Request) -> Response:
-        adapters = [self._adapter(served) for served in self.adapters.list()]
-        return _json({"object": "list", "data": [self._model(), *adapters]})
+    def all(self) -> list[ModelEntry]:
+        return [self._model(), *map(self._adapter, self.adapters.list())]
 
-    async def model(self, request: Request) -> Response:
-        name = request.path_params["model"]
+    def find(self, name: str) -> ModelEntry:
+        """Raises ``ModelNotFound``."""
         self.adapters.key(name)
         served = self.adapters.find(name)
-        return _json(self._adapter(served) if served else self._model())
+        return self._adapter(served) if served else self._model()
 
-    async def engine_state(self, request: Request) -> Response:
-        return _json(self.state.to_dict())
+    async def no_vectors(self, request: Request) -> Response:
+        raise UnsupportedParameter(
+            f"The model {self.name} generates text, and has no {request.url.path}: that is for embedding models and "
+            "rerankers. Ask an engine that serves one.",
+            param="model",
+        )
 
-    async def health(self, request: Request) -> Response:
-        await self.health_check.check()
-        return _json({"status": "ok"})
+    def _model(self) -> ModelEntry:
+        return model_entry(self.name, self.created, self.ready.max_model_len)
 
-    async def metrics_text(self, request: Request) -> Response:
-        return Response(self.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    def _model(self) -> dict[str, object]:
-        return {
-            "id": self.name,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "tollgate",
-            "max_model_len": self.ready.max_model_len,
-        }
-
-    def _adapter(self, served: Served) -> dict[str, object]:
+    def _adapter(self, served: Served) -> ModelEntry:
         return self._model() | {
             "id": served.name,
             "created": served.created,
             "root": str(served.folder),
             "parent": self.name,
         }
-
-
-def _json(data: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(data), status, headers, media_type="application/json")
-
-
-async def _on_engine_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, EngineError)
-    return _json(error.body(), error.status, error.headers())
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path
-    found: EngineError
-    if error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
-        found = MethodNotAllowed(f"{path} takes {allow}, not {request.method}.", allow=allow)
-    elif error.status_code == 404:
-        found = PathNotFound(f"There is nothing at {path}.")
-    else:
-        found = InvalidRequest(error.detail)
-    return _json(found.body(), found.status, found.headers())
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    found = InternalError("The engine made a mistake; its log has the details.")
-    return _json(found.body(), found.status)

@@ -16,18 +16,27 @@ _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 
 
+class Instruments:
+    """Makes metrics by the names that all of the engine's have."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"tollgate_engine_{name}", text, labels, registry=self._registry)
+
+    def gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"tollgate_engine_{name}", text, registry=self._registry)
+
+    def histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"tollgate_engine_{name}", text, registry=self._registry, buckets=buckets)
+
+
 class EngineMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"tollgate_engine_{name}", text, labels, registry=self.registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"tollgate_engine_{name}", text, registry=self.registry)
-
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"tollgate_engine_{name}", text, registry=self.registry, buckets=buckets)
+        made = Instruments(self.registry)
+        counter, gauge, histogram = made.counter, made.gauge, made.histogram
 
         self.requests = counter(
             "requests", "Requests by path and outcome: an HTTP status or hung_up.", "path", "status"

@@ -19,11 +19,9 @@ from engine.client import EngineClient
 from engine.config import ServerConfig
 from engine.errors import ShuttingDown, StartupError
 from engine.extras import install_command
-from engine.server.app import create_app
+from engine.pooling.client import PoolingClient
 from engine.server.protocol import Protocol
-from engine.server.renderer import Renderer
-from engine.server.template_files import read_templates
-from engine.server.tokenizer import Tokenizer
+from engine.server.service import start
 from engine.server.tracing import Tracer
 
 log = logging.getLogger("engine.server")
@@ -65,33 +63,15 @@ async def _run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
 
-    client = await EngineClient.start(config.engine)
+    service = await start(config, _tracer)
+    client = service.client
     watching: asyncio.Task[None] | None = None
-    template: Renderer | None = None
-    tracer: Tracer | None = None
     try:
-        # The tokenizer loads while the engine process imports torch.
-        tokenizer = await asyncio.to_thread(Tokenizer, config.engine.model)
-        if templates := read_templates(config.engine.model, tokenizer.settings):
-            template = await Renderer.start(templates, tokenizer.roles)
+        await service.prepare()
         await _first(client.ready(), stop.wait())
         if stop.is_set():
             return 0
-        ready = await client.ready()
-        tracer = await asyncio.to_thread(_tracer, config)
-        app = create_app(
-            client,
-            ready,
-            tokenizer,
-            template,
-            name=config.served_model_name,
-            max_body_bytes=config.max_body_bytes,
-            adapters=config.engine.adapters,
-            also=None if config.any_model_name and not ready.max_adapters else (config.given_model_name,),
-            refuse_over_context=config.over_context == "refuse",
-            max_string_length=config.max_string_length,
-            tracer=tracer,
-        )
+        app = await service.app()
         server = _Server(
             uvicorn.Config(
                 app,
@@ -131,11 +111,7 @@ async def _run(
     finally:
         if watching is not None:
             watching.cancel()
-        if template is not None:
-            await template.close()
-        await client.close()
-        if tracer is not None:
-            await asyncio.to_thread(tracer.close)
+        await service.close()
 
 
 def _tracer(config: ServerConfig) -> Tracer | None:
@@ -153,7 +129,7 @@ def _tracer(config: ServerConfig) -> Tracer | None:
     return OtlpTracer(config.otlp_traces_endpoint, config.otlp_traces_protocol)
 
 
-async def _give_up_on_stuck(client: EngineClient, timeout: float) -> None:
+async def _give_up_on_stuck(client: EngineClient | PoolingClient, timeout: float) -> None:
     """Kills the engine process once it has done no step for ``timeout`` seconds though requests are open."""
     last, since = client.last, time.monotonic()
     while timeout:

@@ -8,6 +8,7 @@ import random
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from engine.core.sampling_params import SamplingParams
 from engine.errors import ContextLengthExceeded, EngineDied, EngineStalled, QueueFull, StartupError
 from engine.generation import Generation
 from engine.messages import Step
-from engine.server.health import Health
+from engine.server.health import Health, decode_token
 from engine.worker.runner import Runner
 from tests.engine.live import alive
 from tests.engine.steps import run
@@ -177,7 +178,7 @@ async def test_a_reader_who_is_behind_is_parked_and_loses_nothing(
 
 async def test_health_is_a_token_decoded_in_time(tiny_model: Path) -> None:
     async with started(tiny_model) as client:
-        health = Health(client, timeout=1.0, fresh=0.0)
+        health = Health(client, partial(decode_token, client), timeout=1.0, fresh=0.0)
         client.on_step = health.observe
         await health.check()
         os.kill(client.pid, signal.SIGSTOP)

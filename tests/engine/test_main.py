@@ -40,6 +40,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "step_timeout": 9.5,
         "write_timeout": 8.5,
         "served_model_name": "m",
+        "task": "generate",
         "device": "cpu",
         "dtype": "bfloat16",
         "quantization": "int4",
@@ -70,7 +71,14 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
-    others |= {"cuda_graphs", "chunked_prefill", "preemption", "given_model_name", "any_model_name"}
+    others |= {
+        "cuda_graphs",
+        "chunked_prefill",
+        "preemption",
+        "given_model_name",
+        "any_model_name",
+        "matryoshka",
+    }
     assert settings - set(given) - others == {"model", "engine", "kv_cache_memory"}
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
@@ -84,12 +92,14 @@ def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
         "--enforce-eager",
         "--no-chunked-prefill",
         "--no-preemption",
+        "--matryoshka",
         "--context-cap",
         "1=4096",
         "--context-cap",
         "0=100",
     )
     engine = read_options(options("--model", str(tiny_model), *flags)).engine
+    assert engine.matryoshka
     assert (engine.prefix_caching, engine.check_integrity, engine.deterministic) == (False, True, True)
     assert not (engine.cuda_graphs or engine.chunked_prefill or engine.preemption)
     assert engine.context_caps == ((1, 4096), (0, 100))
