@@ -116,8 +116,7 @@ class OpenAIBackend:
         self._apis = ApiForwarder(name, self._exchange, locate, self._headers, strict=strict)
 
     def stream(self, call: Call, target: Target) -> Chunks:
-        """Raises ``BadRequest`` at once for embeddings of the bundled engine, which has none; and for what a budget
-        cannot hold (``extras``)."""
+        """Raises ``BadRequest`` at once for what a budget cannot hold (``extras``)."""
         sent, asked = self._prepared(call, target)
         if sent.timeouts.bounds_silence and self._collecting.applies(call, asked, target.model):
             return self._collecting.ask(asked, target.model, partial(self._ask, sent))
@@ -134,13 +133,6 @@ class OpenAIBackend:
 
     def _prepared(self, call: Call, target: Target) -> tuple[_Sent, ChatRequest]:
         dialect = _dialect(call.request)
-        if self._hints and dialect is EMBEDDINGS:
-            raise BadRequest(
-                f"Backend '{self.name}' is the bundled engine, which does not make embeddings. Ask for a model whose "
-                "backend is an embedder, such as one of kind 'sidecar'.",
-                param="model",
-                code="unsupported_parameter",
-            )
         if call.reply_headers:
             fitting.clear_reports(call)
         headers, timeouts = {**self._post_headers, **call.headers}, call.timeouts

@@ -22,6 +22,7 @@ GROQ, TOGETHER = "https://api.groq.com/openai/v1", "https://api.together.xyz/v1"
         (VLLM, paths_of(VLLM), "rerank", "http://10.0.0.7:8000/v1/rerank"),
         (VLLM, paths_of(VLLM), "tokenize", "http://10.0.0.7:8000/tokenize"),
         ("http://127.0.0.1:8100", OF_ENGINE, "detokenize", "http://127.0.0.1:8100/detokenize"),
+        ("http://127.0.0.1:8100", OF_ENGINE, "rerank", "http://127.0.0.1:8100/v1/rerank"),
         ("http://127.0.0.1:8100", OF_ENGINE, "speech", None),
         (GROQ, PRESETS["groq"].apis, "translation", f"{GROQ}/audio/translations"),
         (GROQ, PRESETS["groq"].apis, "image_generation", None),
