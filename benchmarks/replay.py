@@ -1,6 +1,6 @@
 """What would the scheduler have made of a real day? It replays recorded arrivals with a runner that only takes time.
 
-    python -m benchmarks.replay [--requests 2000] [--blocks 25000] [--speed 1.0] [--stretch 2.0] [--json FILE]
+    python -m benchmarks.replay [--requests 2000] [--blocks 25000] [--speed 1.0] [--max-itl-ratio 2.0] [--json FILE]
 
 The traces: Azure's conversation and code (https://github.com/Azure/AzurePublicDataset), which tell lengths only, so
 that no two prompts have anything in common; and Mooncake's conversation (https://github.com/kvcache-ai/Mooncake),
@@ -193,7 +193,7 @@ class Replay:
         prefix_caching: bool = True,
         check: int = 0,
     ) -> None:
-        """``stretch``: by how much a chunk of a prompt may lengthen the steps of those that decode; 0 is off.
+        """``max_itl_ratio``: by how much a chunk of a prompt may lengthen the steps of those that decode; 0 is off.
         ``check``: steps after which the integrity of the blocks is checked again and again; 0 is never."""
         self.now = 0.0
         self.scheduler = Scheduler(
@@ -362,7 +362,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=2048, help="tokens a step")
     parser.add_argument("--waiting", type=int, default=100_000, help="requests that may wait")
     parser.add_argument("--speed", type=float, default=1.0)
-    parser.add_argument("--stretch", type=float, default=2.0)
+    parser.add_argument("--max-itl-ratio", type=float, default=2.0)
     parser.add_argument("--priorities", action="store_true", help="tiers have priorities, too")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--json", type=Path)
@@ -382,7 +382,7 @@ def main() -> None:
         common = best_hits(arrivals, options.block_size) > 0
         variants = {name: {}, f"{name}, no weights": {"weights": False}}
         if not common:
-            variants = {name: {}, f"{name}, no stretch": {"max_itl_ratio": 0.0}}
+            variants = {name: {}, f"{name}, no bound": {"max_itl_ratio": 0.0}}
         for label, change in variants.items():
             chosen = {**settings, "speed": options.speed * SPEED.get(name, 1.0), **change}
             results[label] = Replay(arrivals, **chosen).run()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from engine.core.block_tables import BlockTables
 from engine.core.plan import Plan
 from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
-from engine.core.shares import divide
 
 
 class Admission:
@@ -54,19 +53,24 @@ class Admission:
                 plan.prefix_hits += request.computed
             plan.admitted.append(request.id)
 
-    def divide_prompts(self, tokens: int) -> dict[str, int] | None:
-        """Each tenant's part of the step's ``tokens`` of prompts; ``None`` with a single tenant."""
-        queues = self._queues
-        if len(queues.tenants) < 2:
-            return None
-        wanted: Counter[str] = Counter()
-        for request in queues.running:
-            if request.missing > 1:
-                wanted[request.tenant] += request.missing
-        if queues.waiting and queues.free_slots > 0:
-            head = self.next()
-            wanted[head.tenant] += head.missing
-        return Counter(divide(tokens, wanted))
+    def beside(self, requests: Iterable[Request], heads: Sequence[Request]) -> list[Request]:
+        """Those of ``requests``, which wait, that could be admitted as well, in this order, without taking from
+        ``heads`` the slots and the blocks that they could have."""
+        queues, tables = self._queues, self._tables
+        found: list[Request] = []
+        slots = queues.free_slots - len(heads)
+        blocks = tables.pool.available - len(queues.running) - len(heads)
+        blocks -= sum(tables.count(len(head.tokens)) for head in heads)
+        shares = queues.shares() if len({request.tenant for request in queues.waiting}) > 1 else None
+        for request in requests:
+            if slots <= 0 or blocks <= 0:
+                break
+            if (shares is None or shares.within_share(request)) and tables.fits(request, blocks):
+                found.append(request)
+                slots, blocks = slots - 1, blocks - 1 - tables.count(len(request.tokens))
+                if shares is not None:
+                    shares.add(request)
+        return found
 
     def _fits(self, request: Request) -> bool:
         # One block is left for each running request: otherwise chunks of a newcomer would preempt them, and be

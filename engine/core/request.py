@@ -35,6 +35,7 @@ class Request:
         "cached",
         "chain",
         "computed",
+        "credit",
         "deadline",
         "draft_tokens",
         "forked",
@@ -95,6 +96,8 @@ class Request:
         self.prompt_length = len(prompt)
         self.params = params
         self.computed = 0
+        self.credit = 0
+        """Tokens of its prompt computed, less those that it is owed for others' that were computed before them."""
         self.blocks: list[int] = []
         self.chain: Node | None = None
         """The last of its blocks that the prefix cache knows; while it waits, as of the last look-up."""

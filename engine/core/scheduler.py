@@ -32,6 +32,7 @@ from engine.core.forks import Forks
 from engine.core.latency_estimator import LatencyEstimator
 from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.preemption import Preemption
+from engine.core.prefill_budget import Parts, PrefillBudget
 from engine.core.prefix_cache import PrefixCache
 from engine.core.request import FinishReason, Request
 from engine.core.request_queues import RequestQueues
@@ -99,6 +100,7 @@ class Scheduler:
         self._preemption = Preemption(
             self.queues, self._tables, self._admission, priority_ageing=priority_ageing
         )
+        self._prefill = PrefillBudget(self.queues, self._tables, self._admission, chunked=chunked_prefill)
         self._drafts = DraftScheduler(self._tables, max_drafts)
         self._forks = Forks()
         self._clock = clock
@@ -158,6 +160,9 @@ class Scheduler:
             if needed > allowed or allowed <= 0:
                 raise DeadlineUnreachable(needed, allowed)
             self._watch_deadline(request.deadline, request.id)
+        else:
+            # How long its prompt is decides whom it may overtake.
+            self._tables.hit_tokens(request)
         self.queues.open(request)
         self._forks.add(request)
         self.waiting.add(request)
@@ -210,19 +215,19 @@ class Scheduler:
         if self._may_preempt:
             self._preemption.make_room(plan)
         preempted = len(plan.preempted)
-        budget = prompts = self.max_batched_tokens
-        if (
-            self._chunked_prefill
-            and self.prefill_chunk is not None
-            and any(len(request.tokens) - request.computed == 1 for request in self.running)
-        ):
-            prompts = self.prefill_chunk
-        budget, prompts = self._schedule_running(plan, budget, prompts)
+        budget = self.max_batched_tokens
+        decoding = sum(len(request.tokens) - request.computed == 1 for request in self.running)
+        prompts = budget - decoding
+        if self._chunked_prefill and self.prefill_chunk is not None and decoding:
+            prompts = min(prompts, self.prefill_chunk)
+        parts = self._prefill.divide(prompts)
+        budget, prompts = self._schedule_running(plan, budget, prompts, parts)
         if not plan.requests and self.running:
             # All that decoded were preempted, and it was for them that prompts were limited.
-            budget, prompts = self._schedule_running(plan, budget, budget)
+            parts = self._prefill.divide(budget, admitting=False)
+            budget, prompts = self._schedule_running(plan, budget, budget, parts)
         if len(plan.preempted) == preempted:
-            budget -= self._schedule_waiting(plan, budget, prompts)
+            budget -= self._schedule_waiting(plan, min(budget, prompts), parts)
         if self.max_drafts:
             # Draft tokens take no blocks from a request that waits for some.
             contended = bool(self.waiting) and len(self.running) < self.queues.max_num_seqs
@@ -283,21 +288,17 @@ class Scheduler:
         self._forks.check_integrity(self.queues.by_id)
         self.queues.check_integrity()
 
-    def _schedule_running(self, plan: Plan, budget: int, prompts: int) -> tuple[int, int]:
-        """Tokens for running requests, ``prompts`` of them of prompts at most. Returns what is left of both."""
+    def _schedule_running(self, plan: Plan, budget: int, prompts: int, parts: Parts) -> tuple[int, int]:
+        """One token for each running request that decodes, its part for each that has a prompt to compute. Returns
+        what is left of ``budget`` and of ``prompts``."""
         running, block_size = self.running, self.block_size
-        parts = self._admission.divide_prompts(prompts)
         position = 0
         while position < len(running):
             request = running[position]
             position += 1
             count = len(request.tokens) - request.computed
             if count > 1:
-                # One token is left for each request behind this one: a long prompt must not stall those that decode.
-                count = min(count, budget - (len(running) - position), prompts)
-                if parts is not None:
-                    count = min(count, parts[request.tenant])
-                    parts[request.tenant] -= count
+                count = parts.tokens[request.id]
                 if count == 0:
                     continue
                 prompts -= count
@@ -307,25 +308,35 @@ class Scheduler:
             ):
                 position -= 1
                 continue
+            if count > 1:
+                request.credit += count
             plan.requests.append(ScheduledRequest.of(request, count))
             budget -= count
         return budget, prompts
 
-    def _schedule_waiting(self, plan: Plan, budget: int, prompts: int) -> int:
-        """Admits waiting requests in their order, as long as the first one fits. Returns the tokens used."""
-        left = min(budget, prompts)
-        before = left
+    def _schedule_waiting(self, plan: Plan, tokens: int, parts: Parts) -> int:
+        """Admits those that have a part, then others in their order as long as the first one fits, with ``tokens`` for
+        their prompts. Returns the tokens used."""
+        left = tokens
+        for request in parts.newcomers:
+            if self._admission.can_admit(request):
+                left -= self._admit(request, plan, min(parts.tokens[request.id], left))
         while left > 0 and self.waiting:
             request = self._admission.next()
             if not self._admission.can_admit(request):
                 break
             if not self._chunked_prefill and request.missing > left:
                 break
-            self._admission.admit(request, plan)
-            count = min(request.missing, left)
-            plan.requests.append(ScheduledRequest.of(request, count))
-            left -= count
-        return before - left
+            left -= self._admit(request, plan, left)
+        return tokens - left
+
+    def _admit(self, request: Request, plan: Plan, most: int) -> int:
+        """Returns how many of its tokens are computed: at most ``most``, and one at least."""
+        self._admission.admit(request, plan)
+        count = min(request.missing, most)
+        request.credit += count
+        plan.requests.append(ScheduledRequest.of(request, count))
+        return count
 
     def _grow(self, request: Request, length: int, plan: Plan, position: int) -> bool:
         """Blocks for ``length`` tokens; False if ``request``, at ``position`` of the running ones, was preempted."""

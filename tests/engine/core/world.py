@@ -246,8 +246,11 @@ class World:
         decoding = {one.id for one in scheduler.running if one.missing == 1}
         running = {one.id: one.rank for one in scheduler.running}
         waiting = {one.id: one.rank for one in scheduler.waiting}
+        owed = max(
+            (one.credit + one.missing // 2 for one in (*scheduler.running, *scheduler.waiting)), default=0
+        )
         plan = scheduler.schedule()
-        self.check_plan(plan, decoding, running, waiting)
+        self.check_plan(plan, decoding, running, waiting, owed)
         for number in plan.ended:
             assert number in self.gone
         self.ended += plan.ended
@@ -259,7 +262,8 @@ class World:
             decoded = sum(len(scheduled.tokens) for scheduled in plan.requests if scheduled.generating)
             scheduler.latency.observe(0.1, prefill_tokens=plan.tokens - decoded, decode_tokens=decoded)
 
-    def check_plan(self, plan: Plan, decoding: set[int], running: Ranks, waiting: Ranks) -> None:
+    def check_plan(self, plan: Plan, decoding: set[int], running: Ranks, waiting: Ranks, owed: int) -> None:
+        """``owed``: five times the tokens of the longest prompt that may overtake another."""
         scheduler, tally = self.scheduler, self.tally
         for number, needed in plan.expired:
             assert number in waiting and needed >= 0
@@ -292,15 +296,18 @@ class World:
         assert scheduler.prefixes is not None or not plan.hit_tokens
         if len(self.tenants) > 1:
             return
-        # The last in rank give way, and the very last first; nobody is let in past one who waits ahead of him.
+        # The last in rank give way, and the very last first; only short prompts are let in past others that wait.
         gave_way = [running[number] for number in plan.preempted if number in running]
         stayed = [rank for number, rank in running.items() if number not in plan.preempted]
         assert gave_way == sorted(gave_way, reverse=True)
         assert not gave_way or not stayed or max(stayed) < min(gave_way)
         seated = {one.id for one in scheduler.running}
-        let_in = [rank for number, rank in waiting.items() if number in seated]
         kept_out = [rank for number, rank in waiting.items() if number not in seated | set(plan.preempted)]
-        assert not let_in or not kept_out or max(let_in) < min(kept_out)
+        for scheduled in plan.requests:
+            rank = waiting.get(scheduled.request_id)
+            if kept_out and rank is not None and rank > min(kept_out):
+                tally["overtook"] += 1
+                assert scheduler.prefixes or 5 * len(scheduled.history) <= owed
 
     def take(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
@@ -419,6 +426,9 @@ class World:
         known = [*scheduler.running, *scheduler.waiting, *scheduler.parked.values()]
         begun = [one.id for one in known]
         assert sorted([*begun, *(other.id for one in known for other in one.siblings)]) == sorted(self.alive)
+        for request in known:
+            # What it computes until it is done makes up for those that overtook it; unless the cache has it.
+            assert scheduler.prefixes or request.credit + request.missing // 2 >= 0
         for request in scheduler.running:
             self.check_content(self.alive[request.id], request.blocks, request.computed)
         if scheduler.prefixes is not None:
