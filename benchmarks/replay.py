@@ -32,7 +32,7 @@ from random import Random
 from typing import Any
 
 from engine.core.block_pool import BlockPool
-from engine.core.plan import Plan, SamplerOutput
+from engine.core.plan import Plan, RequestOutput, SamplerOutput
 from engine.core.prefill_chunk import PrefillChunkController
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
@@ -249,7 +249,19 @@ class Replay:
         except (ContextLengthExceeded, QueueFull):
             self._refused += 1
         else:
-            self._seen[number] = Seen(arrival, request, tier)
+            self._track(number, arrival, request, tier)
+
+    def _track(self, number: int, arrival: Arrival, request: Request, tier: Tier = TIERS[0]) -> None:
+        self._seen[number] = Seen(arrival, request, tier)
+
+    def _token(self, number: int, generated: int) -> int:
+        return ANSWER
+
+    def _expired(self, number: int) -> None:
+        """It was dropped, as its deadline passed."""
+
+    def _took(self, output: RequestOutput) -> None:
+        """It gained a token."""
 
     def _step(self) -> None:
         scheduler = self.scheduler
@@ -257,7 +269,11 @@ class Replay:
         began = time.thread_time()
         plan = scheduler.schedule()
         planned = time.thread_time() - began
+        for number, _ in plan.expired:
+            self._expired(number)
         if not plan.requests:
+            if scheduler.idle:
+                return
             raise RuntimeError("there are requests, but none of them can run")
         for number in plan.admitted:
             seen = self._seen[number]
@@ -266,7 +282,11 @@ class Replay:
         seconds = self._compute(plan)
         self.now += seconds
         sampled = SamplerOutput(
-            {scheduled.request_id: [ANSWER] for scheduled in plan.requests if scheduled.sampling is not None}
+            {
+                one.request_id: [self._token(one.request_id, len(one.history) - one.prompt_length)]
+                for one in plan.requests
+                if one.sampling is not None
+            }
         )
         for scheduled in plan.requests:
             if scheduled.sampling is not None and len(scheduled.history) == scheduled.prompt_length:
@@ -279,6 +299,7 @@ class Replay:
         self._preempted += len(plan.preempted)
         self._uses.append((seconds, used))
         for output in outputs:
+            self._took(output)
             if output.finish is not None:
                 # Its tokens are no longer needed, and there are many.
                 self._seen[output.request_id].request.tokens = []

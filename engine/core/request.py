@@ -38,8 +38,10 @@ class Request:
         "credit",
         "deadline",
         "draft_tokens",
+        "estimated",
         "forked",
         "id",
+        "kind",
         "params",
         "priority",
         "prompt_length",
@@ -90,6 +92,10 @@ class Request:
         """Proposed for the next step, to be verified in it."""
         self.submitted = submitted
         self.deadline = deadline
+        self.estimated = 0.0
+        """Seconds that it was expected to take when it was submitted, as one of its ``kind``."""
+        self.kind: tuple[str | None, int] | None = None
+        """``None`` where how long it takes says nothing of others: it was parked, or is one of several choices."""
         self.rank: tuple[float, int] = (0.0, 0)
         """The scheduler's order: the smallest is served first, and preempted last."""
         self.tokens = list(prompt)

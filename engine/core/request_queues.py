@@ -63,6 +63,7 @@ class RequestQueues:
     def park(self, request: Request) -> None:
         self.remove(request)
         request.draft_tokens = []
+        request.kind = None
         self.parked[request.id] = request
         self.tenants -= Counter((request.tenant,))
 

@@ -139,7 +139,7 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Raises ``ContextLengthExceeded`` if it could never run, ``QueueFull`` if too many wait already, and
-        ``DeadlineUnreachable`` if it is not expected to be done in time."""
+        ``DeadlineUnreachable`` if it is hardly going to be done in time."""
         limit = self.context_limit(request.priority)
         if request.longest + 1 > limit:
             asked = request.longest + 1 - request.prompt_length
@@ -155,14 +155,17 @@ class Scheduler:
         request.rank = (request.submitted - self.priority_ageing * request.priority, next(self._arrivals))
         for _ in request.siblings:
             next(self._arrivals)
+        ahead = self.waiting.ahead(request) + 1 - self.queues.free_slots
+        request.kind = self.latency.kind(request.tenant, ahead)
+        # The look-up in the prefix cache also tells whom its prompt may overtake.
+        missing = request.prompt_length - self._tables.hit_tokens(request)
+        request.estimated = self.latency.estimate(missing, request.params.max_tokens, ahead)
         if request.deadline is not None:
-            needed, allowed = self._expected_seconds(request), request.deadline - self._clock()
+            needed = self.latency.soonest(request.kind, request.estimated)
+            allowed = request.deadline - self._clock()
             if needed > allowed or allowed <= 0:
                 raise DeadlineUnreachable(needed, allowed)
-            self._watch_deadline(request.deadline, request.id)
-        else:
-            # How long its prompt is decides whom it may overtake.
-            self._tables.hit_tokens(request)
+            self._deadlines.add(request.deadline, request.id, self.queues.by_id.keys())
         self.queues.open(request)
         self._forks.add(request)
         self.waiting.add(request)
@@ -180,7 +183,7 @@ class Scheduler:
             self._forks.promote(request)
             self.queues.open(request)
             if request.deadline is not None and not request.started:
-                self._watch_deadline(request.deadline, request.id)
+                self._deadlines.add(request.deadline, request.id, self.queues.by_id.keys())
         elif self.parked.pop(request_id, None) is None:
             self.queues.remove(request)
         return True
@@ -371,21 +374,12 @@ class Scheduler:
 
     def _finish(self, request: Request) -> None:
         self.latency.finish(request.generated)
+        if request.kind is not None:
+            self.latency.compare(request.kind, request.estimated, self._clock() - request.submitted)
         self._tables.mark(request)
         self._ended.append(request.id)
         self.queues.forget(request)
         self.queues.remove(request)
-
-    def _expected_seconds(self, request: Request) -> float:
-        """Until the request would be done, were it submitted now."""
-        ahead = self.waiting.ahead(request) + 1 - self.queues.free_slots
-        missing = request.prompt_length - self._tables.hit_tokens(request)
-        return self.latency.estimate(missing, request.params.max_tokens, ahead)
-
-    def _watch_deadline(self, deadline: float, request_id: int) -> None:
-        if len(self._deadlines) > 2 * len(self.queues.by_id) + 64:
-            self._deadlines.keep(self.queues.by_id)
-        self._deadlines.add(deadline, request_id)
 
     def _expire(self, plan: Plan) -> None:
         """Drops requests whose deadline passed before they ever ran; a preempted one has begun its answer."""
@@ -395,7 +389,7 @@ class Scheduler:
         while (request_id := self._deadlines.pop(now)) is not None:
             request = self.queues.by_id.get(request_id)
             if request is not None and not request.started:
-                plan.expired.append((request_id, self._expected_seconds(request)))
+                plan.expired.append((request_id, request.estimated))
                 for sibling in list(request.siblings):
                     self.abort(sibling.id)
                 self.abort(request_id)

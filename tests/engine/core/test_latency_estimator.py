@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from engine.core.latency_estimator import LatencyEstimator
@@ -48,6 +50,51 @@ def test_a_mixed_step_counts_for_both_by_tokens() -> None:
     estimator.finish(3)
     assert estimator.estimate(100, 1, 0) == pytest.approx(1.0)
     assert estimator.estimate(0, 3, 0) == pytest.approx(2.0)
+
+
+KIND = LatencyEstimator.kind("acme", 0)
+
+
+def test_nothing_is_certain_before_enough_is_known() -> None:
+    estimator = LatencyEstimator(1)
+    for _ in range(18):
+        estimator.compare(KIND, 1.0, 5.0)
+    assert estimator.soonest(KIND, 1.0) == 0
+    estimator.compare(KIND, 1.0, 5.0)
+    assert estimator.soonest(KIND, 2.0) == pytest.approx(10.0)
+
+
+def test_a_tenant_without_answers_is_judged_by_those_of_all() -> None:
+    estimator = LatencyEstimator(1)
+    for _ in range(20):
+        estimator.compare(KIND, 1.0, 5.0)
+        estimator.compare(LatencyEstimator.kind("other", 0), 1.0, 3.0)
+    assert estimator.soonest(KIND, 1.0) == pytest.approx(5.0)
+    assert estimator.soonest(LatencyEstimator.kind("new", 0), 1.0) == pytest.approx(3.0)
+    assert estimator.soonest(LatencyEstimator.kind("new", 1), 1.0) == 0
+
+
+@pytest.mark.parametrize("chance", [0.05, 0.25, 0.5])
+def test_as_many_are_done_by_then_as_is_said_whatever_the_distribution(chance: float) -> None:
+    rng, estimator, early = Random(1), LatencyEstimator(1), 0
+    for number in range(5000):
+        estimated = rng.uniform(0.1, 10)
+        took = estimated * rng.choice(
+            (rng.lognormvariate(0, 1.5), rng.paretovariate(1.1), rng.uniform(0.2, 0.4))
+        )
+        if number >= 1000:
+            early += took < estimator.soonest(KIND, estimated, chance)
+        estimator.compare(KIND, estimated, took)
+    assert early / 4000 == pytest.approx(chance, abs=0.03)
+    assert early / 4000 <= chance + 0.01
+
+
+def test_tenants_are_remembered_up_to_a_number() -> None:
+    estimator = LatencyEstimator(1)
+    for number in range(2000):
+        estimator.compare(LatencyEstimator.kind(f"tenant {number}", 0), 1.0, 1.0)
+    assert len(estimator._errors) <= 512
+    assert estimator.soonest(LatencyEstimator.kind("new", 0), 1.0) == 1.0
 
 
 def test_a_rate_forgets() -> None:

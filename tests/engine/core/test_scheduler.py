@@ -288,10 +288,13 @@ def test_the_favoured_is_admitted_before_one_that_was_preempted() -> None:
 
 
 def slow(scheduler: Scheduler, *, length: int = 10) -> None:
-    """A step takes 100 ms and an answer ``length`` tokens."""
+    """A step takes 100 ms and an answer ``length`` tokens, and requests took what was estimated."""
     for _ in range(5):
         scheduler.latency.observe(0.1, prefill_tokens=0, decode_tokens=1)
         scheduler.latency.finish(length)
+    for _ in range(20):
+        for ahead in range(8):
+            scheduler.latency.compare(scheduler.latency.kind("", ahead), 1.0, 1.0)
 
 
 def test_a_deadline_that_speed_does_not_allow_is_refused_with_the_figures() -> None:
@@ -308,6 +311,33 @@ def test_a_deadline_that_speed_does_not_allow_is_refused_with_the_figures() -> N
     with pytest.raises(DeadlineUnreachable, match="past"):
         make(clock=clock).submit(request(4, 4, deadline=100.0))
     assert len(scheduler.waiting) == 2
+
+
+def test_an_answer_that_may_be_short_is_not_refused_for_the_usual_length() -> None:
+    """Of those before it one in ten took a tenth of what was estimated: nothing says that this one does not."""
+    scheduler = make(clock=Clock())
+    slow(scheduler)
+    for number in range(100):
+        scheduler.latency.compare(scheduler.latency.kind("", 0), 1.0, 0.1 if number % 10 == 0 else 1.0)
+    scheduler.submit(request(1, 4, generate=10, deadline=0.2))
+    with pytest.raises(DeadlineUnreachable):
+        scheduler.submit(request(2, 4, generate=10, deadline=0.05))
+
+
+def test_what_requests_took_is_learnt_as_they_end() -> None:
+    """All take two seconds and a half, whatever is estimated: from the twentieth on this is known."""
+    clock = Clock()
+    scheduler = make(clock=clock, budget=64)
+    for number in range(20):
+        scheduler.latency.observe(0.1, prefill_tokens=0, decode_tokens=1)
+        scheduler.submit(request(number, 4, generate=5, submitted=clock.now, deadline=clock.now + 1.0))
+        for _ in range(5):
+            clock.now += 0.5
+            step(scheduler)
+    with pytest.raises(DeadlineUnreachable) as found:
+        scheduler.submit(request(100, 4, generate=5, submitted=clock.now, deadline=clock.now + 2.4))
+    assert found.value.needed == pytest.approx(2.5)
+    scheduler.submit(request(101, 4, generate=5, submitted=clock.now, deadline=clock.now + 2.6))
 
 
 def test_those_ahead_count_and_those_behind_do_not() -> None:
