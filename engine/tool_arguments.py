@@ -1,4 +1,4 @@
-"""The flags of ``python -m engine eval``, ``verify`` and ``bench``."""
+"""The flags of ``python -m engine eval``, ``quantize``, ``verify`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,59 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--model",
-        default="demo",
-        help="'demo' (the default), a folder, a .gguf file, or a Hugging Face hub id",
+        nargs="+",
+        default=["demo"],
+        help="'demo' (the default), a folder, a .gguf file, or a Hugging Face hub id; with --reference also several, "
+        "and NAME=MODEL",
     )
-    add("--text", type=Path, help="a text to predict (needed for all but the demo model)")
+    add(
+        "--reference",
+        metavar="MODEL",
+        help="compare with this model, unquantized (default: the same in float32)",
+    )
+    add("--text", type=Path, help='a text to predict, or JSON Lines with "text", "stratum" and "answer"')
     add("--count", type=int, default=300, help="held-out conversations of the demo model (default: 300)")
     add("--quantization", help="measure this alone: int8, int4, int4-64 or int4-128 (default: all)")
     add("--kv-cache-dtype", choices=["int8", "fp8"], help="measure this alone (default: all)")
+    add("--max-kl", type=float, default=0.15, metavar="NATS", help="a token, of each stratum (default: 0.15)")
+    add("--max-perplexity", type=float, default=1.15, metavar="TIMES", help="the reference's (default: 1.15)")
+    add(
+        "--min-agreement", type=float, default=0.85, metavar="SHARE", help="of the same token (default: 0.85)"
+    )
+    add("--max-lost", type=float, default=0.2, metavar="SHARE", help="of exact answers (default: 0.2)")
     add("--json", action="store_true", help="print JSON instead of a table")
+
+
+def add_quantization(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "model",
+        metavar="MODEL",
+        help="a folder, a .gguf file (which is widened first), or a Hugging Face hub id",
+    )
+    add(
+        "--method",
+        required=True,
+        choices=["gptq", "awq", "smoothquant", "rtn", "plain"],
+        help="rtn: rounded to nearest; plain: only widened",
+    )
+    add("--bits", type=int, help="4 or 8 with gptq and rtn, 4 with awq, 8 with smoothquant")
+    add("--group-size", type=int, default=128, help="inputs that share a scale; -1: all (default: 128)")
+    add(
+        "--symmetric",
+        action="store_true",
+        help="gptq and rtn: without zero points, as Marlin kernels need it",
+    )
+    add("--calibration", type=Path, help='JSON Lines with "text", to observe activations on')
+    add("--tokens", type=int, default=16384, help="of the calibration texts (default: 16384)")
+    add("--length", type=int, default=512, help="of a calibration text, in tokens (default: 512)")
+    add(
+        "--dtype",
+        default="float16",
+        choices=["float16", "bfloat16", "float32"],
+        help="of what is not quantized (default: float16)",
+    )
+    add("--out", type=Path, required=True, help="the folder to write, which must be new or empty")
 
 
 def add_verification(parser: argparse.ArgumentParser) -> None:

@@ -41,6 +41,8 @@ PACKAGES = [
     "pooling",
     "grammar",
     "server",
+    "quantizer",
+    "evaluation",
     "verify",
     "bench",
 ]
@@ -75,7 +77,7 @@ def actions(command: str) -> dict[str, argparse.Action]:
     """The options of a command, by their long names."""
     (commands,) = (one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
     options = commands.choices[command]._actions
-    return {one.option_strings[-1]: one for one in options if one.dest != "help"}
+    return {one.option_strings[-1]: one for one in options if one.option_strings and one.dest != "help"}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +111,7 @@ def test_every_flag_is_on_the_page_and_no_other() -> None:
 
 
 def test_no_flag_is_named_that_is_not_there() -> None:
-    known = {*actions("serve"), *actions("eval"), *actions("verify"), *actions("bench")}
+    known = {*actions("serve"), *actions("eval"), *actions("quantize"), *actions("verify"), *actions("bench")}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= known
 
 

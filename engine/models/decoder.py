@@ -20,7 +20,7 @@ from engine.models.config import DecoderConfig
 
 log = logging.getLogger("engine.models")
 
-_PREFIXES = ("model.", "language_model.model.", "model.language_model.", "")
+PREFIXES = ("model.", "language_model.model.", "model.language_model.", "")
 """Prefixes of the decoder's tensors: two are those of multimodal checkpoints, none is that of embedding models."""
 _VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
 
@@ -97,7 +97,7 @@ class Decoder:
             )
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
-        prefix = next((name for name in _PREFIXES if f"{name}embed_tokens.weight" in weights), _PREFIXES[0])
+        prefix = next((name for name in PREFIXES if f"{name}embed_tokens.weight" in weights), PREFIXES[0])
         self.embedding = weights.take(f"{prefix}embed_tokens.weight", (config.vocab_size, config.hidden))
         self._scale = config.embedding_scale
         if config.rounded_scale:
@@ -128,11 +128,16 @@ class Decoder:
         if None in config.layer_ropes:
             self._tables.append(NoRotation(config.ropes[0].dim, weights.device, weights.dtype))
 
-    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
         x = torch.nn.functional.embedding(tokens, self.embedding)
-        if self._scale != 1:
-            x = x * self._scale
-        rotations = [table(positions) for table in self._tables]
+        return x * self._scale if self._scale != 1 else x
+
+    def rotations(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Of each of the configuration's ropes."""
+        return [table(positions) for table in self._tables]
+
+    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
+        x, rotations = self.embed(tokens), self.rotations(positions)
         residual: Tensor | None = None
         for (block, rope), layer in zip(self._blocks, cache.layers, strict=True):
             x, residual = block(x, residual, rotations[rope], batch, layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from engine.errors import UnsupportedModel
 from engine.weights.awq import Awq
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
+from engine.weights.int8 import Int8Channels, has_integers
 from engine.weights.quantize import METHODS
 from engine.weights.quantized_format import QuantizedFormat
 
@@ -26,8 +27,16 @@ def detect_format(config: Mapping[str, Any]) -> QuantizedFormat | None:
             "Weights that were rotated before quantization (transform_config) are not supported: take the plain "
             "checkpoint and --quantization int4."
         )
-    formats = {"awq": Awq, "gptq": Gptq, "fp8": Fp8, "fbgemm_fp8": Fp8, "compressed-tensors": Fp8}
+    formats: dict[str, Callable[[Mapping[str, Any]], QuantizedFormat]] = {
+        "awq": Awq,
+        "gptq": Gptq,
+        "fp8": Fp8,
+        "fbgemm_fp8": Fp8,
+        "compressed-tensors": Fp8,
+    }
     method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
+    if method == "compressed-tensors" and has_integers(settings):
+        formats["compressed-tensors"] = Int8Channels
     if not isinstance(method, str) or method not in formats:
         raise UnsupportedModel(
             f"Weights quantized by {method!r} are not supported; these are: {', '.join(formats)}. "

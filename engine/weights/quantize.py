@@ -26,6 +26,10 @@ class ChannelWeight:
     scale: Tensor
     """float32 [out]"""
 
+    def weight(self) -> Tensor:
+        """float32 [out, in]"""
+        return self.codes.float() * self.scale[:, None]
+
 
 @dataclass(frozen=True, slots=True)
 class Int4Weight:

@@ -84,7 +84,7 @@ class WeightLoader:
         """Raises ``UnsupportedModel`` if there is none of that name and shape."""
         layer = name.removesuffix(".weight")
         if len(shape) == 2 and (weight := self._read(layer, *shape)) is not None:
-            plain = weight.weight() if isinstance(weight, Int4Weight) else weight
+            plain = weight if isinstance(weight, Tensor) else weight.weight()
             return finite(plain.to(self.device, self.dtype), name)
         return finite(self._checkpoint.take(name, shape), name)
 
@@ -117,6 +117,8 @@ class WeightLoader:
         elif isinstance(whole, Int4Weight):
             finite(whole.scale, name)
             finite(whole.offset, name)
+        elif isinstance(whole, ChannelWeight):
+            whole = ChannelWeight(whole.codes.to(self.device), finite(whole.scale, name).to(self.device))
         if split is None or self.tp.size == 1:
             return whole
         dimension, what = DIMENSION[split], f"parts of {name}"
@@ -159,7 +161,9 @@ class WeightLoader:
             return to_fp8(weight)
         return weight
 
-    def _read(self, name: str, out_features: int, in_features: int) -> Int4Weight | Tensor | None:
+    def _read(
+        self, name: str, out_features: int, in_features: int
+    ) -> Int4Weight | ChannelWeight | Tensor | None:
         """A quantized checkpoint's weight of that name; ``None`` if it is plain."""
         reader = self._checkpoint
         if self._format is None or not isinstance(reader, RawTensors) or not self._format.holds(reader, name):

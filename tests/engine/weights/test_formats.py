@@ -13,17 +13,18 @@ from torch import Tensor
 
 from engine.core.plan import Plan, ScheduledRequest
 from engine.errors import UnsupportedModel
-from engine.evaluate import FULL, Way, exam, predict
+from engine.evaluation.samples import exam
+from engine.evaluation.ways import FULL, Way, predict
 from engine.kv_cache import KVCache
 from engine.models.registry import load_model
 from engine.weights.awq import Awq
 from engine.weights.formats import check, detect_format
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
-from engine.weights.pack import write
 from engine.weights.quantize import Int4Weight
 from engine.worker.batch import BatchBuilder
 from tests.engine.tiny import SHAPE, make_weights, write_model
+from tests.engine.weights.packed import write
 
 CPU = torch.device("cpu")
 
@@ -164,6 +165,13 @@ def test_fp8_blocks_as_compressed_tensors_has_them() -> None:
             },
             "type 'int' in 4 bits",
         ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"0": {"weights": {"type": "int", "num_bits": 8, "strategy": "group"}}},
+            },
+            "'strategy': 'group'",
+        ),
     ],
 )
 def test_what_is_not_read_is_named(settings: dict[str, Any], named: str) -> None:
@@ -294,6 +302,7 @@ def test_the_demo_model_says_the_same_in_fewer_bits() -> None:
     received = []
     for stored_format in (FULL, Way("int8", quantization="int8"), Way("int4", quantization="int4")):
         model = load_model(folder, CPU, stored_format.dtype, quantization=stored_format.quantization)
-        received.append(torch.cat([found.argmax(-1) for found, _ in predict(model, samples, stored_format)]))
+        pieces = (piece for found in predict(model, samples, stored_format) for piece in found)
+        received.append(torch.cat([piece.argmax(-1) for piece in pieces]))
     eight, four = (float((one == received[0]).float().mean()) for one in received[1:])
     assert eight > 0.98 and four > 0.9

@@ -1,0 +1,1 @@
+"""Writes quantized checkpoints: ``python -m engine quantize``."""
