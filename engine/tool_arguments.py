@@ -26,9 +26,7 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
     add("--kv-cache-dtype", choices=["int8", "fp8"], help="measure this alone (default: all)")
     add("--max-kl", type=float, default=0.15, metavar="NATS", help="a token, of each stratum (default: 0.15)")
     add("--max-perplexity", type=float, default=1.15, metavar="TIMES", help="the reference's (default: 1.15)")
-    add(
-        "--min-agreement", type=float, default=0.7, metavar="SHARE", help="of the same token (default: 0.7)"
-    )
+    add("--min-agreement", type=float, default=0.7, metavar="SHARE", help="of the same token (default: 0.7)")
     add("--max-lost", type=float, default=0.2, metavar="SHARE", help="of exact answers (default: 0.2)")
     add("--json", action="store_true", help="print JSON instead of a table")
 
