@@ -166,7 +166,7 @@ def test_fields_that_are_refused_are_named() -> None:
 
 def test_fields_of_openais_that_are_ignored_are_those_that_are_named() -> None:
     openais = set(OpenAIChat.__annotations__) - set(ChatBody.model_fields) - set(REFUSED)
-    named = {"service_tier", "prompt_cache_key", "reasoning_effort", "verbosity", "store", "metadata"}
+    named = {"service_tier", "prompt_cache_key", "verbosity", "store", "metadata"}
     assert named | {"prediction", "safety_identifier", "user"} <= openais
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **dict.fromkeys(openais, "x")}
     assert set(ChatBody.model_validate(body).ignored) == openais

@@ -18,6 +18,21 @@ class Grammar:
     source: str
     prefix: str = ""
     """The beginning of the answer, where the prompt already holds it."""
+    before: str = ""
+    """What may come before what the grammar says: a sequence in Lark, and on further lines the rules that it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """How long an answer may reason before it has to go on; ``engine/worker/reasoning_budget.py`` holds it."""
+
+    tokens: int
+    begin: int | None
+    """The token among the answer's first ones that begins its reasoning; ``None``: the prompt has it."""
+    end: int
+    """The token that ends it."""
+    closing: tuple[int, ...]
+    """What is said once the tokens are used up; ``end`` comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +66,5 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     """Most likely tokens to report beside each prompt token but the first; ``None``: no prompt logprobs."""
     grammar: Grammar | None = None
+    reasoning: ReasoningBudget | None = None
+    """``None``: no bound but ``max_tokens``."""

@@ -37,7 +37,7 @@ class GrammarCache:
     def __init__(self, *, max_grammars: int = _MAX_GRAMMARS, max_seconds: float = _MAX_SECONDS) -> None:
         self._max_grammars = max_grammars
         self._max_seconds = max_seconds
-        self._entries: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str, str], CompiledGrammar] = OrderedDict()
         self._lock = Lock()
 
     def __contains__(self, grammar: Grammar) -> bool:
@@ -81,5 +81,5 @@ def matcher_of(grammar: Grammar, tokenizer: LLTokenizer) -> LLMatcher:
     return LLMatcher(tokenizer, definition(grammar), log_level=0, limits=limits(grammar.kind))
 
 
-def _key(grammar: Grammar) -> tuple[str, str]:
-    return grammar.kind, grammar.source
+def _key(grammar: Grammar) -> tuple[str, str, str]:
+    return grammar.kind, grammar.source, grammar.before

@@ -64,7 +64,12 @@ def definition(grammar: Grammar) -> str:
         source = f"start: /(?:{regex_to_lark(grammar.source, 'dws')})/"
     else:
         source = grammar.source
-    return LLMatcher.grammar_from_lark(f"{source}\n{_SPELLING}")
+    if not grammar.before:
+        return LLMatcher.grammar_from_lark(f"{source}\n{_SPELLING}")
+    sequence, _, rules = grammar.before.partition("\n")
+    whole = f"start: {sequence} answer\n{rules}\nanswer: @answer\n{_SPELLING}"
+    grammars = [{"lark_grammar": whole}, {"name": "answer", "lark_grammar": f"{source}\n{_SPELLING}"}]
+    return json.dumps({"grammars": grammars})
 
 
 def check(grammar: Grammar) -> str | None:

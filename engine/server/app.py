@@ -218,7 +218,7 @@ class TextEndpoint:
                 if piece.index not in opened:
                     opened.add(piece.index)
                     data += prepared.answer.opening(piece.index)
-                if piece.text or piece.finish or piece.logprobs or piece.calls:
+                if piece.text or piece.finish or piece.logprobs or piece.calls or piece.reasoning:
                     data += prepared.answer.chunk(piece)
             if data or not reply.status:
                 await reply.part(data)

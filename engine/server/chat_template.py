@@ -7,6 +7,7 @@ templates can access; ``renderer.py`` limits time and memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import TemplateError
@@ -56,15 +57,22 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         generation_prompt: bool = True,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """Raises ``InvalidRequest`` when the template rejects these messages."""
+        """``variables``: more that the template reads, such as ``enable_thinking``.
+
+        Raises ``InvalidRequest`` when the template rejects these messages.
+        """
         try:
             pieces = (self._template if tools is None else self._with_tools).generate(
-                messages=[_shown(message) for message in messages],
-                tools=tools,
-                documents=None,
-                add_generation_prompt=generation_prompt,
-                **self._tokens,
+                {
+                    **variables,
+                    "messages": [_shown(message) for message in messages],
+                    "tools": tools,
+                    "documents": None,
+                    "add_generation_prompt": generation_prompt,
+                    **self._tokens,
+                }
             )
             return self._joined(pieces)
         except _REFUSALS as error:
@@ -73,7 +81,10 @@ class ChatTemplate:
             ) from error
 
     def render_open(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """As far as the last message's last character: what comes next is more of that message.
 
@@ -82,7 +93,9 @@ class ChatTemplate:
         Raises ``InvalidRequest``.
         """
         *before, last = messages
-        shown = self.render([*before, {**last, "content": _PLACE}], tools, generation_prompt=False)
+        shown = self.render(
+            [*before, {**last, "content": _PLACE}], tools, generation_prompt=False, variables=variables
+        )
         opening, found, _ = shown.rpartition(_PLACE)
         if not found:
             raise InvalidRequest(
@@ -90,7 +103,10 @@ class ChatTemplate:
                 param="continue_final_message",
             )
         if before:
-            past, asked = (self.render(before, tools, generation_prompt=ask) for ask in (False, True))
+            past, asked = (
+                self.render(before, tools, generation_prompt=ask, variables=variables)
+                for ask in (False, True)
+            )
             if past != asked and opening.startswith(asked) and opening[len(asked) :].strip():
                 # Past answers may be rendered with a prefix such as empty reasoning. This one began where the
                 # generation prompt ends.

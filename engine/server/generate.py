@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 from engine.client import EngineClient
@@ -14,6 +14,7 @@ from engine.server.detokenizer import Detokenizer, StopStrings
 from engine.server.hints import Hints
 from engine.server.logprobs import DecodedLogprobs, LogprobBuffer, decoded_prompt_logprobs, shifted
 from engine.server.metrics import EngineMetrics
+from engine.server.reasoning import ReasoningSplit
 from engine.server.responses import ChoiceDelta, Finish, Usage
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools_parser import CallDelta, ToolParser
@@ -38,6 +39,12 @@ class ChoiceRequest:
     """Those of ``params.stop_token_ids`` that the caller named."""
     spared: int = 0
     """First tokens in whose text no stop string is looked for, as in vLLM: ``min_tokens`` of the request."""
+    reasoning: ReasoningSplit | None = None
+    """Takes the reasoning out of the text, before stop strings are looked for and calls are parsed."""
+    hides_reasoning: bool = False
+    """It is counted, and not sent."""
+    shown: Mapping[int, str] = field(default_factory=dict)
+    """What the tokens that mark reasoning are decoded as."""
 
 
 @dataclass(slots=True)
@@ -99,16 +106,22 @@ class Generator:
                     if choice.finished:
                         continue
                     first = choice.tokens == 0
-                    counted = choice.tokens
+                    counted, thought_before = choice.tokens, choice.thought_tokens
                     sequence = sequences[delta.index]
                     self.vllm.tokens(choice.timeline, delta, len(sequence.prompt))
-                    text, finish, logprobs, calls = choice.take(delta)
+                    thought, text, finish, logprobs, calls = choice.take(delta)
                     if finish is not None:
                         self.vllm.finish(choice.timeline, finish, len(sequence.prompt))
+                    if sequence.hides_reasoning:
+                        thought, logprobs = "", logprobs and [one for one in logprobs if one.offset >= 0]
                     if sequence.silent:
                         text, logprobs, choice.tokens = "", logprobs and [], counted
                     usage.completion_tokens += choice.tokens - counted
                     usage.cached_tokens += delta.cached
+                    if sequence.reasoning is not None:
+                        usage.reasoning_tokens = (
+                            (usage.reasoning_tokens or 0) + choice.thought_tokens - thought_before
+                        )
                     if choice.finished and delta.finish is None:
                         generation.stop(delta.index)
                     if first and not choice.begun:
@@ -123,8 +136,10 @@ class Generator:
                         before = []
                     if logprobs is not None and sequence.echo:
                         logprobs = before + shifted(logprobs, len(sequence.echo))
-                    if text or finish or first or logprobs or calls:
-                        pieces.append(ChoiceDelta(delta.index, text, finish, logprobs, calls, choice.stop))
+                    if text or finish or first or logprobs or calls or thought:
+                        pieces.append(
+                            ChoiceDelta(delta.index, text, finish, logprobs, calls, choice.stop, thought)
+                        )
                 if pieces:
                     yield pieces
             self.vllm.finish_group(max(choice.timeline.tokens for choice in choices))
@@ -149,9 +164,11 @@ class _ChoiceStream:
     metrics: EngineMetrics
     timeline: RequestTimeline
     tokens: int = 0
+    thought_tokens: int = 0
+    """Those of ``tokens`` that are reasoning, its markers not counted."""
     finished: bool = False
     emitted: int = 0
-    """Characters sent."""
+    """Characters of the answer sent."""
     stop: str | int | None = None
     """The caller's stop string or token that ended it."""
     begun: bool = False
@@ -163,13 +180,16 @@ class _ChoiceStream:
     def __post_init__(self) -> None:
         context = self.sequence.context
         parser = self.sequence.parser
-        decode = self.tokenizer.showing(parser.markers) if parser else self.tokenizer.decode
+        decode = self.tokenizer.showing(parser.markers if parser else (), self.sequence.shown)
         self._detokenizer = Detokenizer(decode, context)
         self._stop_strings = StopStrings(self.stops)
         asked = self.sequence.params.logprobs is not None
         self._logprobs = LogprobBuffer(self.tokenizer, context) if asked else None
 
-    def take(self, delta: Delta) -> tuple[str, Finish | None, list[DecodedLogprobs] | None, list[CallDelta]]:
+    def take(
+        self, delta: Delta
+    ) -> tuple[str, str, Finish | None, list[DecodedLogprobs] | None, list[CallDelta]]:
+        """(reasoning, text, finish, logprobs, calls)"""
         self._time(delta)
         text, finish = self._read(delta)
         self.finished = finish is not None
@@ -178,16 +198,25 @@ class _ChoiceStream:
         elif delta.finish == "stop" and delta.tokens[-1] in self.sequence.own_stops:
             self.stop = delta.tokens[-1]
         self.emitted += len(text)
-        buffer = self._logprobs
-        if buffer is None:
-            logprobs = None
-        elif finish is None:
-            logprobs = buffer.release(self.emitted)
+        logprobs = None if self._logprobs is None else self._released(self._logprobs, finish)
+        split, parser = self.sequence.reasoning, self.sequence.parser
+        thought = "" if split is None else split.take()
+        if parser is None:
+            return thought, text, finish, logprobs, []
+        return thought, *self._parse(parser, text, finish, logprobs)
+
+    def _released(self, buffer: LogprobBuffer, finish: FinishReason | None) -> list[DecodedLogprobs]:
+        """Offsets count from where the answer begins: those of reasoning are negative."""
+        split = self.sequence.reasoning
+        start = 0 if split is None else split.begins
+        sent = self.emitted + start if start is not None else split.settled if split is not None else 0
+        if finish is None:
+            logprobs = buffer.release(sent)
         else:
-            logprobs = buffer.cut(self.emitted) if self._stop_strings.hit else buffer.finish()
-        if self.sequence.parser is None:
-            return text, finish, logprobs, []
-        return self._parse(self.sequence.parser, text, finish, logprobs)
+            logprobs = buffer.cut(sent) if self._stop_strings.hit else buffer.finish()
+        if start == 0:
+            return logprobs
+        return [replace(one, offset=-1 if start is None else one.offset - start) for one in logprobs]
 
     def _parse(
         self,
@@ -210,7 +239,8 @@ class _ChoiceStream:
     def _read(self, delta: Delta) -> tuple[str, FinishReason | None]:
         # The stop token is not part of the text.
         visible = delta.tokens[:-1] if delta.finish == "stop" else delta.tokens
-        if not self.stops and self._logprobs is None:
+        split = self.sequence.reasoning
+        if not self.stops and self._logprobs is None and split is None:
             self.tokens += len(delta.tokens)
             text = self._detokenizer.push(visible) if visible else ""
         else:
@@ -221,13 +251,17 @@ class _ChoiceStream:
                 certain = self._detokenizer.push([token])
                 if self._logprobs is not None and logprobs is not None:
                     self._logprobs.push(logprobs, certain)
+                if split is not None:
+                    thinking, certain = split.inside, split.push(certain)
+                    self.thought_tokens += thinking and split.inside
                 text += self._stop_strings.push(certain) if self.tokens > self.sequence.spared else certain
                 if self._stop_strings.hit:
                     return text, "stop"
             self.tokens += len(delta.tokens) - len(visible)
         if delta.finish is None:
             return text, None
-        text += self._stop_strings.push(self._detokenizer.finish())
+        rest = self._detokenizer.finish()
+        text += self._stop_strings.push(rest if split is None else split.push(rest) + split.finish())
         if self._stop_strings.hit:
             return text, "stop"
         return text + self._stop_strings.finish(), delta.finish

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.core.sampling_params import Grammar, SamplingParams
@@ -14,6 +14,9 @@ from engine.messages import Ready
 from engine.server.adapters import Adapters
 from engine.server.fields import listed
 from engine.server.generate import ChoiceRequest
+from engine.server.reasoning import ReasoningFormat, place_of, shown, split
+from engine.server.reasoning import detect as detect_reasoning
+from engine.server.reasoning_request import budget_of, given_fields, variables, wish_of, with_reasoning
 from engine.server.renderer import Renderer
 from engine.server.requests import (
     ChatBody,
@@ -93,9 +96,12 @@ class Preparer:
     """Most characters of a string in a forced call that its schema does not bound."""
     format: Format = field(init=False)
     """How the model writes tool calls."""
+    reasoning: ReasoningFormat | None = field(init=False)
+    """How it writes reasoning; ``None``: it does not."""
 
     def __post_init__(self) -> None:
         self.format = detect(self.template.templates.with_tools if self.template else "")
+        self.reasoning = detect_reasoning(self.template.templates.with_tools if self.template else "")
 
     async def chat(self, data: bytes, budget: ContextBudget, shares_system: bool = False) -> PreparedRequest:
         """``shares_system``: the blocks of the system prompt are shared by all tenants. Raises ``InvalidRequest``."""
@@ -115,10 +121,22 @@ class Preparer:
         context = self.tokenizer.context(prompt) if continued else []
         prefix = str(continued) if continued else ""
         grammar = await chat_grammar_of(body, form, self.tokenizer.marker, prefix, self.longest_string)
+        begins = body.add_generation_prompt is not False or continued
+        if thinks := self.reasoning if begins else None:
+            place = place_of(thinks, text, str(continued) if continued else None)
+            grammar = grammar and with_reasoning(grammar, thinks, place, self.tokenizer)
         sequences = self._sequences(body, prompt, max_tokens, wanted, logprobs, context, grammar=grammar)
         for sequence in sequences if tools else ():
             # A form that is asked for may look like a call; where calls are forced they have their markers.
             sequence.parser = self._parser(body, unmarked=grammar is None)
+        if thinks:
+            wish = wish_of(body)
+            bound = budget_of(wish, thinks, place, self.tokenizer)
+            tokens, texts = shown(thinks, self.tokenizer.added)
+            for sequence in sequences:
+                sequence.shown, sequence.reasoning = tokens, split(thinks, texts, place)
+                sequence.hides_reasoning = wish.hidden
+                sequence.params = replace(sequence.params, reasoning=bound)
         answer = ChatResponseWriter(body.model, include_usage=body.include_usage)
         prepared = self._job(body, sequences, answer, len(prompt), wanted)
         if shares_system:
@@ -160,10 +178,11 @@ class Preparer:
         """The prompt's text, and the messages as the template got them."""
         tools = body.callable_tools or None
         messages = template_messages(body.template_messages(), self.format, tools or ())
+        more = variables(wish_of(body), body, self.reasoning)
         if body.continue_final_message:
-            return await template.render_open(messages, tools), messages
+            return await template.render_open(messages, tools, more), messages
         begin = body.add_generation_prompt is not False
-        return await template.render(messages, tools, generation_prompt=begin), messages
+        return await template.render(messages, tools, generation_prompt=begin, variables=more), messages
 
     async def completion(
         self, data: bytes, budget: ContextBudget, shares_system: bool = False
@@ -218,7 +237,10 @@ class Preparer:
         granted = min(sequence.params.max_tokens for sequence in sequences)
         if wanted and granted < wanted:
             prepared.headers[MAX_TOKENS] = str(granted)
-        if names := listed(body.ignored):
+        ignored = body.ignored
+        if self.reasoning is None and isinstance(body, ChatBody):
+            ignored = sorted([*ignored, *given_fields(body)])
+        if names := listed(ignored):
             prepared.headers[IGNORED] = names
         return prepared
 

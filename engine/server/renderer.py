@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from engine import channel
@@ -64,15 +65,19 @@ class Renderer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         generation_prompt: bool = True,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """As ``ChatTemplate.render``; also raises ``InvalidRequest`` when it takes too much time or memory."""
-        return await self._do(RenderJob(messages, tools, generation_prompt))
+        return await self._do(RenderJob(messages, tools, generation_prompt, variables=dict(variables)))
 
     async def render_open(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """As ``ChatTemplate.render_open``, with the same limits."""
-        return await self._do(RenderJob(messages, tools, open=True))
+        return await self._do(RenderJob(messages, tools, open=True, variables=dict(variables)))
 
     async def close(self) -> None:
         await self._small.close()

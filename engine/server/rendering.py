@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from engine.server.template_files import Templates
@@ -49,3 +49,5 @@ class RenderJob:
     generation_prompt: bool = True
     open: bool = False
     """Up to the last message's last character, as ``ChatTemplate.render_open`` has it."""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """More that the template reads."""

@@ -4,7 +4,7 @@ The fields are those of https://platform.openai.com/docs/api-reference/chat/crea
 https://platform.openai.com/docs/api-reference/completions/create, and those of
 open-weight servers, as vLLM has them: ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``ignore_eos``,
 ``stop_token_ids``, ``guided_json`` and its relatives, ``structured_outputs``, ``cache_salt``,
-``add_generation_prompt`` and ``continue_final_message``
+``chat_template_kwargs``, ``add_generation_prompt`` and ``continue_final_message``
 (https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html).
 """
 
@@ -171,6 +171,13 @@ class ChatBody(SamplingBody):
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    max_reasoning_tokens: Annotated[int, Field(ge=0)] | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0)] | None = None
+    reasoning_effort: str | None = None
+    reasoning: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 

@@ -29,14 +29,19 @@ class Usage:
     completion_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens that the prefix cache had."""
+    reasoning_tokens: int | None = None
+    """Completion tokens that are reasoning; ``None`` where there can be none."""
 
     def wire(self) -> dict[str, Any]:
-        return {
+        counts = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
+        if self.reasoning_tokens is not None:
+            counts["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
+        return counts
 
 
 @dataclass(slots=True)
@@ -52,9 +57,12 @@ class ChoiceDelta:
     """More of one or several tool calls, in order."""
     stop: str | int | None = None
     """With ``finish``: the caller's stop string or token that ended it, as in vLLM; ``None`` for any other end."""
+    reasoning: str = ""
+    """Text that comes before ``text``."""
 
     def add(self, more: ChoiceDelta) -> None:
         self.text += more.text
+        self.reasoning += more.reasoning
         self.finish = more.finish
         self.stop = more.stop
         if more.logprobs is not None:
@@ -112,8 +120,10 @@ class ChatResponseWriter(ResponseWriter):
 
     def chunk(self, piece: ChoiceDelta) -> bytes:
         data = b""
+        if piece.reasoning:
+            data = self._delta(piece.index, {"reasoning_content": piece.reasoning}, None)
         if piece.text or piece.logprobs:
-            data = self._delta(piece.index, {"content": piece.text}, None, _chat_logprobs(piece.logprobs))
+            data += self._delta(piece.index, {"content": piece.text}, None, _chat_logprobs(piece.logprobs))
         if piece.calls:
             data += self._delta(
                 piece.index, {"tool_calls": [_call_delta(call) for call in piece.calls]}, None
@@ -135,6 +145,8 @@ class ChatResponseWriter(ResponseWriter):
 
     def _choice(self, piece: ChoiceDelta) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": piece.text, "refusal": None}
+        if piece.reasoning:
+            message["reasoning_content"] = piece.reasoning
         if piece.calls:
             message["content"] = piece.text or None
             message["tool_calls"] = [_call(call) for call in piece.calls]
@@ -184,10 +196,14 @@ def _chat_logprobs(logprobs: list[DecodedLogprobs] | None) -> dict[str, Any] | N
     """…/chat/object#chat-object-choices-logprobs"""
     if logprobs is None:
         return None
-    content = [
-        {**_decoded(one.chosen), "top_logprobs": [_decoded(other) for other in one.top]} for one in logprobs
-    ]
-    return {"content": content, "refusal": None}
+    content: list[dict[str, Any]] = []
+    reasoning: list[dict[str, Any]] = []
+    for one in logprobs:
+        token = {**_decoded(one.chosen), "top_logprobs": [_decoded(other) for other in one.top]}
+        (content if one.offset >= 0 else reasoning).append(token)
+    found: dict[str, Any] = {"content": content, "refusal": None}
+    # As DeepSeek has it: https://api-docs.deepseek.com/api/create-chat-completion
+    return {**found, "reasoning_content": reasoning} if reasoning else found
 
 
 def _decoded(token: DecodedToken) -> dict[str, Any]:

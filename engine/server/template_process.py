@@ -67,9 +67,12 @@ class Worker:
             raise TypeError("the first message must be Start")
         try:
             if job.open:
-                return DONE, self._template.render_open(job.messages, job.tools)
+                return DONE, self._template.render_open(job.messages, job.tools, job.variables)
             return DONE, self._template.render(
-                job.messages, job.tools, generation_prompt=job.generation_prompt
+                job.messages,
+                job.tools,
+                generation_prompt=job.generation_prompt,
+                variables=job.variables,
             )
         except InvalidRequest as error:
             return REFUSED, f"{error.param or ''}\n{error.message[:_REASON]}"

@@ -67,10 +67,12 @@ class Tokenizer:
     def decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
-    def showing(self, texts: Iterable[str]) -> Callable[[list[int]], str]:
-        """``decode``, but with the special tokens that are among ``texts`` visible."""
+    def showing(
+        self, texts: Iterable[str], tokens: Mapping[int, str] | None = None
+    ) -> Callable[[list[int]], str]:
+        """``decode``, but with the special tokens that are among ``texts`` visible, and ``tokens`` as they say."""
         ids = {self._tokenizer.token_to_id(text): text for text in texts}
-        shown = {number: text for number, text in ids.items() if number in self._special}
+        shown = {number: text for number, text in ids.items() if number in self._special} | dict(tokens or {})
         return partial(self._decode_showing, shown) if shown else self.decode
 
     def _decode_showing(self, shown: Mapping[int, str], ids: list[int]) -> str:
@@ -87,6 +89,16 @@ class Tokenizer:
         if number in self._special or (number in self._added and text[0] + text[-1] == "<>"):
             return f"<[{number}]>"
         return quoted(text)
+
+    def added(self, text: str) -> int | None:
+        """The id of ``text`` where it is a token beside the vocabulary, which no other tokens spell."""
+        number = self._tokenizer.token_to_id(text)
+        return number if number in self._added else None
+
+    def token(self, text: str) -> int | None:
+        """The id of ``text`` where it is one token."""
+        number = self._tokenizer.token_to_id(text)
+        return None if number is None else int(number)
 
     def bytes_of(self, token: int) -> bytes | None:
         """The token's bytes, possibly a part of a character; ``None`` for one that adds nothing."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.core.logprobs import TokenLogprobs
 from engine.core.sampling_row import SamplingRow
 from engine.worker.logit_editor import LogitEditor
+from engine.worker.reasoning_budget import force
 from engine.worker.upload import upload
 from kernels.launch import on_triton
 from kernels.sample import MIN_TEMPERATURE, sample
@@ -43,9 +44,10 @@ class Sampler:
         4. greedy requests take the largest logit, the first of equals; for the others
         5. temperature, min-p, top-k, top-p, and the sample itself (kernels/sample.py).
 
-        The first three apply to greedy requests too, and cost nothing where no request uses them.
+        The first three apply to greedy requests too, and cost nothing where no request uses them. Last, a reasoning
+        budget that is spent replaces what was sampled.
         """
-        return _choose(self._editor.edit(logits, sampling_rows, masks), sampling_rows)
+        return force(sampling_rows, _choose(self._editor.edit(logits, sampling_rows, masks), sampling_rows))
 
 
 def _choose(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:

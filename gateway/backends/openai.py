@@ -17,6 +17,7 @@ from gateway.backends.answer_decoder import AnswerDecoder
 from gateway.backends.api_forwarder import ApiForwarder, Locate
 from gateway.backends.credentials.credentials import Credentials
 from gateway.backends.endpoint import Endpoint
+from gateway.backends.engine_thinking import for_engine
 from gateway.backends.exchange import Exchange
 from gateway.backends.openai_decoder import OpenAIBodyDecoder, OpenAIStreamDecoder
 from gateway.backends.openai_errors import Outage
@@ -142,6 +143,8 @@ class OpenAIBackend:
             if not call.clips:
                 headers[fitting.OVER_CONTEXT] = "refuse"
             asked, may_misfit = fitting.capped(call), False
+            if asked.native is not None:
+                asked = for_engine(asked)
             on_headers: OnHeaders | None = partial(fitting.report_changes, call)
         else:
             asked = fitting.fitted(call, fitting.CAPS[0] if dialect is COMPLETIONS else self._cap)

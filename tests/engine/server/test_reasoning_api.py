@@ -1,0 +1,183 @@
+"""Reasoning over real sockets: a random model reasons for as long as it may, and a form plays its answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.engine.live import EngineServer
+from tests.engine.server.test_tools_api import HELLO, TOOLS, write_tool_model
+from tests.engine.tiny import write_model
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>"
+    "{% if message.reasoning_content %}[{{ message.reasoning_content }}]{% endif %}{{ message.content }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>\n{% endif %}"
+    "{% endif %}"
+)
+PARIS = {"guided_choice": ["Paris"]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    folder = tmp_path_factory.mktemp("reasoning")
+    model = write_tool_model(folder / "tiny", TEMPLATE, "<think>", "</think>", "<tool_call>", "</tool_call>")
+    options = ("--kv-cache-blocks", "400", "--max-string-length", "40", "--speculation", "ngram")
+    with EngineServer(model, *options, log=folder / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sdk(server: EngineServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+
+
+def ask(server: EngineServer, **body: Any) -> dict[str, Any]:
+    answer = server.post(
+        "/v1/chat/completions", **{"model": "tiny", "messages": HELLO, "max_tokens": 300, "seed": 3, **body}
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def reasoned(answer: dict[str, Any]) -> int:
+    return answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"max_reasoning_tokens": 12},
+        {"thinking_token_budget": 12},
+        {"thinking": {"type": "enabled", "budget_tokens": 12}},
+        {"reasoning": {"max_tokens": 12}},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_a_budget_ends_reasoning_and_the_answer_goes_on(server: EngineServer, asked: dict[str, Any]) -> None:
+    answer = ask(server, **asked, **PARIS)
+    (choice,) = answer["choices"]
+    assert choice["message"]["content"] == "Paris"
+    assert choice["message"]["reasoning_content"]
+    assert reasoned(answer) == 12
+    assert choice["finish_reason"] == "stop"
+
+
+def test_max_tokens_may_end_within_reasoning(server: EngineServer) -> None:
+    answer = ask(server, max_tokens=9)
+    (choice,) = answer["choices"]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", "")
+    assert choice["message"]["reasoning_content"]
+    assert reasoned(answer) == answer["usage"]["completion_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"reasoning_effort": "none"},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"thinking": {"type": "disabled"}},
+        {"max_reasoning_tokens": 0},
+    ],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_reasoning_is_switched_off_in_the_template(server: EngineServer, asked: dict[str, Any]) -> None:
+    answer = ask(server, **asked, **PARIS)
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Paris", "refusal": None}
+
+
+def test_a_stream_says_what_the_whole_does(server: EngineServer, sdk: openai.OpenAI) -> None:
+    body = {"n": 2, "logprobs": True, "max_reasoning_tokens": 20, **PARIS}
+    whole = ask(server, **body)
+    stream = sdk.chat.completions.create(
+        model="tiny",
+        messages=HELLO,
+        max_tokens=300,
+        seed=3,
+        n=2,
+        logprobs=True,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"max_reasoning_tokens": 20, **PARIS},
+    )
+    texts = [{"reasoning_content": "", "content": ""} for _ in range(2)]
+    tokens: list[list[str]] = [[], []]
+    usage = None
+    for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            said = choice.delta.model_dump(exclude_none=True)
+            for name in texts[choice.index]:
+                texts[choice.index][name] += said.get(name, "")
+            if choice.logprobs is not None:
+                more = choice.logprobs.model_dump()
+                tokens[choice.index] += [one["token"] for one in more["content"]]
+    for choice, text, said in zip(whole["choices"], texts, tokens, strict=True):
+        assert {name: choice["message"][name] for name in text} == text
+        assert "".join(said) == "Paris" == "".join(one["token"] for one in choice["logprobs"]["content"])
+        assert len(choice["logprobs"]["reasoning_content"]) >= 21  # with the tag, and white space
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == reasoned(whole) == 40
+
+
+def test_stop_strings_end_the_answer_alone(server: EngineServer) -> None:
+    thought = ask(server, max_reasoning_tokens=20, **PARIS)["choices"][0]["message"]["reasoning_content"]
+    body = {"max_reasoning_tokens": 20, "stop": [thought[2:4], "ri"]}
+    (choice,) = ask(server, **body, **PARIS)["choices"]
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "Pa",
+        "refusal": None,
+        "reasoning_content": thought,
+    }
+    assert choice["stop_reason"] == "ri"
+
+
+def test_calls_and_schemas_come_after_reasoning(server: EngineServer) -> None:
+    (choice,) = ask(server, max_reasoning_tokens=8, tools=TOOLS, tool_choice="required")["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["reasoning_content"]
+    assert choice["message"]["tool_calls"]
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    (choice,) = ask(server, max_reasoning_tokens=8, response_format=form)["choices"]
+    assert json.loads(choice["message"]["content"])["n"] in (1, 2)
+
+
+def test_reasoning_may_be_left_out_and_is_counted(server: EngineServer) -> None:
+    answer = ask(server, max_reasoning_tokens=8, include_reasoning=False, **PARIS)
+    assert "reasoning_content" not in answer["choices"][0]["message"]
+    assert reasoned(answer) == 8
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"max_reasoning_tokens": -1},
+        {"thinking": {"budget_tokens": "many"}},
+        {"reasoning": {"max_tokens": True}},
+        {"reasoning_effort": 3},
+        {"chat_template_kwargs": {"messages": []}},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused(server: EngineServer, asked: dict[str, Any]) -> None:
+    answer = server.post("/v1/chat/completions", model="tiny", messages=HELLO, **asked)
+    assert answer.status_code == 400
+    assert next(iter(asked)) in answer.json()["error"]["param"]
+
+
+def test_a_model_that_does_not_reason_says_what_it_ignored(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("plain")
+    with EngineServer(write_model(folder / "tiny"), log=folder / "log") as server:
+        body = {"model": "tiny", "messages": HELLO, "max_tokens": 4, "reasoning_effort": "low"}
+        answer = server.post("/v1/chat/completions", **body, max_reasoning_tokens=3)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-tollgate-ignored"] == "max_reasoning_tokens, reasoning_effort"
+    assert "completion_tokens_details" not in answer.json()["usage"]
