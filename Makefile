@@ -6,6 +6,7 @@
 #   HOST, PORT   where `make serve` listens                         default: 127.0.0.1, 8000
 #   POLICIES     the policy folder                                  default: policies
 #   WORKERS      gateway worker processes                           default: 1
+#   ENGINE_MODEL what the engine serves: demo, a name that scripts/models.py lists (it is fetched), or your file or folder
 #   PYTEST_ARGS  what `make test` and `test-all` hand to pytest     default: -n 4 --dist worksteal
 #   ATTACKS      what `make attack` tries: names, or points     default: all of them
 #   TOLLGATE_AGENT_MODEL     a GGUF file or a model's folder: `test-all` lets coding agents work with it (docs/clients.md)
@@ -22,6 +23,7 @@ HOST =
 PORT =
 POLICIES =
 WORKERS =
+ENGINE_MODEL ?=
 # Four processes also on two cores, as tests wait more than they compute.
 PYTEST_ARGS ?= -n 4 --dist worksteal
 ATTACKS =
@@ -53,7 +55,7 @@ help:
 	@echo "make lock    resolve the dependencies afresh into constraints.txt"
 	@echo "make clean   remove .venv, caches and build outputs"
 	@echo
-	@echo "Variables are described at the top of the Makefile: PYTHON HOST PORT POLICIES WORKERS PYTEST_ARGS ATTACKS TORCH_INDEX"
+	@echo "Variables are described at the top of the Makefile: PYTHON HOST PORT POLICIES WORKERS ENGINE_MODEL PYTEST_ARGS ATTACKS TORCH_INDEX"
 
 setup:
 	@if [ -z "$(PYTHON)" ]; then \
@@ -64,8 +66,14 @@ setup:
 	@$(USABLE)
 	@exec "$(PYTHON)" scripts/environment.py $(STAGE)
 
+# A model that is named is called what it is: the policy reads ENGINE_NAME.
 serve: setup
-	@exec .venv/bin/tollgate serve $(if $(POLICIES),--policies "$(POLICIES)") $(if $(HOST),--host "$(HOST)") \
+	@if [ -n "$(ENGINE_MODEL)" ]; then \
+		ENGINE_NAME="$${ENGINE_NAME:-$$(.venv/bin/python scripts/models.py --name "$(ENGINE_MODEL)")}" && \
+		ENGINE_MODEL="$$(.venv/bin/python scripts/models.py "$(ENGINE_MODEL)")" || exit 1; \
+		export ENGINE_NAME ENGINE_MODEL; \
+	fi; \
+	exec .venv/bin/tollgate serve $(if $(POLICIES),--policies "$(POLICIES)") $(if $(HOST),--host "$(HOST)") \
 		$(if $(PORT),--port "$(PORT)") $(if $(WORKERS),--workers "$(WORKERS)")
 
 test: setup
