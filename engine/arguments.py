@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from engine.config import parse_bytes
@@ -39,6 +40,20 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         choices=["int8", "int4", "int4-64", "int4-128", "fp8"],
         help="quantize the weights to 8 or 4 bits (default: as the checkpoint has them); fp8 needs a GPU that "
         "supports it",
+    )
+    add(
+        "--weights-cache",
+        metavar="auto|off|FOLDER",
+        help="where weights that had to be converted are kept for the next start (default: auto, beside the model, or "
+        "in the user's cache where that cannot be written)",
+    )
+    add(
+        "--digest",
+        dest="digests",
+        action="append",
+        type=_digest,
+        metavar="[NAME=]SHA256",
+        help="refuse a model whose weights, or whose file NAME, have another SHA-256; may be given several times",
     )
     add(
         "--kv-cache-dtype",
@@ -196,6 +211,14 @@ def _adapter(text: str) -> tuple[str, Path]:
     if not (name and separator and folder):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
     return name, Path(folder).expanduser().absolute()
+
+
+def _digest(text: str) -> tuple[str, str]:
+    name, _, digest = text.rpartition("=")
+    digest = digest.lower().removeprefix("sha256:")
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a SHA-256 in hexadecimal, or NAME=SHA256")
+    return name, digest
 
 
 def _cap(text: str) -> tuple[int, int]:

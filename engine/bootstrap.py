@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from engine.core.scheduler import Scheduler
 from engine.errors import StartupError
 from engine.messages import Ready
 from engine.startup import Stopwatch, describe
+from engine.weights.digest import check_digests
 
 if TYPE_CHECKING:
     from engine.worker.runner import Runner
@@ -35,6 +37,11 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     if config.kernels is not None:
         # Inherited by the other ranks.
         os.environ["TOLLGATE_KERNELS"] = config.kernels
+    with ThreadPoolExecutor(1) as threads:
+        # While torch is imported: hashing takes half a second a gigabyte.
+        checking = threads.submit(check_digests, config.model, config.digests)
+        _import_torch()
+        checking.result()
     # Imported here: nothing else in this module needs torch, and it takes a second.
     from engine.worker.device import pick_device, pick_dtype
     from engine.worker.memory import check_room, predict_weights, taken
@@ -44,14 +51,12 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     config = config.on(device.type)
     dtype = pick_dtype(config.dtype, config.model, device)
     watch.lap("imports")
-    predicted = predict_weights(config.model, dtype, config.quantization)
+    predicted = predict_weights(config.model, dtype, config.quantization, device)
     # Ranks on a CPU share its memory; on GPUs each has its own.
     mine = predicted // config.tensor_parallel if device.type == "cuda" else predicted
     check_room(mine, device, config.quantization)
-    before = taken(device)
     runner = Runner(config)
     watch.lap("model")
-    weights = taken(device) - before
     blocks = runner.cache.blocks
     max_num_seqs, max_batched_tokens = _limits(config, runner.max_model_len, blocks)
     scheduler = Scheduler(
@@ -73,7 +78,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     log.info("started in %s", watch)
     memory = {
         "weights_predicted": predicted,
-        "weights": weights,
+        "weights": runner.weight_bytes,
         "kv_cache": blocks * runner.block_bytes,
         "process": taken(device),
     }
@@ -97,6 +102,10 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     return LoadedEngine(
         runner, scheduler, PrefillChunkController(config.max_itl_ratio, max_batched_tokens), ready
     )
+
+
+def _import_torch() -> None:
+    import torch  # noqa: F401
 
 
 def _limits(config: EngineConfig, max_model_len: int, blocks: int) -> tuple[int, int]:

@@ -53,6 +53,11 @@ class EngineConfig:
     prefix_caching: bool = True
     quantization: str | None = None
     """``int8``, ``int4`` or ``fp8``: how the weights of a plain checkpoint are kept."""
+    weights_cache: str = "auto"
+    """Where converted weights are kept: ``auto`` (beside the model, or in the user's cache), ``off`` or a folder."""
+    digests: tuple[tuple[str, str], ...] = ()
+    """(file's name, SHA-256) of the model's files that are checked at start; an empty name: the only file of
+    weights."""
     kv_cache_dtype: str = "auto"
     """``auto`` (the compute dtype), ``int8`` or ``fp8``."""
     speculation: str = "off"

@@ -44,6 +44,8 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
     server = {**traces_by_environment(os.environ), **server}
     if "adapters" in rest:
         rest["adapters"] = tuple(cast(list[tuple[str, Path]], rest["adapters"]))
+    if "digests" in rest:
+        rest["digests"] = tuple(cast(list[tuple[str, str]], rest["digests"]))
     if "context_caps" in rest:
         rest["context_caps"] = tuple(cast(list[tuple[int, int]], rest["context_caps"]))
     if "draft_model" in rest:

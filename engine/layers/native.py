@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from engine.weights.quantize import Int6Weight
-from kernels.native.linear import PackedWeight, pack_int6
+from kernels.native.linear import Kind, PackedTensors, PackedWeight, pack_int6
 
 _MANY = 96
 """Rows of bfloat16 from which widening 4-bit weights and multiplying in bfloat16 is faster."""
@@ -25,6 +25,10 @@ class NativeLinear:
         self._weight = weight
         self._bias = bias
         self._widen = widen
+
+    @property
+    def packed(self) -> PackedTensors:
+        return self._weight.packed
 
     @property
     def nbytes(self) -> int:
@@ -46,6 +50,12 @@ class NativeLinear:
             self._weight.widen(start, piece)
             torch.mm(x, piece, out=product[:, start:stop])
         return product[:, : self._weight.out_features]
+
+
+def unpacked(packed: PackedTensors, bias: Tensor | None, *, invariant: bool) -> NativeLinear:
+    """The layer that ``packed`` was of."""
+    widen = packed.kind in (Kind.INT4, Kind.INT4_SMALL) and not invariant
+    return NativeLinear(PackedWeight(packed, bias), bias, widen=widen)
 
 
 class Int6Linear(NativeLinear):

@@ -79,6 +79,11 @@ class Int8Linear:
             self._multiple = row_multiple(_FloatProduct.of, *weight.codes.shape, torch.float32)
 
     @property
+    def packed(self) -> tuple[NativeLinear, ...]:
+        """What kernels/native/linear.c computes, if that is all of the layer."""
+        return (self._native,) if isinstance(self._native, NativeLinear) else ()
+
+    @property
     def nbytes(self) -> int:
         if self._native is not None:
             return self._native.nbytes
@@ -201,6 +206,12 @@ class Int4Linear:
             self._factors, self._offsets = (self._scales[..., i].contiguous() for i in range(2))
 
     @property
+    def packed(self) -> tuple[NativeLinear, ...]:
+        """As of ``Int8Linear``."""
+        alone = isinstance(self._native, NativeLinear) and self._order is None
+        return (self._native,) if alone else ()
+
+    @property
     def nbytes(self) -> int:
         if self._native is not None:
             return self._native.nbytes
@@ -268,5 +279,21 @@ class ConcatenatedLinear:
     def __init__(self, parts: Sequence[Callable[[Tensor], Tensor]]) -> None:
         self._parts = parts
 
+    @property
+    def packed(self) -> tuple[NativeLinear, ...]:
+        """As of ``Int8Linear``."""
+        found = [packed_parts(part) for part in self._parts]
+        return tuple(part for parts in found for part in parts) if all(found) else ()
+
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cat([part(x) for part in self._parts], -1)
+
+
+def packed_parts(layer: Callable[[Tensor], Tensor]) -> tuple[NativeLinear, ...]:
+    """The layer's parts if kernels/native/linear.c computes all of them: their outputs are concatenated."""
+    match layer:
+        case NativeLinear():
+            return (layer,)
+        case Int8Linear() | Int4Linear() | ConcatenatedLinear():
+            return layer.packed
+    return ()

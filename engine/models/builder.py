@@ -6,30 +6,46 @@ parallelism are chosen here, so that model families need not know of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from engine.layers.embedding import Embedding
 from engine.layers.linear import Linear
 from engine.layers.lora import AdaptedLinear, AdapterBank
-from engine.layers.native import Int6Linear
+from engine.layers.native import Int6Linear, unpacked
 from engine.layers.product import Product
-from engine.layers.quantized import ConcatenatedLinear, Fp8Linear, Int4Linear, Int8Linear
+from engine.layers.quantized import (
+    ConcatenatedLinear,
+    Fp8Linear,
+    Int4Linear,
+    Int8Linear,
+    packed_parts,
+)
 from engine.layers.row_parallel import RowParallelLinear
 from engine.weights.quantize import ChannelWeight, Int4Weight, Int6Weight, join, same_inputs
+from engine.weights.weight_cache import WeightCache
 from engine.weights.weight_loader import DIMENSION, Split, Weight, WeightLoader
+from kernels.native.linear import PackedTensors
 
 
 class LayerBuilder:
     def __init__(
-        self, weights: WeightLoader, *, adapters: AdapterBank | None = None, invariant: bool = False
+        self,
+        weights: WeightLoader,
+        *,
+        adapters: AdapterBank | None = None,
+        invariant: bool = False,
+        cache: WeightCache | None = None,
     ) -> None:
-        """``invariant``: a row's result must not depend on the batch, at the cost of slower prompts."""
+        """``invariant``: a row's result must not depend on the batch, at the cost of slower prompts. ``cache``: of
+        layers that were built before."""
         self.weights = weights
         self.invariant = invariant
         self._adapters = adapters
+        self._cache = cache
 
     def linear(
         self,
@@ -45,11 +61,9 @@ class LayerBuilder:
 
         Raises ``UnsupportedModel`` if the weights do not fit.
         """
-        weights = [self.weights.weight(name, out, in_features, split) for name, out in parts.items()]
         biases = [self.weights.bias(name, out, split) for name, out in parts.items()] if bias else []
         if rows:
             orders = [rows.get(name) for name in parts]
-            weights = [reordered(weight, order) for weight, order in zip(weights, orders, strict=True)]
             biases = [
                 one if order is None else one[order.to(one.device)]
                 for one, order in zip(biases, orders, strict=False)
@@ -57,12 +71,45 @@ class LayerBuilder:
         # A bias is replicated, and must be added by one rank only.
         once = split != "in" or self.weights.tp.rank == 0
         head = any(name.endswith("lm_head") for name in parts)
-        layer = self._product(weights, torch.cat(biases) if biases and once else None, head)
+        added = torch.cat(biases) if biases and once else None
+
+        def build() -> Product:
+            weights = [self.weights.weight(name, out, in_features, split) for name, out in parts.items()]
+            if rows:
+                orders = [rows.get(name) for name in parts]
+                weights = [reordered(weight, order) for weight, order in zip(weights, orders, strict=True)]
+            return self._product(weights, added, head)
+
+        layer = self._cached(" ".join(parts), build, added)
         return self._wrapped(layer, parts, in_features, split, rows)
 
-    def tied(self, name: str, weight: Tensor) -> Product:
-        """The LM head that is tied to the embedding ``weight`` [vocab, hidden]."""
-        return self._plain(weight, None, head=True)
+    def embedding(self, name: str, count: int, size: int) -> Embedding:
+        """Raises ``UnsupportedModel`` if the weights do not fit."""
+        # A model that was converted before was checked then.
+        checked = self._cache is not None and self._cache.complete
+        return Embedding(self.weights.rows(name, (count, size), checked=checked))
+
+    def tied(self, name: str, embedding: Embedding) -> Product:
+        """The LM head that is tied to the embedding [vocab, hidden]."""
+        return self._cached(f"{name} tied", lambda: self._plain(embedding.weight(), None, head=True), None)
+
+    def _cached(self, name: str, build: Callable[[], Product], bias: Tensor | None) -> Product:
+        """The layer as the cache has it; else what ``build`` makes, which is put there if it can be."""
+        if self._cache is None:
+            return build()
+        stored: Sequence[PackedTensors] | None = self._cache.get(name)
+        if stored is None:
+            layer = build()
+            if not (made := packed_parts(layer)):
+                return layer
+            stored = self._cache.put(name, [part.packed for part in made])
+        widths = [packed.shape[0] for packed in stored]
+        biases = [None] * len(widths) if bias is None else bias.split(widths)
+        parts = [
+            unpacked(packed, part, invariant=self.invariant)
+            for packed, part in zip(stored, biases, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else ConcatenatedLinear(parts)
 
     def _product(self, weights: Sequence[Weight], bias: Tensor | None, head: bool) -> Product:
         plain = [weight for weight in weights if isinstance(weight, Tensor)]

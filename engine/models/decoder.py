@@ -11,6 +11,7 @@ from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata
 from engine.errors import UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
+from engine.layers.embedding import Embedding
 from engine.layers.norm import NoNorm
 from engine.layers.product import Product
 from engine.layers.rope import NoRotation, RotaryTable, ScalingRotaryTable
@@ -98,7 +99,7 @@ class Decoder:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         prefix = next((name for name in PREFIXES if f"{name}embed_tokens.weight" in weights), PREFIXES[0])
-        self.embedding = weights.take(f"{prefix}embed_tokens.weight", (config.vocab_size, config.hidden))
+        self.embedding = build.embedding(f"{prefix}embed_tokens", config.vocab_size, config.hidden)
         self._scale = config.embedding_scale
         if config.rounded_scale:
             self._scale = torch.tensor(self._scale, dtype=weights.dtype).item()
@@ -129,7 +130,7 @@ class Decoder:
             self._tables.append(NoRotation(config.ropes[0].dim, weights.device, weights.dtype))
 
     def embed(self, tokens: Tensor) -> Tensor:
-        x = torch.nn.functional.embedding(tokens, self.embedding)
+        x = self.embedding(tokens)
         return x * self._scale if self._scale != 1 else x
 
     def rotations(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -152,14 +153,14 @@ class Decoder:
         return logits.div_(self._softcap).tanh_().mul_(self._softcap)
 
 
-def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Tensor) -> Product:
+def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Embedding) -> Product:
     weights = build.weights
     for name in _VISION:
         weights.ignore(name)
     # Next to the decoder, or to the module that contains it.
     name = "language_model.lm_head" if prefix == "language_model.model." else "lm_head"
     if config.tied:
-        if not weights.differs(f"{name}.weight", embedding):
+        if not weights.differs(f"{name}.weight", embedding.weight):
             weights.ignore(f"{name}.weight")
             return build.tied(f"{prefix}embed_tokens", embedding)
         log.warning(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +42,9 @@ from engine.weights.formats import detect_format
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
 from engine.weights.source import gguf_file
+from engine.weights.weight_cache import OFF, WeightCache, weight_cache
 from engine.weights.weight_loader import WeightLoader
+from kernels.native.linear import available
 
 
 class Model(Protocol):
@@ -126,8 +129,10 @@ def load_model(
     max_model_len: int | None = None,
     quantization: str | None = None,
     invariant: bool = False,
+    weights_cache: str = OFF,
 ) -> Model:
     """``max_model_len``: the longest context to be served; ``None``: the longest that the model supports.
+    ``weights_cache``: where converted weights are kept: ``auto``, ``off`` or a folder.
 
     Raises ``ModelUnavailable`` or ``UnsupportedModel``.
     """
@@ -164,8 +169,16 @@ def load_model(
         quantization=quantization,
         quantized_format=stored_format,
     )
-    build = LayerBuilder(weights, adapters=adapters, invariant=invariant)
-    with progress(reader.total_bytes) as reader.on_read:
+    cache: WeightCache | None = None
+    if device.type == "cpu" and available() and (quantization or stored_format):
+        # Weights that stay plain are as quickly packed as read.
+        kept = stored_format.name if stored_format else None
+        options = (json.dumps(config, sort_keys=True), dtype, quantization, kept, tp.rank, tp.size)
+        cache = weight_cache(weights_cache, folder, reader.paths, options, size=reader.total_bytes)
+    build = LayerBuilder(weights, adapters=adapters, invariant=invariant, cache=cache)
+    with cache or nullcontext(), progress(reader.total_bytes) as reader.on_read:
         model = Decoder(read_family(known, config), build, max_model_len)
-    weights.finish()
+        if cache is None or not cache.complete:
+            weights.finish()
+    reader.release()
     return model

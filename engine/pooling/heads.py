@@ -60,11 +60,13 @@ def verdict(spec: PoolingSpec, folder: Path, raw: Raw, build: LayerBuilder, deco
     if spec.verdict is None:
         raise ValueError("not a reranker that answers yes or no")
     ids = [_token(folder, token, decoder.vocab_size) for token in spec.verdict]
-    rows = decoder.embedding
+    which = torch.tensor(ids, device=build.weights.device)
     if "lm_head.weight" in build.weights and not raw.get("tie_word_embeddings"):
-        rows = build.weights.take("lm_head.weight", tuple(rows.shape))
+        rows = build.weights.take("lm_head.weight", (decoder.vocab_size, decoder.width))[which]
+    else:
+        rows = decoder.embedding(which)
     build.weights.ignore("lm_head.weight")
-    weight = rows[ids[0]].float() - rows[ids[1]].float()
+    weight = rows[0].float() - rows[1].float()
     return lambda hidden, texts: _lasts(hidden, texts).float() @ weight
 
 

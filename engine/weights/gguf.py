@@ -48,12 +48,19 @@ class Gguf:
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, GgufTensor] = {}
+        self._maps: list[mmap.mmap] = []
         for part in parts(path):
             header = _Header(part)
+            self._maps.append(header.mapped)
             # The first part has all metadata; the others repeat some of it.
             self.metadata = header.metadata | self.metadata
             self.tensors |= header.tensors
         self.architecture = str(self.metadata.get("general.architecture", "(none named)"))
+
+    def release(self) -> None:
+        """Lets go of the pages that were read, which the system keeps as long as it has room."""
+        for mapped in self._maps:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
     def value(self, key: str, default: Any = None) -> Any:
         """A value that belongs to the architecture, such as ``block_count``."""
@@ -84,6 +91,7 @@ class _Header:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise ModelUnavailable(f"{path} cannot be read: {error}.") from error
+        self.mapped = self._bytes
         if self._take(4) != _MAGIC:
             raise ModelUnavailable(f"{path} is not a GGUF file: it does not begin with 'GGUF'.")
         (version,) = self._unpack("I")
@@ -103,7 +111,7 @@ class _Header:
 
     def _take(self, count: int) -> bytes:
         taken = self._bytes[self._place : self._place + count]
-        if len(taken) < count:
+        if len(taken) < count or self._place > len(self._bytes):
             raise self._broken_off()
         self._place += count
         return taken
@@ -138,7 +146,24 @@ class _Header:
             form = np.dtype(f"<{_SCALARS[inner]}") if inner != 7 else np.dtype(bool)
             self._count(count, form.itemsize)
             return np.frombuffer(self._take(count * form.itemsize), form).tolist()
+        if inner == _STRING:
+            return self._strings(count)
         return [self._value(inner, depth + 1) for _ in self._count(count, 8)]
+
+    def _strings(self, count: int) -> list[str]:
+        """As ``_string``, so many times: a vocabulary and its merges are 300,000."""
+        found, content, place, length_at = [], self._bytes, self._place, struct.Struct("<Q").unpack_from
+        last = len(content) - 8
+        for _ in self._count(count, 8):
+            if place > last:
+                raise self._broken_off()
+            (length,) = length_at(content, place)
+            place += 8
+            found.append(content[place : place + length].decode("utf-8", "replace"))
+            place += length
+        self._place = place
+        self._take(0)
+        return found
 
     def _info(self) -> tuple[str, int, int, tuple[int, ...]]:
         """Name, offset, type and shape."""

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.weights import dequantize
-from engine.weights.gguf import Gguf, GgufTensor
+from engine.weights.gguf import Gguf, GgufTensor, parts
 from engine.weights.gguf_config import number
+from engine.weights.gguf_rows import GgufRows
 from engine.weights.quantize import Int4Weight
 from engine.weights.quantized_format import RawTensors
 
@@ -74,6 +75,8 @@ _EXPERT = {
 }
 _IN_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 _IN_EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)")
+_HELD = 64 * 2**20
+"""Bytes of the file that are read before their pages are let go of."""
 _ROTATION = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Read with the configuration."""
 
@@ -83,6 +86,7 @@ class GgufCheckpoint:
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype) -> None:
         self._file = Gguf(path)
+        self.paths = parts(path)
         self._device = device
         self._dtype = dtype
         for name, stored in self._file.tensors.items():
@@ -95,6 +99,7 @@ class GgufCheckpoint:
                 "attn_q": heads,
                 "attn_k": number(self._file, "attention.head_count_kv", heads),
             }
+        self._held = 0
         self._left = set(self._file.tensors) - set(_ROTATION)
         self.total_bytes = sum(stored.data.nbytes for stored in self._file.tensors.values())
         self.on_read: Callable[[int], None] = lambda count: None
@@ -124,6 +129,22 @@ class GgufCheckpoint:
         if self._gemma and stored_name.endswith("norm.weight"):
             tensor = tensor - 1
         return self._deinterleave(tensor, stored_name).to(self._device, self._dtype)
+
+    def rows(self, layer: str, shape: tuple[int, int], *, grouped: bool) -> GgufRows | None:
+        """As ``take`` and ``groups`` read them. Raises ``UnsupportedModel``."""
+        stored, stored_name = self._get(f"{layer}.weight")
+        if stored.type in dequantize.PLAIN:
+            return None
+        if stored.shape != shape:
+            raise UnsupportedModel(
+                f"The tensor {stored_name} has the shape {stored.shape}, but the metadata call for {shape}."
+            )
+        return GgufRows(stored, self._dtype, grouped=grouped)
+
+    def release(self) -> None:
+        """Lets go of the pages that were read: those that are needed again are read again."""
+        self._file.release()
+        self._held = 0
 
     def raw(self, name: str) -> Tensor:
         """The tensor's bytes [outer dimensions …, bytes of a row]. Raises ``UnsupportedModel``."""
@@ -171,6 +192,9 @@ class GgufCheckpoint:
             )
         self._left.discard(found[1])
         self.on_read(found[0].data.nbytes)
+        self._held += found[0].data.nbytes
+        if self._held > _HELD:
+            self.release()
         return found
 
     def _find(self, name: str) -> tuple[GgufTensor, str] | None:

@@ -24,7 +24,7 @@ class SafetensorsReader:
         self._device = device
         self._dtype = dtype
         self._files: dict[str, safe_open] = {}
-        paths = _paths(folder)
+        self.paths = paths = _paths(folder)
         for path in paths:
             file = open_file(path)
             self._files |= dict.fromkeys(file.keys(), file)
@@ -64,6 +64,10 @@ class SafetensorsReader:
     def _count(self, name: str, tensor: Tensor) -> None:
         self._left.discard(name)
         self.on_read(tensor.nbytes)
+
+    def release(self) -> None:
+        """Closes the files; tensors that are in use keep theirs mapped."""
+        self._files = {}
 
     def ignore(self, name: str) -> None:
         """Marks a tensor as unused; ``prefix.`` and ``*suffix`` mark all tensors whose names begin or end so."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from engine.weights.quantize import (
     to_int8,
 )
 from engine.weights.quantized_format import QuantizedFormat, RawTensors, pick
+from engine.weights.stored_rows import StoredRows
 from kernels.native.linear import available
 
 Split = Literal["out", "in"]
@@ -50,6 +51,18 @@ class Checkpoint(Protocol):
 
     def finish(self) -> None:
         """Raises ``UnsupportedModel`` if a tensor was neither taken nor ignored."""
+        ...
+
+
+@runtime_checkable
+class RowCheckpoint(Protocol):
+    """One whose embedding can stay as it is stored."""
+
+    def rows(self, layer: str, shape: tuple[int, int], *, grouped: bool) -> StoredRows | None:
+        """``grouped``: whether ``take`` would read its 4-bit codes. ``None`` if it is stored as plain numbers.
+
+        Raises ``UnsupportedModel`` if there is none of that name and shape.
+        """
         ...
 
 
@@ -97,9 +110,27 @@ class WeightLoader:
     def ignore(self, name: str) -> None:
         self._checkpoint.ignore(name)
 
-    def differs(self, name: str, weight: Tensor) -> bool:
+    def rows(self, name: str, shape: tuple[int, int], *, checked: bool = False) -> Tensor | StoredRows:
+        """An embedding ``name.weight``, which is not widened where it is read row by row. ``checked``: it is known to
+        be finite.
+
+        Raises ``UnsupportedModel`` if there is none of that name and shape.
+        """
+        reader = self._checkpoint
+        keeps = (
+            self._format is not None and isinstance(reader, RawTensors) and self._format.holds(reader, name)
+        )
+        if self.device.type == "cpu" and isinstance(reader, RowCheckpoint):
+            stored = reader.rows(name, shape, grouped=keeps)
+            if stored is not None:
+                for piece in () if checked else stored.pieces():
+                    finite(piece, name)
+                return stored
+        return self.take(f"{name}.weight", shape)
+
+    def differs(self, name: str, weight: Callable[[], Tensor]) -> bool:
         """Whether the checkpoint has a plain tensor of that name that differs from ``weight``."""
-        return name in self and not torch.equal(self.take(name, tuple(weight.shape)), weight)
+        return name in self and not torch.equal(self.take(name, tuple(weight().shape)), weight())
 
     def finish(self) -> None:
         """Raises ``UnsupportedModel`` if a tensor was left over that would change the results."""

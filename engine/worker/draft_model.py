@@ -36,7 +36,7 @@ class DraftModelProposer:
         """Raises ``StartupError`` if there is no such model, or its vocabulary is not the target's."""
         if config.draft_model is None:
             raise ValueError("no draft model is named")
-        self.model = load_model(config.draft_model, device, dtype)
+        self.model = load_model(config.draft_model, device, dtype, weights_cache=config.weights_cache)
         _check_vocabularies(config.model, target, config.draft_model, self.model)
         self.block_bytes = self.model.kv_shape.block_bytes(config.block_size, dtype)
         self._block_size = config.block_size

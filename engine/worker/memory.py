@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,21 +13,26 @@ import torch
 from engine.errors import StartupError
 from engine.weights.safetensors import open_file
 from engine.weights.source import gguf_file
+from kernels.native.linear import available
 
-_BITS = {"int8": 8.25, "fp8": 8.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
+_BITS = {"int8": 8.03, "fp8": 8.03, "int6": 6.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
 """Bits of a quantized weight, its share of the scales included."""
 _ALONE = ("embed_tokens", "lm_head", "norm")
 """Tensors by these names are not quantized, or seldom."""
-_ALONE_GGUF = ("token_embd.weight", "ffn_gate_inp.weight")
+_EMBEDDING = "token_embd.weight"
+_ALONE_GGUF = (_EMBEDDING, "ffn_gate_inp.weight")
+_CPU = torch.device("cpu")
 
 
-def predict_weights(folder: Path, dtype: torch.dtype, quantization: str | None) -> int:
-    """Bytes that a folder's weights will take, by the headers of its files alone; 0 if there are none.
+def predict_weights(
+    folder: Path, dtype: torch.dtype, quantization: str | None, device: torch.device = _CPU
+) -> int:
+    """Bytes that a folder's weights will take on ``device``, by the headers of its files alone; 0 if there are none.
 
     Raises ``ModelUnavailable`` if one of them is broken.
     """
     if file := gguf_file(folder):
-        return _predict_gguf(file, dtype, quantization)
+        return _predict_gguf(file, dtype, quantization, device)
     total = 0.0
     for path in folder.glob("*.safetensors"):
         with open_file(path) as file:
@@ -40,26 +47,45 @@ def predict_weights(folder: Path, dtype: torch.dtype, quantization: str | None) 
     return int(total)
 
 
-def _predict_gguf(path: Path, dtype: torch.dtype, quantization: str | None) -> int:
+def _predict_gguf(path: Path, dtype: torch.dtype, quantization: str | None, device: torch.device) -> int:
     # Imported here: other models need none of it.
     from engine.weights.dequantize import GROUPED, PLAIN
     from engine.weights.gguf import Gguf
 
     tensors = Gguf(path).tensors
+    on_cpu = device.type == "cpu"
     # Where the file is quantized, tensors that do not keep its 4 bits get 8.
     small = any(stored.type not in PLAIN for stored in tensors.values())
     method = quantization or ("int8" if small else None)
     total = 0.0
     for name, stored in tensors.items():
         count = _product(stored.shape)
+        if name == _EMBEDDING and on_cpu and stored.type not in PLAIN:
+            continue  # its rows are read from the file
         alone = len(stored.shape) < 2 or name.endswith((*_ALONE_GGUF, "norm.weight"))
         if quantization is None and stored.type in GROUPED and not alone:
             total += count * _BITS["int4"] / 8
         else:
             total += count * (_BITS[method] / 8 if method and not alone else dtype.itemsize)
     if method and "output.weight" not in tensors:
-        total += _product(tensors["token_embd.weight"].shape) * _BITS["int8"] / 8
+        total += _product(tensors[_EMBEDDING].shape) * _BITS[_head(method, on_cpu)] / 8
     return int(total)
+
+
+def _head(method: str, on_cpu: bool) -> str:
+    """How the LM head is kept where layers are by ``method``: see ``WeightLoader.quantized``."""
+    if method in ("int8", "fp8"):
+        return method
+    return "int6" if on_cpu and available() else "int8"
+
+
+def trim() -> None:
+    """Returns what was freed to the system: glibc keeps pieces of up to 32 MiB, such as layers while they are
+    converted."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def check_room(needed: int, device: torch.device, quantization: str | None) -> None:

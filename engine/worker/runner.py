@@ -25,6 +25,7 @@ from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.device import check_kernels, pick_device, pick_dtype, pick_threads
 from engine.worker.draft_model import DraftModelProposer
 from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes, count_blocks
+from engine.worker.memory import taken, trim
 from engine.worker.ngram import NgramProposer
 from engine.worker.ranks import start_ranks
 from engine.worker.rejection_sampler import accepted, accepted_tokens
@@ -79,6 +80,7 @@ class Runner:
         threads = config.threads or max(1, pick_threads(config.model) // self.tp.size)
         torch.set_num_threads(threads)
         self.adapters = start_bank(config, self.tp)
+        before = taken(self.device)
         self.model = load_model(
             config.model,
             self.device,
@@ -88,7 +90,11 @@ class Runner:
             max_model_len=config.max_model_len,
             quantization=config.quantization,
             invariant=config.deterministic,
+            weights_cache=config.weights_cache,
         )
+        trim()
+        self.weight_bytes = taken(self.device) - before
+        """As measured."""
         self.max_model_len = config.max_model_len or self.model.max_positions
         if self.max_model_len > self.model.max_positions:
             raise StartupError(

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,25 +64,32 @@ def available() -> bool:
     return library() is not None
 
 
-class PackedWeight:
-    """A weight [out, in] in tiles of 32 outputs; made by ``pack_int8`` or ``pack_int4``."""
+class PackedTensors(NamedTuple):
+    """A weight [out, in] in tiles of 32 outputs, as linear.c reads it."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        shape: tuple[int, int],
-        group: int,
-        codes: Tensor,
-        scales: Tensor,
-        factors: Tensor,
-        bias: Tensor | None,
-    ) -> None:
+    kind: Kind
+    shape: tuple[int, int]
+    group: int
+    codes: Tensor
+    scales: Tensor
+    factors: Tensor
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.codes, self.scales, self.factors
+
+
+class PackedWeight:
+    """Such a weight with its bias; made by ``pack_int8``, ``pack_int6`` or ``pack_int4``."""
+
+    def __init__(self, packed: PackedTensors, bias: Tensor | None) -> None:
         found = library()
         assert found is not None
+        self.packed = packed
+        kind, shape, group, codes, scales, factors = packed
         self.out_features, self.in_features = shape
         self.kind = kind
         self._library = found
-        self._kept = [codes, scales, factors]
         if bias is not None:
             bias = bias.float().contiguous()
         self._bias = bias
@@ -99,7 +107,7 @@ class PackedWeight:
 
     @property
     def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._kept)
+        return sum(tensor.nbytes for tensor in self.packed.tensors)
 
     @property
     def columns(self) -> int:
@@ -136,15 +144,20 @@ class PackedWeight:
 def pack_int8(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight:
     """``codes`` int8 [out, in], ``scale`` float32 [out]."""
     packed = _tiles(codes.view(torch.uint8), 64, 128, _bytes)
-    return PackedWeight(Kind.INT8, codes.shape, 64, packed, scale.new_empty(0), _by_tile(scale), bias)
+    shape = (codes.shape[0], codes.shape[1])
+    return PackedWeight(
+        PackedTensors(Kind.INT8, shape, 64, packed, scale.new_empty(0), _by_tile(scale)), bias
+    )
 
 
 def pack_int6(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight:
     """``codes`` uint8 [out, in], 32 meaning zero, ``scale`` float32 [out, in / 32] as ``scale_in_8_bits`` rounds it."""
     packed = _tiles(codes, 32, 32, _six_bits)
     smallest = _smallest_scale(scale)
+    shape = (codes.shape[0], codes.shape[1])
     return PackedWeight(
-        Kind.INT6, codes.shape, 32, packed, _by_tile(_bits(scale, smallest)), _by_tile(smallest), bias
+        PackedTensors(Kind.INT6, shape, 32, packed, _by_tile(_bits(scale, smallest)), _by_tile(smallest)),
+        bias,
     )
 
 
@@ -158,7 +171,8 @@ def pack_int4(codes: Tensor, scale: Tensor, offset: Tensor, bias: Tensor | None)
     else:
         kind, scales, factors = Kind.INT4, torch.stack([scale, offset], -1).bfloat16(), scale.new_empty(0)
     scales = _by_tile(scales.repeat_interleave(size // group, 1))
-    return PackedWeight(kind, codes.shape, group, packed, scales, _by_tile(factors), bias)
+    shape = (codes.shape[0], codes.shape[1])
+    return PackedWeight(PackedTensors(kind, shape, group, packed, scales, _by_tile(factors)), bias)
 
 
 def _tiles(codes: Tensor, group: int, zero: int, pack: Callable[[Tensor], Tensor]) -> Tensor:

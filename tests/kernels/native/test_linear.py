@@ -174,7 +174,7 @@ def test_codes_widened_to_bfloat16(kind: Kind) -> None:
 def test_nothing_past_an_end_is_read_or_written(kind: Kind, out: int, inputs: int) -> None:
     """All lies right before memory whose touch ends the process."""
     weight, plain = made(kind, out, inputs, torch.randn(out))
-    tensors = [*weight._kept, weight._bias]
+    tensors = [*weight.packed.tensors, weight._bias]
     kept = [guarded(tensor) for tensor in tensors if tensor is not None]
     for field, tensor in zip(("codes", "scales", "factors", "bias"), kept, strict=True):
         setattr(weight._struct, field, tensor.data_ptr())
