@@ -15,6 +15,7 @@ import struct
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ _FOOTER = struct.Struct("<8sQQ32s")
 _PIECE = 1 << 24
 """Bytes hashed at a time."""
 _ALIGNMENT = 64
+_POPULATE_READ = 22
+"""``MADV_POPULATE_READ``: what is resident is then what is used, as it is reported."""
 _DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -94,6 +97,8 @@ class CacheWriter:
         described = [self._put(part) for part in parts]
         self._entries[name] = described
         mapped = mmap.mmap(self._file.fileno(), self._place - start, offset=start, access=mmap.ACCESS_COPY)
+        with suppress(OSError):  # Linux before 5.14: pages are then mapped as they are read
+            mapped.madvise(_POPULATE_READ)
         return [_mapped(mapped, start, part) for part in described]
 
     def commit(self) -> None:

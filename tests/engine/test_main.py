@@ -45,6 +45,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "dtype": "bfloat16",
         "quantization": "int4",
         "kv_cache_dtype": "int8",
+        "weights_cache": "off",
         "threads": 2,
         "max_num_seqs": 7,
         "max_batched_tokens": 99,
@@ -72,6 +73,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
     others |= {
+        "digests",
         "cuda_graphs",
         "chunked_prefill",
         "preemption",
@@ -105,8 +107,18 @@ def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
     assert engine.context_caps == ((1, 4096), (0, 100))
     named = read_options(options("--model", str(tiny_model), "--adapter", "a=/x", "--adapter", "b=/y"))
     assert named.engine.adapters == (("a", Path("/x")), ("b", Path("/y")))
-    with pytest.raises(SystemExit):
-        options("--model", str(tiny_model), "--context-cap", "much")
+    pins = ("--digest", "AB" * 32, "--digest", f"config.json=sha256:{'0' * 64}")
+    pinned = read_options(options("--model", str(tiny_model), *pins))
+    assert pinned.engine.digests == (("", "ab" * 32), ("config.json", "0" * 64))
+    for bad in (("--context-cap", "much"), ("--digest", "abc"), ("--digest", "config.json=")):
+        with pytest.raises(SystemExit):
+            options("--model", str(tiny_model), *bad)
+
+
+def test_a_model_with_another_digest_is_refused(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--device=cpu", "--log-level=error", f"--digest={'0' * 64}"]
+    assert main(["serve", "--model", str(tiny_model), "--port", "0", *flags]) == 1
+    assert "is not the file that --digest pins" in capsys.readouterr().err
 
 
 def test_a_draft_model_is_used_when_it_is_named(tiny_model: Path) -> None:

@@ -20,6 +20,7 @@ from engine.models import builder
 from engine.weights import cache_file, digest, weight_cache
 from engine.weights.gguf_folder import as_folder
 from engine.weights.quantize import to_int8
+from engine.worker.memory import predict_weights
 from kernels.native.linear import available, pack_int8
 from tests.engine.models.hub import Paged, save
 from tests.engine.models.test_families import EXPERTS, tokens
@@ -117,6 +118,20 @@ def test_the_embedding_is_looked_up_in_the_file(tmp_path: Path) -> None:
         assert not isinstance(embedding._rows, Tensor)
         ids = torch.tensor([5, 319, 0, 5])
         assert torch.equal(embedding(ids), embedding.weight()[ids])
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("method", [None, "int8", "int4"])
+def test_memory_is_predicted_within_a_tenth(tmp_path: Path, tied: bool, method: str | None) -> None:
+    sizes = {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 512, "tie_word_embeddings": tied}
+    folder = quantized(tmp_path, **sizes)
+    run(folder, tmp_path / "cache", quantization=method)
+    (path,) = kept(tmp_path / "cache")
+    entries = cache_file.CacheFile(path)._entries
+    packed = [part for name in entries for part in cache_file.CacheFile(path).get(name) or ()]
+    size = sum(tensor.nbytes for part in packed for tensor in part.tensors)
+    predicted = predict_weights(folder, torch.bfloat16, method)
+    assert 0.9 < predicted / size < 1.1, (predicted, size)
 
 
 def test_other_options_dtypes_and_files_have_caches_of_their_own(tmp_path: Path) -> None:
