@@ -44,8 +44,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add(
         "--weights-cache",
         metavar="auto|off|FOLDER",
-        help="where weights that had to be converted are kept for the next start; auto: beside the model, or in the user's "
-        "cache where that cannot be written (default: auto)",
+        help="where weights that had to be converted are kept for the next start; auto: beside the model, or in the "
+        "user's cache where that cannot be written (default: auto)",
     )
     add(
         "--digest",
