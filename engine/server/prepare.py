@@ -318,7 +318,13 @@ class Preparer:
         schemas = {function["name"]: function.get("parameters") or {} for function in functions}
         only = 1 if body.parallel_tool_calls is False else None
         return ToolParser(
-            self.format, schemas, whole=not body.stream, only=only, schemas=schemas, unmarked=unmarked
+            self.format,
+            schemas,
+            whole=not body.stream,
+            only=only,
+            schemas=schemas,
+            unmarked=unmarked,
+            distinct=body.tool_choice == "required",
         )
 
     def _check_end(self, body: SamplingBody) -> None:

@@ -82,7 +82,8 @@ async def _compilable(tool: dict[str, Any]) -> dict[str, Any]:
 
 def _forced_calls(body: ChatBody, longest: int | None) -> ForcedCalls | None:
     if body.tool_choice == "required":
-        return ForcedCalls(body.callable_tools, body.parallel_tool_calls is not False, longest)
+        # Models that are held to calls may never stop making more, so there are several only where that is asked for.
+        return ForcedCalls(body.callable_tools, body.parallel_tool_calls is True, longest)
     if isinstance(body.tool_choice, dict):
         name = body.tool_choice["function"]["name"]
         tools = [tool for tool in body.callable_tools if tool["function"]["name"] == name][:1]

@@ -49,15 +49,22 @@ class ToolParser:
         only: int | None = None,
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
         unmarked: bool = True,
+        distinct: bool = False,
     ) -> None:
         """``names``: of the tools, which distinguish a call without a marker from an answer in JSON.
         ``only``: calls after which the rest is dropped. ``schemas``: tools' parameters, which distinguish text from
-        JSON. ``unmarked``: whether an answer may be calls without their format's marker (``tools_unmarked``)."""
+        JSON. ``unmarked``: whether an answer may be calls without their format's marker (``tools_unmarked``).
+        ``distinct``: a call that was made before ends the answer; one that begins like it is held back."""
         self._schemas = schemas or {}
         self._format = format
         self._names = names
         self._whole = whole
         self._only = only
+        self._distinct = distinct
+        self._made: list[tuple[str, str]] = []
+        """Names and arguments of the calls emitted completely, as ``_compact`` has them."""
+        self._repeated = False
+        """Whether a call was made twice."""
         self.complete = 0
         """Calls emitted completely."""
         self._unmarked = UnmarkedCalls(names, alone=not format.bare) if unmarked and names else None
@@ -90,7 +97,7 @@ class ToolParser:
     @property
     def done(self) -> bool:
         """Whether the rest is ignored."""
-        return self._only is not None and self.complete >= self._only
+        return self._repeated or (self._only is not None and self.complete >= self._only)
 
     def push(self, text: str) -> Parsed:
         if self._unmarked is not None:
@@ -113,7 +120,10 @@ class ToolParser:
         if self._reading is not None:
             if cut and self._arguments is not None and self._name is not None:
                 self._whole = False
-                self._tell()
+                if not self._emitted and self._may_repeat(self._name):
+                    self._reset()
+                else:
+                    self._tell()
             self._give_up(cut=cut)
         rest = self._text.lstrip()
         unfinished = cut and self.complete and not self._spoken and self._format.end.startswith(rest)
@@ -325,6 +335,13 @@ class ToolParser:
             raise Broken
         if self._arguments is None:
             self._arguments = ["{}"]
+        if self._distinct:
+            call = self._name, _compact(self._read_arguments)
+            if call in self._made:
+                self._repeated = True
+                self._reset()
+                return
+            self._made.append(call)
         self._tell(complete=True)
         self.complete += 1
         self._spoken = False
@@ -334,12 +351,24 @@ class ToolParser:
         """Emits what is new of the call that is being read, if allowed."""
         if self._name is None or not self._arguments or (self._whole and not complete):
             return
+        if not complete and not self._emitted and self._may_repeat(self._name):
+            return
         delta = CallDelta(self.complete, arguments="".join(self._arguments))
         if not self._emitted:
             delta.id, delta.name = self._format.new_id(), self._name
         self._emitted = True
         self._arguments = []
         self._out.calls.append(delta)
+
+    def _may_repeat(self, name: str) -> bool:
+        """Whether the call being read begins like one that was made."""
+        read = _compact(self._read_arguments) if self._made else ""
+        return any(made == name and arguments.startswith(read) for made, arguments in self._made)
+
+
+def _compact(arguments: list[str]) -> str:
+    """Without white space, in which repetitions may differ."""
+    return "".join("".join(arguments).split())
 
 
 def _overlap(text: str, marker: str) -> int:

@@ -157,16 +157,37 @@ def test_a_forced_call_that_could_be_wrong_is_refused_by_name(server: EngineServ
     assert server.post(CHAT, **body(tools=[UNUSED, *TOOLS], tool_choice=other)).status_code == 200
 
 
+def test_a_required_call_is_the_only_one_unless_several_are_asked_for(sdk: openai.OpenAI) -> None:
+    for choice in sdk.chat.completions.create(**body(tool_choice="required", n=6, max_tokens=120)).choices:
+        assert choice.finish_reason == "tool_calls"
+        (call,) = choice.message.tool_calls or ()
+        check_call(call.function.name, call.function.arguments)
+
+
 def test_several_calls_may_be_made_and_choices_differ(sdk: openai.OpenAI) -> None:
     counts, first = set(), set()
-    for choice in sdk.chat.completions.create(**body(tool_choice="required", n=6, max_tokens=120)).choices:
+    asked = body(tools=TOOLS[:1], tool_choice="required", n=6, parallel_tool_calls=True)
+    for choice in sdk.chat.completions.create(**asked).choices:
         assert choice.finish_reason in ("tool_calls", "length")
         calls = choice.message.tool_calls or []
         counts.add(len(calls))
+        assert len({"".join(call.function.arguments.split()) for call in calls}) == len(calls)
         for call in calls[:-1] if choice.finish_reason == "length" else calls:
             check_call(call.function.name, call.function.arguments)
             first.add(call.function.arguments)
     assert len(first) > 1
+    assert max(counts) > 1
+
+
+def test_a_call_that_was_made_before_ends_the_answer(server: EngineServer) -> None:
+    """The only tool has no arguments, so every further call is the same as the first."""
+    asked = body(tools=TOOLS[1:], tool_choice="required", parallel_tool_calls=True, min_tokens=200)
+    answer = server.post(CHAT, **asked).json()
+    (choice,) = answer["choices"]
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["now"]
+    assert choice["message"]["content"] is None
+    assert choice["finish_reason"] == "tool_calls"
+    assert answer["usage"]["completion_tokens"] < 200
 
 
 def test_a_stream_tells_the_calls_of_the_whole_answer(sdk: openai.OpenAI) -> None:

@@ -37,10 +37,16 @@ Call = tuple[str, str]
 
 
 def run(
-    format: Format, pieces: list[str], *, whole: bool = False, cut: bool = False, only: int | None = None
+    format: Format,
+    pieces: list[str],
+    *,
+    whole: bool = False,
+    cut: bool = False,
+    only: int | None = None,
+    distinct: bool = False,
 ) -> tuple[str, list[Call], int]:
     """The text, the calls (name, arguments), and how many are complete."""
-    parser = ToolParser(format, NAMES, whole=whole, only=only, schemas=SCHEMAS)
+    parser = ToolParser(format, NAMES, whole=whole, only=only, schemas=SCHEMAS, distinct=distinct)
     text, calls, ids = "", [], []
     for parsed in [*map(parser.push, pieces), parser.finish(cut=cut)]:
         text += parsed.text
@@ -146,6 +152,37 @@ def test_any_text_comes_out_as_text_or_calls(format: Format, data: st.DataObject
 def test_a_text_without_calls_is_left_as_it_is(format: Format, text: str, data: st.DataObject) -> None:
     for whole in (False, True):
         assert run(format, data.draw(cuts(text)), whole=whole) == (text, [], 0)
+
+
+SEVERAL = [form for form in FORMATS if not form.bare]
+
+
+@both
+@pytest.mark.parametrize("format", SEVERAL, ids=lambda f: f.name)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
+@given(st.data())
+def test_a_call_made_before_ends_what_is_forced(format: Format, whole: bool, data: st.DataObject) -> None:
+    """However it is cut, in pieces or off."""
+    berlin = ("weather", PARIS[1].replace("Paris", "Berlin"))
+    text = written(format, PARIS, berlin, ONE, PARIS, NONE)
+    pieces = data.draw(cuts(text))
+    assert run(format, pieces, whole=whole, distinct=True) == ("", [PARIS, berlin, ONE], 3)
+    assert run(format, pieces, whole=whole) == ("", [PARIS, berlin, ONE, PARIS, NONE], 5)
+    short = text[: text.index("Paris", text.index("Paris") + 5) + 3]
+    pieces = data.draw(cuts(short))
+    assert run(format, pieces, whole=whole, distinct=True, cut=True) == ("", [PARIS, berlin, ONE], 3)
+
+
+def test_a_call_that_may_be_a_repetition_is_held_back_until_it_is_none() -> None:
+    parser = ToolParser(HERMES, NAMES, distinct=True)
+    parser.push(written(HERMES, ("sum", '{"a": 12, "b": 3}')))
+    assert parser.push('<tool_call>\n{"name": "sum", "arguments": {"a": 1').calls == []
+    (delta,) = parser.push("3").calls
+    assert (delta.index, delta.name, delta.arguments) == (1, "sum", '{"a": 13')
+    assert [delta.arguments for delta in parser.push("}}").calls] == ["}"]
+    # One of another tool has never been made.
+    (delta,) = parser.push('<tool_call>{"name": "weather", "arguments": {').calls
+    assert (delta.index, delta.arguments) == (2, "{")
 
 
 @both
