@@ -1,0 +1,127 @@
+"""Tool calls and structured output of a real model: how many are valid, how many are right, how long they take.
+
+    python -m benchmarks.tool_calls --model qwen2.5-coder-1.5b-instruct-q4_k_m.gguf [--every 2] [--show]
+    python -m benchmarks.tool_calls --url http://127.0.0.1:8200        # llama.cpp's server, say, on the same file
+
+``conversations.jsonl`` has 100 conversations with the tools of ``tools.json`` and the calls that are right,
+``schemas.jsonl`` 100 texts with the schema of an answer and what is right in it. Both were written for this project;
+nothing was tuned on them but the order of work. Everything is asked at temperature 0, one after the other. Columns:
+*valid* fits its schema and names an offered tool, *right* is what was expected, and nothing beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from benchmarks.tool_calls.ask import FOLDER, Judged, conversation, form, rows
+
+_READY = re.compile(r"engine ready on (\S+)")
+
+
+@contextmanager
+def served(model: Path, options: list[str]) -> Iterator[str]:
+    """The address of an engine that serves the model."""
+    command = [sys.executable, "-m", "engine", "serve", "--model", str(model), "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if found := _READY.search(line):
+                    break
+            else:
+                raise SystemExit("the engine did not start:\n" + "".join(said))
+            yield found[1]
+        finally:
+            process.terminate()
+
+
+def measure(
+    name: str, chosen: list[dict], judge: Callable[[dict], Judged], *, show: bool
+) -> list[tuple[str, list[Judged]]]:
+    """By kind, in the order of the set."""
+    found: dict[str, list[Judged]] = {}
+    for row in chosen:
+        judged = judge(row)
+        found.setdefault(f"{name}, {judged.kind}" if judged.kind != name else name, []).append(judged)
+        if show and not judged.right:
+            asked = row.get("text") or row["messages"][0]["content"]
+            print(f"  {judged.finish:10} {asked} -> {judged.shown}", file=sys.stderr, flush=True)
+    return list(found.items())
+
+
+def table(found: list[tuple[str, list[Judged]]]) -> str:
+    lines = [
+        "| set | asked | valid | right | ended by length | seconds, median | 90 % | tokens, median |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, each in found:
+        seconds = sorted(one.seconds for one in each)
+        cells = [
+            len(each),
+            sum(one.valid for one in each),
+            sum(one.right for one in each),
+            sum(one.finish == "length" for one in each),
+            f"{statistics.median(seconds):.1f}",
+            f"{seconds[int(0.9 * (len(seconds) - 1))]:.1f}",
+            f"{statistics.median(one.tokens for one in each):.0f}",
+        ]
+        lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--model", type=Path, help="served by the engine while this runs")
+    where.add_argument("--url", help="of a server that is running already")
+    parser.add_argument("--every", type=int, default=1, help="ask every n-th row only")
+    parser.add_argument(
+        "--sets", nargs="+", choices=["auto", "required", "schema"], default=["auto", "required", "schema"]
+    )
+    parser.add_argument("--show", action="store_true", help="print what was not right to stderr")
+    parser.add_argument("--engine-options", default="--max-model-len 4096", help="of a served model")
+    options = parser.parse_args()
+    if options.model:
+        with served(options.model, options.engine_options.split()) as url:
+            run(url, options)
+    else:
+        run(options.url, options)
+
+
+def run(url: str, options: argparse.Namespace) -> None:
+    tools = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))
+    conversations, schemas = rows("conversations.jsonl")[:: options.every], rows("schemas.jsonl")
+    # Calls can be required only where some are right.
+    calling = [row for row in conversations if row["calls"]]
+    found = []
+    with httpx.Client(base_url=url, timeout=600) as client:
+        model = client.get("/v1/models").json()["data"][0]["id"]
+        for name in options.sets:
+            if name == "schema":
+                chosen = schemas[:: options.every]
+                found += measure(name, chosen, lambda row: form(client, model, row), show=options.show)
+                continue
+            chosen = conversations if name == "auto" else calling
+            found += measure(
+                name,
+                chosen,
+                lambda row, choice=name: conversation(client, model, row, tools, choice),
+                show=options.show,
+            )
+    print(f"{model}\n\n{table(found)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

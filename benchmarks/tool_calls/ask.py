@@ -1,0 +1,101 @@
+"""One row of the sets as a request, and how its answer is judged."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.tool_calls.judge import matches, right_calls
+from benchmarks.tool_calls.schema import fits
+
+FOLDER = Path(__file__).parent
+MAX_TOKENS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    kind: str
+    valid: bool
+    """Calls are of offered tools and fit their schemas; JSON fits its schema."""
+    right: bool
+    seconds: float
+    tokens: int
+    finish: str
+    shown: str
+    """The answer, to read."""
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    with (FOLDER / name).open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def conversation(
+    client: httpx.Client, model: str, row: dict[str, Any], tools: dict[str, Any], choice: str
+) -> Judged:
+    offered = [tools[name] for name in row["tools"]]
+    body = {"messages": row["messages"], "tools": offered, "tool_choice": choice}
+    if choice == "required" and row["kind"] == "several":
+        body["parallel_tool_calls"] = True
+    seconds, found = _asked(client, model, body)
+    message = found["choices"][0]["message"]
+    schemas = {name: tools[name]["function"]["parameters"] for name in row["tools"]}
+    calls, valid = [], True
+    for call in message.get("tool_calls") or ():
+        name, arguments = call["function"]["name"], _json(call["function"]["arguments"])
+        valid = valid and name in schemas and _fits(arguments, schemas[name])
+        calls.append((name, arguments))
+    text = message.get("content") or ""
+    right = right_calls(calls, row["calls"])
+    if not row["calls"]:
+        # Text that looks like a call is none of the answers that are wanted.
+        right = right and bool(text.strip()) and '"arguments"' not in text
+    right = right and all(word.casefold() in text.casefold() for word in row.get("says", ()))
+    shown = json.dumps(calls, ensure_ascii=False) if calls else text
+    return _judged(row["kind"], valid, right, seconds, found, shown)
+
+
+def form(client: httpx.Client, model: str, row: dict[str, Any]) -> Judged:
+    schema = row["schema"]
+    # Not "strict": its rules (every property required, no open object) are not what is measured.
+    asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    text = f"Answer with JSON of this schema: {json.dumps(schema, ensure_ascii=False)}\n\n{row['text']}"
+    body = {"messages": [{"role": "user", "content": text}], "response_format": asked}
+    seconds, found = _asked(client, model, body)
+    content = found["choices"][0]["message"]["content"] or ""
+    value = _json(content)
+    valid = _fits(value, schema)
+    return _judged("schema", valid, valid and matches(value, row["right"]), seconds, found, content)
+
+
+def _asked(client: httpx.Client, model: str, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+    began = time.perf_counter()
+    answer = client.post(
+        "/v1/chat/completions", json={"model": model, "temperature": 0, "max_tokens": MAX_TOKENS, **body}
+    )
+    seconds = time.perf_counter() - began
+    if answer.is_error:
+        raise RuntimeError(f"{answer.status_code}: {answer.text[:500]}")
+    return seconds, answer.json()
+
+
+def _judged(kind: str, valid: bool, right: bool, seconds: float, found: dict[str, Any], shown: str) -> Judged:
+    tokens, finish = found["usage"]["completion_tokens"], found["choices"][0]["finish_reason"]
+    return Judged(kind, valid, valid and right, seconds, tokens, finish, shown)
+
+
+def _json(text: str) -> Any:
+    """``...`` where it is none, which no schema allows."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ...
+
+
+def _fits(value: Any, schema: dict[str, Any]) -> bool:
+    return value is not ... and fits(value, schema)
