@@ -58,7 +58,8 @@ class OfflineEngine:
             max_model_len=self.runner.max_model_len,
             max_waiting=1000,
             prefix_caching=prefix_caching,
-            max_drafts=config.max_drafts if self.runner.speculation else 0,
+            max_drafts=config.max_drafts if self.runner.drafting else 0,
+            reserve_drafts=self.runner.speculation is not None,
             chunked_prefill=config.chunked_prefill,
         )
         self._budget = self._scheduler.max_batched_tokens

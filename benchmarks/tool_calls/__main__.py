@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import httpx
@@ -32,53 +33,47 @@ _READY = re.compile(r"engine ready on (\S+)")
 def served(model: Path, options: list[str]) -> Iterator[str]:
     """The address of an engine that serves the model."""
     command = [sys.executable, "-m", "engine", "serve", "--model", str(model), "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            said = []
-            for line in process.stdout:
-                said.append(line)
-                if found := _READY.search(line):
-                    break
-            else:
-                raise SystemExit("the engine did not start:\n" + "".join(said))
+            found = _READY.match(process.stdout.readline())
+            if found is None:
+                raise SystemExit("the engine did not start: see above")
             yield found[1]
         finally:
             process.terminate()
 
 
-def measure(
-    name: str, chosen: list[dict], judge: Callable[[dict], Judged], *, show: bool
-) -> list[tuple[str, list[Judged]]]:
-    """By kind, in the order of the set."""
-    found: dict[str, list[Judged]] = {}
-    for row in chosen:
-        judged = judge(row)
-        found.setdefault(f"{name}, {judged.kind}" if judged.kind != name else name, []).append(judged)
-        if show and not judged.right:
-            asked = row.get("text") or row["messages"][0]["content"]
-            print(f"  {judged.finish:10} {asked} -> {judged.shown}", file=sys.stderr, flush=True)
-    return list(found.items())
+def measure(name: str, chosen: list[dict], judge: Callable[[dict], Judged], *, show: bool) -> None:
+    """Prints a row for each kind, in the order of the set, as each is done."""
+    for kind, each in groupby(chosen, lambda row: row.get("kind")):
+        found = []
+        for row in each:
+            judged = judge(row)
+            found.append(judged)
+            if show and not judged.right:
+                asked = row.get("text") or row["messages"][0]["content"]
+                print(f"  {judged.finish:10} {asked} -> {judged.shown}", file=sys.stderr, flush=True)
+        print(line(f"{name}, {kind}" if kind else name, found), flush=True)
 
 
-def table(found: list[tuple[str, list[Judged]]]) -> str:
-    lines = [
-        "| set | asked | valid | right | ended by length | seconds, median | 90 % | tokens, median |",
-        "|---|---|---|---|---|---|---|---|",
+HEAD = """| set | asked | valid | right | ended by length | seconds, median | 90 % | tokens, median |
+|---|---|---|---|---|---|---|---|"""
+
+
+def line(name: str, each: list[Judged]) -> str:
+    """A row of the table."""
+    seconds = sorted(one.seconds for one in each)
+    cells = [
+        len(each),
+        sum(one.valid for one in each),
+        sum(one.right for one in each),
+        sum(one.finish == "length" for one in each),
+        f"{statistics.median(seconds):.1f}",
+        f"{seconds[int(0.9 * (len(seconds) - 1))]:.1f}",
+        f"{statistics.median(one.tokens for one in each):.0f}",
     ]
-    for name, each in found:
-        seconds = sorted(one.seconds for one in each)
-        cells = [
-            len(each),
-            sum(one.valid for one in each),
-            sum(one.right for one in each),
-            sum(one.finish == "length" for one in each),
-            f"{statistics.median(seconds):.1f}",
-            f"{seconds[int(0.9 * (len(seconds) - 1))]:.1f}",
-            f"{statistics.median(one.tokens for one in each):.0f}",
-        ]
-        lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    return f"| {name} | " + " | ".join(map(str, cells)) + " |"
 
 
 def main() -> None:
@@ -105,22 +100,21 @@ def run(url: str, options: argparse.Namespace) -> None:
     conversations, schemas = rows("conversations.jsonl")[:: options.every], rows("schemas.jsonl")
     # Calls can be required only where some are right.
     calling = [row for row in conversations if row["calls"]]
-    found = []
     with httpx.Client(base_url=url, timeout=600) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
+        print(f"{model}\n\n{HEAD}", flush=True)
         for name in options.sets:
             if name == "schema":
                 chosen = schemas[:: options.every]
-                found += measure(name, chosen, lambda row: form(client, model, row), show=options.show)
+                measure(name, chosen, lambda row: form(client, model, row), show=options.show)
                 continue
             chosen = conversations if name == "auto" else calling
-            found += measure(
+            measure(
                 name,
                 chosen,
                 lambda row, choice=name: conversation(client, model, row, tools, choice),
                 show=options.show,
             )
-    print(f"{model}\n\n{table(found)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ from engine.core.request import Request
 
 
 class DraftScheduler:
-    def __init__(self, tables: BlockTables, max_drafts: int) -> None:
-        """``max_drafts``: most draft tokens a step and request."""
+    def __init__(self, tables: BlockTables, max_drafts: int, *, reserving: bool = True) -> None:
+        """``max_drafts``: most draft tokens a step and request. ``reserving``: whether proposing the next ones needs
+        their blocks, as a draft model does."""
+        self._reserving = reserving
         self._tables = tables
         self._max_drafts = max_drafts
 
@@ -29,15 +31,20 @@ class DraftScheduler:
             allowed = scheduled.sampling.max_tokens - 1 - (len(scheduled.history) - scheduled.prompt_length)
             drafts = min(len(draft_tokens), max_drafts, budget, allowed) if draft_tokens and budget else 0
             lookahead = max_drafts if allowed > drafts + max_drafts else max(0, allowed - drafts - 1)
+            if not (drafts or self._reserving):
+                scheduled.lookahead = lookahead
+                continue
             slots = len(blocks) * block_size - len(scheduled.history)
-            if drafts + lookahead > slots:
-                wanted = min(self._tables.count(drafts + lookahead - slots), spare)
+            reserved = lookahead if self._reserving else 0
+            if drafts + reserved > slots:
+                wanted = min(self._tables.count(drafts + reserved - slots), spare)
                 if wanted > 0:
                     blocks.extend(pool.allocate(wanted))
                     spare -= wanted
                     slots += wanted * block_size
                 drafts = min(drafts, slots)
-                lookahead = min(lookahead, slots - drafts)
+                if self._reserving:
+                    lookahead = min(lookahead, slots - drafts)
             if drafts:
                 scheduled.tokens += draft_tokens[:drafts]
                 scheduled.num_draft_tokens = drafts

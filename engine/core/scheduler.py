@@ -56,6 +56,7 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         prefix_caching: bool = True,
         max_drafts: int = 0,
+        reserve_drafts: bool = True,
         prefill_chunk: int | None = None,
         context_caps: Sequence[tuple[int, int]] = (),
         chunked_prefill: bool = True,
@@ -63,6 +64,7 @@ class Scheduler:
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
+        ``reserve_drafts``: whether blocks are allocated for those that are yet to be proposed.
         ``prefill_chunk``: most prompt tokens in a step in which other requests decode, which wait for it. May be
         changed between steps, to 0 for one without prompts.
         ``context_caps``: (priority, tokens): the longest context of requests of this priority and of those below it,
@@ -101,7 +103,7 @@ class Scheduler:
             self.queues, self._tables, self._admission, priority_ageing=priority_ageing
         )
         self._prefill = PrefillBudget(self.queues, self._tables, self._admission, chunked=chunked_prefill)
-        self._drafts = DraftScheduler(self._tables, max_drafts)
+        self._drafts = DraftScheduler(self._tables, max_drafts, reserving=reserve_drafts)
         self._forks = Forks()
         self._clock = clock
         self._arrivals = itertools.count()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -17,8 +17,10 @@ from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as RustTokenizer
 from torch import Tensor
 
+from engine.core.plan import ScheduledRequest
 from engine.core.sampling_params import Grammar
 from engine.core.sampling_row import SamplingRow
+from engine.grammar.forecast import Habits
 from engine.grammar.grammar_cache import CompiledGrammar, GrammarCache
 from engine.grammar.matcher import SLOW_SECONDS, Bits, GrammarMatcher
 
@@ -124,6 +126,7 @@ class GrammarManager:
         self._vocabulary = self._thread.submit(_read, folder)
         self._executor = LLExecutor()
         self._compiled = GrammarCache()
+        self._habits = Habits()
         self._matchers: dict[int, GrammarMatcher] = {}
 
     def prepare(self, grammar: Grammar) -> Future[CompiledGrammar] | None:
@@ -160,6 +163,23 @@ class GrammarManager:
     def start_slow(self, task: _Task) -> None:
         bits = self._slow_thread.submit(self._fill_slow, task)
         task.matcher.pending = len(task.answer), task.draft_tokens, bits
+
+    def propose(
+        self, requests: Sequence[ScheduledRequest], sampled: Mapping[int, Sequence[int]]
+    ) -> dict[int, list[int]]:
+        """Draft tokens that the grammars of requests force or suggest after what was sampled in a step."""
+        found: dict[int, list[int]] = {}
+        for scheduled in requests:
+            matcher, tokens = self._matchers.get(scheduled.request_id), sampled.get(scheduled.request_id)
+            if matcher is None or not tokens or not scheduled.lookahead or scheduled.sampling is None:
+                continue
+            if matcher.slow or matcher.busy or not scheduled.sampling.stop_token_ids.isdisjoint(tokens):
+                continue
+            answer = [*scheduled.history[scheduled.prompt_length :], *tokens]
+            tokenizer, _ = self._vocabulary.result()
+            if drafts := matcher.propose(answer, scheduled.lookahead, tokenizer, self._habits):
+                found[scheduled.request_id] = drafts
+        return found
 
     def drain(self) -> None:
         """Waits for masks in flight, after a step that was abandoned; the next step starts them again."""

@@ -13,6 +13,7 @@ from llguidance.numpy import fill_next_token_bitmask
 from numpy.typing import NDArray
 
 from engine.core.sampling_params import Grammar
+from engine.grammar.forecast import Forecast, Habits
 from engine.grammar.grammar_cache import CompiledGrammar, GrammarCache, matcher_of
 from engine.grammar.language import plain
 
@@ -59,6 +60,7 @@ class GrammarMatcher:
         self._entry: CompiledGrammar | None = None
         self._matcher: LLMatcher | None = None
         self._consumed = 0
+        self._forecast = Forecast()
         self._budget = _INITIAL_BUDGET
 
     @property
@@ -104,6 +106,19 @@ class GrammarMatcher:
             if taken:
                 matcher.rollback(taken)
         self.check()
+
+    def propose(self, answer: Sequence[int], limit: int, tokenizer: LLTokenizer, habits: Habits) -> list[int]:
+        """Up to ``limit`` tokens that may come after ``answer``, which has all that were generated: those that the
+        grammar forces and, between them, what answers mostly have there."""
+        if self.exhausted or self.failed is not None:
+            return []
+        self.advance(answer, tokenizer)
+        if self.exhausted or self.failed is not None:
+            return []
+        with self._charged():
+            drafts = self._forecast.propose(self.llmatcher, answer, limit, tokenizer, habits)
+        self.check()
+        return drafts
 
     def restart(self, answer: Sequence[int], tokenizer: LLTokenizer) -> None:
         """Continues with a lexer of its own: if that fails too, the grammar or the answer is too complex. Not

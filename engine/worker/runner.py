@@ -161,6 +161,17 @@ class Runner:
         invariant = config.deterministic or (plain and self.dtype == torch.float32)
         self._batches = BatchBuilder(self.cache, self.device, invariant=invariant)
 
+    @property
+    def drafting(self) -> bool:
+        """Whether it may propose draft tokens."""
+        return self.speculation is not None or self._forecasting
+
+    @property
+    def _forecasting(self) -> bool:
+        """Whether grammars propose what must or may well come next. Graphs are for single tokens, so steps with drafts
+        would not be replayed."""
+        return self.speculation is None and self.grammars is not None and not self._recording
+
     def load_adapter(self, key: str, folder: Path) -> None:
         """On all ranks. Raises ``InvalidRequest`` if it cannot be read, does not fit the model, or exceeds
         --max-adapters."""
@@ -232,6 +243,8 @@ class Runner:
                     sampled.logprobs.pop(request_id, None)
         if self.speculation:
             sampled.draft_tokens = self.speculation.propose(plan, sampled.tokens)
+        elif masks and self._forecasting:
+            sampled.draft_tokens = self.grammars.propose(plan.requests, sampled.tokens)
         return sampled
 
     def warm_up(self) -> None:

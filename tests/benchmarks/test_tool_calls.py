@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tool_calls.__main__ import table
+from benchmarks.tool_calls.__main__ import HEAD, line
 from benchmarks.tool_calls.ask import FOLDER, Judged, rows
 from benchmarks.tool_calls.judge import matches, right_calls
 from benchmarks.tool_calls.schema import fits
@@ -90,4 +90,6 @@ def test_texts_match_by_letters_and_numbers_by_value() -> None:
 
 def test_the_table() -> None:
     each = [Judged("one", True, right, float(i), 20 + i, "stop", "") for i, right in enumerate([True, False])]
-    assert table([("auto, one", each)]).splitlines()[-1] == "| auto, one | 2 | 2 | 1 | 0 | 0.5 | 0.0 | 20 |"
+    row = line("auto, one", each)
+    assert row == "| auto, one | 2 | 2 | 1 | 0 | 0.5 | 0.0 | 20 |"
+    assert row.count("|") == HEAD.splitlines()[0].count("|")

@@ -36,9 +36,10 @@ def run(
     late: int = 0,
     adapters: Sequence[str | None] | None = None,
     choices: int = 1,
+    forecasts: int = 0,
 ) -> Outcome:
     """Request ``i`` is submitted ``i * late`` steps after the first, and asks for ``adapters[i]``. Its choice ``j`` has
-    the number ``i + j * 1000``, and a seed that is ``j`` larger."""
+    the number ``i + j * 1000``, and a seed that is ``j`` larger. ``forecasts``: most draft tokens of grammars."""
     scheduler = Scheduler(
         BlockPool(blocks or runner.cache.blocks),
         block_size=runner.block_size,
@@ -46,7 +47,8 @@ def run(
         max_batched_tokens=budget,
         max_model_len=runner.max_model_len,
         max_waiting=1000,
-        max_drafts=runner.speculation.max_drafts if runner.speculation else 0,
+        max_drafts=runner.speculation.max_drafts if runner.speculation else forecasts,
+        reserve_drafts=runner.speculation is not None,
     )
     outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})
     submitted = 0
