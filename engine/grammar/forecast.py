@@ -54,12 +54,13 @@ class Forecast:
     def propose(
         self, matcher: LLMatcher, answer: Sequence[int], limit: int, tokenizer: LLTokenizer, habits: Habits
     ) -> list[int]:
-        """The matcher has consumed ``answer``, and has after the call as well."""
+        """``matcher`` has consumed ``answer``; it is a copy, and of no use after the call."""
         self._learn(answer, tokenizer, habits)
         self._start, self._asked = len(answer), []
         found: list[int] = []
         while len(found) < limit:
             last = found[-1] if found else answer[-1]
+            matcher.compute_ff_bytes()  # a copy knows of no forced tokens before
             tokens = matcher.compute_ff_tokens()[: limit - len(found)]
             if not tokens and (key := _key(matcher, last, tokenizer)):
                 self._asked.append((len(answer) + len(found), key))
@@ -71,8 +72,6 @@ class Forecast:
             ):
                 break
             found += tokens
-        if found:
-            matcher.rollback(len(found))
         self._proposed = found
         return found
 

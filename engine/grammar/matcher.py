@@ -116,9 +116,11 @@ class GrammarMatcher:
         if self.exhausted or self.failed is not None:
             return []
         with self._charged():
-            drafts = self._forecast.propose(self.llmatcher, answer, limit, tokenizer, habits)
-        self.check()
-        return drafts
+            # Of a copy: to ask what is forced fails in some states (before a token that is named as such), and a
+            # matcher that has failed never recovers.
+            matcher = self.llmatcher.deep_copy()
+            drafts = self._forecast.propose(matcher, answer, limit, tokenizer, habits)
+        return [] if matcher.is_error() else drafts
 
     def restart(self, answer: Sequence[int], tokenizer: LLTokenizer) -> None:
         """Continues with a lexer of its own: if that fails too, the grammar or the answer is too complex. Not

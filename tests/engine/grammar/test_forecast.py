@@ -49,7 +49,7 @@ def steps(matcher: LLMatcher, ids: list[int], guidance: LLTokenizer, habits: Hab
     matcher.consume_tokens(ids[:1])
     while at < len(ids):
         before = matcher.compute_bitmask()
-        drafts = one.propose(matcher, ids[:at], limit, guidance, habits)
+        drafts = one.propose(matcher.deep_copy(), ids[:at], limit, guidance, habits)
         assert len(drafts) <= limit
         assert matcher.validate_tokens(drafts) == len(drafts)
         assert matcher.compute_bitmask() == before
