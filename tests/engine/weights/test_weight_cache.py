@@ -114,7 +114,7 @@ def test_a_plain_model_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_the_embedding_is_looked_up_in_the_file(tmp_path: Path) -> None:
     for kind in (Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q8_0):
         folder = quantized(tmp_path / kind.name, kind=lambda name, kind=kind: kind)  # type: ignore[misc]
-        embedding = Paged(folder, torch.bfloat16).model._embedding  # type: ignore[attr-defined]
+        embedding = Paged(folder, torch.bfloat16).model.embedding  # type: ignore[attr-defined]
         assert not isinstance(embedding._rows, Tensor)
         ids = torch.tensor([5, 319, 0, 5])
         assert torch.equal(embedding(ids), embedding.weight()[ids])
