@@ -191,7 +191,7 @@ def test_a_call_that_was_made_before_ends_the_answer(server: EngineServer) -> No
 
 
 def test_a_stream_tells_the_calls_of_the_whole_answer(sdk: openai.OpenAI) -> None:
-    asked = body(tool_choice="required", parallel_tool_calls=False)
+    asked = body(tools=TOOLS[:1], tool_choice="required", parallel_tool_calls=False)
     (whole,) = sdk.chat.completions.create(**asked).choices
     content, calls, finish, parts = "", {}, None, 0
     for chunk in sdk.chat.completions.create(**asked, stream=True):
