@@ -173,6 +173,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     model = find(argv[0])
     if model is None:
+        if not (argv[0] == BUNDLED or "/" in argv[0] or Path(argv[0]).exists()):
+            known = ", ".join([BUNDLED, *MODELS])
+            print(f"{argv[0]}: no such model or file. By name there are: {known}", file=sys.stderr)
+            return 1
         print(argv[0])
         return 0
     folder = Path(os.environ.get("TOLLGATE_MODELS") or ROOT / "models")

@@ -45,6 +45,15 @@ def test_a_path_stays_a_path() -> None:
     assert done.stdout == "/m/own.gguf\n"
 
 
+def test_a_name_that_nothing_has_tells_which_there_are(models: ModuleType) -> None:
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "qwen2.5-coder-9b"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert not done.stdout
+    assert all(name in done.stderr for name in models.MODELS)
+
+
 def test_sources_and_licences_are_told() -> None:
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True)
     assert done.stdout.count("Licence: ") == done.stdout.count("SHA-256 ") == 3

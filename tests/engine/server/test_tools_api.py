@@ -190,6 +190,16 @@ def test_a_call_that_was_made_before_ends_the_answer(server: EngineServer) -> No
     assert answer["usage"]["completion_tokens"] < 200
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_several_required_calls_come_to_an_end(server: EngineServer, seed: int) -> None:
+    """Also where what the grammar forces next, a token by its name, is asked beforehand."""
+    asked = body(tool_choice="required", parallel_tool_calls=True, temperature=1, seed=seed, max_tokens=200)
+    answer = server.post(CHAT, **asked)
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    assert choice["finish_reason"] in ("tool_calls", "length")
+
+
 def test_a_stream_tells_the_calls_of_the_whole_answer(sdk: openai.OpenAI) -> None:
     asked = body(tools=TOOLS[:1], tool_choice="required", parallel_tool_calls=False)
     (whole,) = sdk.chat.completions.create(**asked).choices
