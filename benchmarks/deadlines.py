@@ -12,8 +12,8 @@ late      part of the others let in that was not: it was dropped in the queue, o
 
 Each trace runs twice: by the mean, as the engine refused before, when the estimate was later than the deadline; and
 with the learnt distribution of what requests took, when they meet it with a probability of less than 5 %. The
-second table is the calibration: of all requests let in, the part that was done by the time by which 5, 10, 25, 50, 75,
-90 % were predicted to be.
+second table is the calibration: of the requests that were finished, the part that was done by the time by which 5, 10,
+25, 50, 75, 90 % were predicted to be.
 """
 
 from __future__ import annotations

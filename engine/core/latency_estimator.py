@@ -81,6 +81,13 @@ class LatencyEstimator:
                 return estimated * sorted(errors)[place - 1]
         return 0.0
 
+    def doubt(self, kind: Kind) -> None:
+        """A request of ``kind`` was refused, of which nobody learns what it would have taken: the oldest of what is
+        known counts no longer, so that refusals for what is past come to an end."""
+        for key in (kind, (None, kind[1])):
+            if errors := self._errors.get(key):
+                errors.popleft()
+
     @staticmethod
     def kind(tenant: str, ahead: int) -> Kind:
         return tenant, max(0, ahead).bit_length()

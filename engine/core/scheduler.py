@@ -29,7 +29,7 @@ from engine.core.context_caps import context_limit
 from engine.core.deadlines import Deadlines
 from engine.core.draft_scheduler import DraftScheduler, count_accepted
 from engine.core.forks import Forks
-from engine.core.latency_estimator import LatencyEstimator
+from engine.core.latency_estimator import Kind, LatencyEstimator
 from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.preemption import Preemption
 from engine.core.prefill_budget import Parts, PrefillBudget
@@ -157,15 +157,13 @@ class Scheduler:
         request.rank = (request.submitted - self.priority_ageing * request.priority, next(self._arrivals))
         for _ in request.siblings:
             next(self._arrivals)
-        ahead = self.waiting.ahead(request) + 1 - self.queues.free_slots
-        request.kind = self.latency.kind(request.tenant, ahead)
-        # The look-up in the prefix cache also tells whom its prompt may overtake.
-        missing = request.prompt_length - self._tables.hit_tokens(request)
-        request.estimated = self.latency.estimate(missing, request.params.max_tokens, ahead)
+        request.kind, request.estimated = self._estimate(request)
         if request.deadline is not None:
             needed = self.latency.soonest(request.kind, request.estimated)
             allowed = request.deadline - self._clock()
             if needed > allowed or allowed <= 0:
+                if allowed > 0:
+                    self.latency.doubt(request.kind)
                 raise DeadlineUnreachable(needed, allowed)
             self._deadlines.add(request.deadline, request.id, self.queues.by_id.keys())
         self.queues.open(request)
@@ -383,6 +381,14 @@ class Scheduler:
         self.queues.forget(request)
         self.queues.remove(request)
 
+    def _estimate(self, request: Request) -> tuple[Kind, float]:
+        """Its kind, and the seconds that it takes, were it submitted now."""
+        ahead = self.waiting.ahead(request) + 1 - self.queues.free_slots
+        # The look-up in the prefix cache also tells whom its prompt may overtake.
+        missing = request.prompt_length - self._tables.hit_tokens(request)
+        seconds = self.latency.estimate(missing, request.params.max_tokens, ahead)
+        return self.latency.kind(request.tenant, ahead), seconds
+
     def _expire(self, plan: Plan) -> None:
         """Drops requests whose deadline passed before they ever ran; a preempted one has begun its answer."""
         if not self._deadlines:
@@ -391,7 +397,7 @@ class Scheduler:
         while (request_id := self._deadlines.pop(now)) is not None:
             request = self.queues.by_id.get(request_id)
             if request is not None and not request.started:
-                plan.expired.append((request_id, request.estimated))
+                plan.expired.append((request_id, self._estimate(request)[1]))
                 for sibling in list(request.siblings):
                     self.abort(sibling.id)
                 self.abort(request_id)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from engine.evaluation.measures import Measures
 
+FEWEST = 4
+"""Texts below which an interval over texts says nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -19,12 +22,14 @@ class Limits:
     agreement: float
     """Least share of tokens where both find the same most likely."""
     lost: float
-    """Most of the answers lost."""
+    """Most of the answers lost, as they were counted: there are too few for an interval."""
 
 
 def beyond(limits: Limits, strata: Mapping[str, Measures]) -> Iterator[str]:
     """A line for each limit that is not kept."""
     for name, found in strata.items():
+        if found.texts < FEWEST:
+            yield f"{name}: {found.texts} texts show nothing, take {FEWEST} at least"
         kl, ratio, agreement, lost = found.kl, found.ratio, found.agreement, found.lost
         if not kl.high <= limits.kl:
             yield f"{name}: KL may be {kl.high:.4f} nats a token, the limit is {limits.kl:g}"

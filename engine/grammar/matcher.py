@@ -60,7 +60,7 @@ class GrammarMatcher:
         self._entry: CompiledGrammar | None = None
         self._matcher: LLMatcher | None = None
         self._consumed = 0
-        self._forecast = Forecast()
+        self._forecast: Forecast | None = Forecast()
         self._budget = _INITIAL_BUDGET
 
     @property
@@ -110,16 +110,19 @@ class GrammarMatcher:
     def propose(self, answer: Sequence[int], limit: int, tokenizer: LLTokenizer, habits: Habits) -> list[int]:
         """Up to ``limit`` tokens that may come after ``answer``, which has all that were generated: those that the
         grammar forces and, between them, what answers mostly have there."""
-        if self.exhausted or self.failed is not None:
+        if self._forecast is None or self.exhausted or self.failed is not None:
             return []
         self.advance(answer, tokenizer)
         if self.exhausted or self.failed is not None:
             return []
-        with self._charged():
-            # Of a copy: to ask what is forced fails in some states (before a token that is named as such), and a
-            # matcher that has failed never recovers.
-            matcher = self.llmatcher.deep_copy()
-            drafts = self._forecast.propose(matcher, answer, limit, tokenizer, habits)
+        started = self._clock()
+        # Of a copy: to ask what is forced fails in some states (before a token that is named as such), and a
+        # matcher that has failed never recovers.
+        matcher = self.llmatcher.deep_copy()
+        drafts = self._forecast.propose(matcher, answer, limit, tokenizer, habits)
+        if self._clock() - started > SLOW_SECONDS:
+            # Nothing is charged for what is no part of the answer; what takes long is not asked again.
+            self._forecast = None
         return [] if matcher.is_error() else drafts
 
     def restart(self, answer: Sequence[int], tokenizer: LLTokenizer) -> None:

@@ -12,7 +12,7 @@ _MAMBA = "Mamba layers, and with them a cache of another kind for each layer"
 _ENCODER = "an encoder that the decoder attends to"
 
 MISSING: Mapping[str, str] = {
-    "DeepseekForCausalLM": "shared experts beside DeepSeek's routing",
+    "DeepseekForCausalLM": "DeepSeek's routing",
     "DeepseekV2ForCausalLM": _LATENT,
     "DeepseekV3ForCausalLM": _LATENT,
     "DeepseekV32ForCausalLM": f"{_LATENT}, and a sparse index over it",
@@ -53,11 +53,11 @@ MISSING: Mapping[str, str] = {
     "Gemma4ForConditionalGeneration": "heads of another size in some layers, and layers that share a cache",
     "PhimoeForCausalLM": "its routing (SparseMixer), which chooses the second expert apart from the first",
     "Ernie4_5_MoeForCausalLM": "its routing, whose choice is corrected by a bias",
-    "HunYuanMoEV1ForCausalLM": "shared experts beside HunYuan's routing",
+    "HunYuanMoEV1ForCausalLM": "HunYuan's routing",
     "GraniteMoeForCausalLM": "experts that the checkpoint has in one tensor",
     "GraniteMoeSharedForCausalLM": "experts that the checkpoint has in one tensor",
     "OlmoForCausalLM": "layer norms without weights",
-    "OlmoeForCausalLM": "experts beside queries and keys that are normalised over all heads",
+    "OlmoeForCausalLM": "a description of its family",
     "GPT2LMHeadModel": "learned positions in place of a rotation",
     "OPTForCausalLM": "learned positions in place of a rotation",
     "BloomForCausalLM": "ALiBi in place of a rotation",

@@ -12,6 +12,7 @@ from engine.attention.metadata import AttentionMetadata
 from engine.core.plan import Plan, ScheduledRequest
 from engine.errors import UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
+from engine.layers.embedding import Embedding
 from engine.layers.product import Product
 from engine.layers.rope import NoRotation
 from engine.models.builder import LayerBuilder
@@ -107,7 +108,7 @@ class _Trunk(LayerBuilder):
             self.weights.take(f"{name}.weight", (out, in_features))
         return lambda x: x
 
-    def tied(self, name: str, weight: Tensor) -> Product:
+    def tied(self, name: str, embedding: Embedding) -> Product:
         return lambda x: x
 
 
@@ -131,7 +132,7 @@ class BlockPass:
         self._checkpoint = checkpoint
         recorder = Recorder(checkpoint)
         trunk = Decoder(
-            replace(config, windows=(), layer_ropes=()),
+            replace(config, windows=(), layer_ropes=(), predictors=0),
             _Trunk(WeightLoader(recorder, _CPU, torch.float32)),
             max([1, *map(len, texts)]),
         )

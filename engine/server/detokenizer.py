@@ -106,3 +106,11 @@ class StopStrings:
             if any(stop.startswith(end) for stop in self._stops):
                 return length
         return 0
+
+
+def overlap(text: str, marker: str) -> int:
+    """Length of the longest suffix of ``text`` that begins ``marker``, and is not all of it."""
+    for length in range(min(len(marker) - 1, len(text)), 0, -1):
+        if marker.startswith(text[-length:]):
+            return length
+    return 0

@@ -134,7 +134,9 @@ class Preparer:
             bound = budget_of(wish, thinks, place, self.tokenizer)
             tokens, texts = shown(thinks, self.tokenizer.added)
             for sequence in sequences:
-                sequence.shown, sequence.reasoning = tokens, split(thinks, texts, place)
+                sequence.reasoning = split(thinks, texts, place)
+                # Only the split knows the signs that its markers are shown as.
+                sequence.shown = tokens if sequence.reasoning else {}
                 sequence.hides_reasoning = wish.hidden
                 sequence.params = replace(sequence.params, reasoning=bound)
         answer = ChatResponseWriter(body.model, include_usage=body.include_usage)

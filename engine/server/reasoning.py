@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from engine.server.detokenizer import overlap
+
 _SIGN = 0xDC00
 _LONGEST_HEADER = 256
 """Characters of a channel's header; what is longer is none."""
@@ -248,7 +250,7 @@ class ChannelSplit:
         header, rest = self._held[: max(place, 0)], self._held[max(place, 0) :].removeprefix(self._message)
         self._in_header, self._held = False, rest
         addressed = "to=" in header
-        self._to_thought = header.partition(self._channel)[2].startswith("analysis") and not addressed
+        self._to_thought = header.rpartition(self._channel)[2].startswith("analysis") and not addressed
         if not self._to_thought and self.begins is None:
             self.begins = self._read - len(rest)
         if addressed:
@@ -278,11 +280,3 @@ def _literal(text: str, literals: Sequence[tuple[str, str]]) -> str:
         if len(sign) == 1 and sign in text:
             text = text.replace(sign, marker)
     return text
-
-
-def overlap(text: str, marker: str) -> int:
-    """Length of the longest suffix of ``text`` that begins ``marker``, and is not all of it."""
-    for length in range(min(len(marker) - 1, len(text)), 0, -1):
-        if marker.startswith(text[-length:]):
-            return length
-    return 0

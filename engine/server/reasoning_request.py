@@ -19,11 +19,19 @@ from engine.server.reasoning import HARMONY, Place, ReasoningFormat
 from engine.server.requests import ChatBody
 from engine.server.tokenizer import Tokenizer
 
-FIELDS = ("include_reasoning", "max_reasoning_tokens", "reasoning", "reasoning_effort", "thinking")
+FIELDS = (
+    "include_reasoning",
+    "max_reasoning_tokens",
+    "reasoning",
+    "reasoning_effort",
+    "thinking",
+    "thinking_token_budget",
+)
 """What a model that does not reason ignores."""
 
 _BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192}
 """Tokens for each effort, as Google translates them; higher ones have no bound."""
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Efforts that templates do not know, as those that they do."""
 _OURS = frozenset({"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
@@ -43,7 +51,7 @@ class ReasoningWish:
 def wish_of(body: ChatBody) -> ReasoningWish:
     """Raises ``InvalidRequest``."""
     thinking, reasoning = body.thinking or {}, body.reasoning or {}
-    effort = _text(body.reasoning_effort or reasoning.get("effort"), "reasoning_effort")
+    effort = _effort(body.reasoning_effort or reasoning.get("effort"))
     budgets = (
         (body.max_reasoning_tokens, "max_reasoning_tokens"),
         (body.thinking_token_budget, "thinking_token_budget"),
@@ -95,7 +103,8 @@ def budget_of(
     if end is None or (place == "before" and begins is None):
         return None
     closing = [number for text in format.closing for number in tokenizer.encode(text, special=False)]
-    return ReasoningBudget(most, begins, end, tuple(closing))
+    # In a channel, the end of its header comes before the first token of reasoning.
+    return ReasoningBudget(most + (format is HARMONY), begins, end, tuple(closing))
 
 
 def before_answer(format: ReasoningFormat, place: Place, tokenizer: Tokenizer) -> str:
@@ -124,10 +133,13 @@ def given_fields(body: ChatBody) -> list[str]:
     return [name for name in FIELDS if getattr(body, name) is not None]
 
 
-def _text(given: Any, param: str) -> str | None:
-    if given is None or isinstance(given, str):
+def _effort(given: Any) -> str | None:
+    """One of a few words: templates write it into the prompt, where guards and limits look for no caller's text."""
+    if given is None or (isinstance(given, str) and given in _EFFORTS):
         return given
-    raise InvalidRequest(f"'{param}' must be a string.", param=param)
+    raise InvalidRequest(
+        f"'reasoning_effort' must be one of {', '.join(_EFFORTS)}.", param="reasoning_effort"
+    )
 
 
 def _count(given: Any, param: str) -> int:

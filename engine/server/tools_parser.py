@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.server.detokenizer import overlap
 from engine.server.tools import MISTRAL, Format
 from engine.server.tools_source import Broken, Reading, Source, decoded, is_object
 from engine.server.tools_unmarked import UnmarkedCalls, offered
@@ -61,8 +63,8 @@ class ToolParser:
         self._whole = whole
         self._only = only
         self._distinct = distinct
-        self._made: list[tuple[str, str]] = []
-        """Names and arguments of the calls emitted completely, as ``_compact`` has them."""
+        self._made: dict[tuple[str, str], str] = {}
+        """Names and arguments of the calls emitted completely, and these as ``_compact`` has them."""
         self._repeated = False
         """Whether a call was made twice."""
         self.complete = 0
@@ -170,7 +172,7 @@ class ToolParser:
             self._begin(before[len(before.rstrip()) :] + begin, text[place + len(begin) :], marked=True)
             return True
         signs = (*begins, form.end) if self.complete and form.end else begins
-        keep = max(_overlap(text, sign) for sign in signs)
+        keep = max(overlap(text, sign) for sign in signs)
         certain = text[: len(text) - keep].rstrip()
         self._say(certain)
         self._text = text[len(certain) :]
@@ -336,12 +338,13 @@ class ToolParser:
         if self._arguments is None:
             self._arguments = ["{}"]
         if self._distinct:
-            call = self._name, _compact(self._read_arguments)
+            read = "".join(self._read_arguments) or "{}"
+            call = self._name, json.dumps(json.loads(read), sort_keys=True)
             if call in self._made:
                 self._repeated = True
                 self._reset()
                 return
-            self._made.append(call)
+            self._made[call] = _compact(read)
         self._tell(complete=True)
         self.complete += 1
         self._spoken = False
@@ -362,18 +365,10 @@ class ToolParser:
 
     def _may_repeat(self, name: str) -> bool:
         """Whether the call being read begins like one that was made."""
-        read = _compact(self._read_arguments) if self._made else ""
-        return any(made == name and arguments.startswith(read) for made, arguments in self._made)
+        read = _compact("".join(self._read_arguments)) if self._made else ""
+        return any(made == name and begun.startswith(read) for (made, _), begun in self._made.items())
 
 
-def _compact(arguments: list[str]) -> str:
+def _compact(arguments: str) -> str:
     """Without white space, in which repetitions may differ."""
-    return "".join("".join(arguments).split())
-
-
-def _overlap(text: str, marker: str) -> int:
-    """Length of the longest suffix of ``text`` that is a prefix of ``marker``."""
-    for length in range(min(len(marker) - 1, len(text)), 0, -1):
-        if marker.startswith(text[-length:]):
-            return length
-    return 0
+    return "".join(arguments.split())

@@ -35,14 +35,14 @@ def detect_format(config: Mapping[str, Any]) -> QuantizedFormat | None:
         "compressed-tensors": Fp8,
     }
     method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
-    if method == "compressed-tensors" and has_integers(settings):
-        formats["compressed-tensors"] = Int8Channels
     if not isinstance(method, str) or method not in formats:
         raise UnsupportedModel(
             f"Weights quantized by {method!r} are not supported; these are: {', '.join(formats)}. "
             "Or take the plain checkpoint and --quantization int4."
         )
     try:
+        if method == "compressed-tensors" and has_integers(settings):
+            formats[method] = Int8Channels
         stored_format: QuantizedFormat = formats[method](settings)
     except (TypeError, ValueError, AttributeError) as error:
         raise UnsupportedModel(f"quantization_config holds a value that makes no sense: {error}.") from error

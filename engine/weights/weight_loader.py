@@ -159,7 +159,8 @@ class WeightLoader:
         if isinstance(whole, Tensor):
             return self.tp.shard(whole, dimension, what)
         if isinstance(whole, ChannelWeight):
-            return ChannelWeight(self.tp.shard(whole.codes, dimension, what).contiguous(), whole.scale)
+            scale = self.tp.shard(whole.scale, 0, what) if split == "out" else whole.scale
+            return ChannelWeight(self.tp.shard(whole.codes, dimension, what).contiguous(), scale)
         if not isinstance(whole, Int4Weight):
             raise TypeError(f"{type(whole).__name__} cannot be sharded")
         if split == "in" and whole.order is not None:

@@ -64,6 +64,18 @@ def test_nothing_is_certain_before_enough_is_known() -> None:
     assert estimator.soonest(KIND, 2.0) == pytest.approx(10.0)
 
 
+def test_refusals_for_what_is_past_come_to_an_end() -> None:
+    estimator = LatencyEstimator(1)
+    for _ in range(40):
+        estimator.compare(KIND, 1.0, 5.0)
+    refused = 0
+    while estimator.soonest(KIND, 1.0) > 1.0:
+        estimator.doubt(KIND)
+        refused += 1
+        assert refused < 40
+    assert refused == 22
+
+
 def test_a_tenant_without_answers_is_judged_by_those_of_all() -> None:
     estimator = LatencyEstimator(1)
     for _ in range(20):

@@ -28,7 +28,7 @@ def test_a_table_of_all_ways(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_way_on_a_text_as_json(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "text").write_text("the bones of a fallen tree " * 40)
+    (tmp_path / "text").write_text("the bones of a fallen tree " * 400)
     given = ["--text", str(tmp_path / "text"), "--quantization", "int8", "--kv-cache-dtype", "int8", "--json"]
     assert main(["eval", "--model", str(tiny_model), *given]) == 0
     full, way = json.loads(capsys.readouterr().out)

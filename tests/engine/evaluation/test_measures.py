@@ -80,3 +80,6 @@ def test_what_few_texts_show_does_not_pass() -> None:
     assert few["all"].kl.value < limits.kl
     assert any("KL may be" in line for line in beyond(limits, few))
     assert list(beyond(limits, many)) == []
+    # Of one text every draw is the same.
+    one = tally([Sample([0, 0])], [good], [good]).strata()
+    assert any("1 texts show nothing" in line for line in beyond(limits, one))

@@ -89,6 +89,11 @@ def test_a_setting_that_would_be_ignored_is_refused(
         ({"rope_theta": "x"}, "makes no sense"),
         ({"quantization_config": "awq4"}, "quantized by 'awq4'"),
         ({"quantization_config": [1]}, r"quantized by \[1\]"),
+        ({"quantization_config": {"quant_method": "compressed-tensors", "config_groups": [1]}}, "no sense"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"a": 1}}},
+            "no sense",
+        ),
         ({"quantization_config": {"quant_method": "gptq", "bits": {}}}, "GPTQ|no sense"),
     ],
 )

@@ -35,6 +35,12 @@ TEXTS = [
     (SEED, "before", "<seed:think>a</seed:think>b", ("a", "b")),
     (HARMONY, "before", f"<|channel|>analysis<|message|>Hm.<|end|>{FINAL}Yes.", ("Hm.", "Yes.")),
     (HARMONY, "before", "<|channel|>final<|message|>Yes.", ("", "Yes.")),
+    (
+        HARMONY,
+        "before",
+        "<|channel|>analysis<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+        ("", "Yes."),
+    ),
     (HARMONY, "before", "<|channel|>analysis<|message|>cut <|en", ("cut <|en", "")),
     (HARMONY, "before", "no channels", ("", "no channels")),
     (

@@ -91,6 +91,13 @@ def test_reasoning_is_switched_off_in_the_template(server: EngineServer, asked: 
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": "Paris", "refusal": None}
 
 
+@pytest.mark.parametrize("marker", [320, 321])
+def test_a_marker_after_reasoning_that_is_switched_off_is_left_out(server: EngineServer, marker: int) -> None:
+    answer = ask(server, reasoning_effort="none", logit_bias={str(marker): 100}, max_tokens=4)
+    assert answer["usage"]["completion_tokens"] == 4
+    assert answer["choices"][0]["message"]["content"] == ""
+
+
 def test_a_stream_says_what_the_whole_does(server: EngineServer, sdk: openai.OpenAI) -> None:
     body = {"n": 2, "logprobs": True, "max_reasoning_tokens": 20, **PARIS}
     whole = ask(server, **body)
@@ -163,6 +170,8 @@ def test_reasoning_may_be_left_out_and_is_counted(server: EngineServer) -> None:
         {"thinking": {"budget_tokens": "many"}},
         {"reasoning": {"max_tokens": True}},
         {"reasoning_effort": 3},
+        {"reasoning_effort": "a text of one's own"},
+        {"reasoning": {"effort": "a text of one's own"}},
         {"chat_template_kwargs": {"messages": []}},
     ],
     ids=str,

@@ -173,6 +173,13 @@ def test_a_call_made_before_ends_what_is_forced(format: Format, whole: bool, dat
     assert run(format, pieces, whole=whole, distinct=True, cut=True) == ("", [PARIS, berlin, ONE], 3)
 
 
+@both
+def test_texts_that_differ_in_white_space_are_different_calls(whole: bool) -> None:
+    calls = [("weather", '{"city": "a b"}'), ("weather", '{"city": "ab"}'), ("weather", '{ "city":"a b" }')]
+    text = written(HERMES, *calls)
+    assert run(HERMES, [text], whole=whole, distinct=True) == ("", calls[:2], 2)
+
+
 def test_a_call_that_may_be_a_repetition_is_held_back_until_it_is_none() -> None:
     parser = ToolParser(HERMES, NAMES, distinct=True)
     parser.push(written(HERMES, ("sum", '{"a": 12, "b": 3}')))

@@ -17,11 +17,14 @@ from engine.evaluation.samples import exam
 from engine.evaluation.ways import FULL, Way, predict
 from engine.kv_cache import KVCache
 from engine.models.registry import load_model
+from engine.parallel import TPGroup
 from engine.weights.awq import Awq
 from engine.weights.formats import check, detect_format
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
-from engine.weights.quantize import Int4Weight
+from engine.weights.int8 import Int8Channels
+from engine.weights.quantize import ChannelWeight, Int4Weight
+from engine.weights.weight_loader import WeightLoader
 from engine.worker.batch import BatchBuilder
 from tests.engine.tiny import SHAPE, make_weights, write_model
 from tests.engine.weights.packed import write
@@ -306,3 +309,23 @@ def test_the_demo_model_says_the_same_in_fewer_bits() -> None:
         received.append(torch.cat([piece.argmax(-1) for piece in pieces]))
     eight, four = (float((one == received[0]).float().mean()) for one in received[1:])
     assert eight > 0.98 and four > 0.9
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_integers_of_a_rank_have_its_own_scales(rank: int) -> None:
+    codes = torch.arange(-64, 64, dtype=torch.int8).reshape(8, 16)
+    scale = torch.arange(1.0, 9.0)[:, None]
+    tensors = Tensors({"x.weight": codes, "x.weight_scale": scale})
+    group = {"weights": {"type": "int", "num_bits": 8, "strategy": "channel", "symmetric": True}}
+    loader = WeightLoader(
+        tensors,  # type: ignore[arg-type]
+        torch.device("cpu"),
+        torch.float32,
+        tp=TPGroup(rank, 2),
+        quantized_format=Int8Channels({"config_groups": {"all": group}}),
+    )
+    whole = codes.float() * scale
+    for split, part in (("out", whole[4 * rank : 4 * rank + 4]), ("in", whole[:, 8 * rank : 8 * rank + 8])):
+        read = loader.weight("x", 8, 16, split)
+        assert isinstance(read, ChannelWeight)
+        assert torch.equal(read.codes.float() * read.scale[:, None], part)
