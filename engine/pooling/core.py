@@ -16,6 +16,7 @@ from engine.pooling.spec import PoolingSpec
 from engine.pooling.text_queue import Picked, TextQueue
 from engine.refusals import to_refusal
 from engine.startup import Stopwatch, describe
+from engine.weights.digest import check_digests
 
 if TYPE_CHECKING:
     from engine.pooling.model import PoolingModel
@@ -143,6 +144,7 @@ def check_flags(config: EngineConfig) -> None:
 
 def _load(config: EngineConfig, spec: PoolingSpec) -> tuple[PoolingModel, PoolingReady]:
     watch = Stopwatch()
+    check_digests(config.model, config.digests)
     if config.kernels is not None:
         os.environ["TOLLGATE_KERNELS"] = config.kernels
     # Imported here: nothing else in this module needs torch, and it takes a second.

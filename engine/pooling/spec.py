@@ -74,6 +74,13 @@ def find_spec(folder: Path, task: str = "auto", *, matryoshka: bool = False) -> 
     """
     if task == "generate":
         return None
+    try:
+        return _find(folder, task, matryoshka)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        raise UnsupportedModel(f"A file of {folder} holds a value that makes no sense: {error}.") from error
+
+
+def _find(folder: Path, task: str, matryoshka: bool) -> PoolingSpec | None:
     config = _object(folder / "config.json")
     named = config.get("architectures") or []
     architecture = str(named[0]) if isinstance(named, list) and named else ""
@@ -108,6 +115,10 @@ def find_spec(folder: Path, task: str = "auto", *, matryoshka: bool = False) -> 
         return PoolingSpec("score", verdict=verdict, sigmoid=_sigmoid(config, settings), **common)
     if found is None:
         return None
+    if family not in ENCODERS and config.get("is_causal") is False:
+        raise UnsupportedModel(
+            "Decoders that attend in both directions (is_causal: false) are not supported."
+        )
     default = ("lasttoken",) if family not in ENCODERS else ("mean",)
     after = _after(modules) if modules else (("",) if family not in ENCODERS else ())
     sizes = config.get("matryoshka_dimensions") or ()

@@ -17,14 +17,13 @@ class WaitingTexts:
     message: SubmitTexts
     left: list[int] = field(init=False)
     """Its texts that are not done, the longest first: those of a batch are then about equally long."""
+    tokens: int = field(init=False)
+    """Of these."""
     begun: bool = False
 
     def __post_init__(self) -> None:
+        self.tokens = sum(map(len, self.message.rows))
         self.left = sorted(range(len(self.message.rows)), key=lambda index: -len(self.message.rows[index]))
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(self.message.rows[index]) for index in self.left)
 
 
 Picked = tuple[WaitingTexts, int]
@@ -99,6 +98,7 @@ class TextQueue:
         for request, index in batch:
             request.begun = True
             request.left.remove(index)
+            request.tokens -= len(request.message.rows[index])
             if not request.left:
                 self.remove(request.message.request_id)
         return list(first)

@@ -23,7 +23,7 @@ import torch
 
 from kernels.native.linear import Kind, PackedTensors
 
-SUFFIX = ".weights"
+SUFFIX = ".tollgate-weights"
 _MAGIC = b"TGWCACH1"
 _FOOTER = struct.Struct("<8sQQ32s")
 """Magic, index's offset and length, its digest."""
@@ -47,14 +47,14 @@ class CacheFile:
             # torch takes no read-only memory; these pages are private, but shared as long as nobody writes to them.
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             _need_owner(os.fstat(file.fileno()))
-        self._entries = self._checked_index()
+        self._entries = self._checked_index(path.name)
 
     def get(self, name: str) -> list[PackedTensors] | None:
         return (
             [_mapped(self._bytes, 0, part) for part in self._entries[name]] if name in self._entries else None
         )
 
-    def _checked_index(self) -> dict[str, Any]:
+    def _checked_index(self, name: str) -> dict[str, Any]:
         size = len(self._bytes)
         if size < _FOOTER.size:
             raise Damaged("it is too short")
@@ -63,6 +63,8 @@ class CacheFile:
         if magic != _MAGIC or place + length + _FOOTER.size != size or _sha256(index) != digest:
             raise Damaged("its index is damaged")
         found = json.loads(index)
+        if found["name"] != name:  # which says what it was made from
+            raise Damaged("it was written under another name")
         with memoryview(self._bytes) as view, ThreadPoolExecutor(torch.get_num_threads()) as threads:
             pieces = [view[start : min(start + _PIECE, place)] for start in range(0, place, _PIECE)]
             digests = [digest.hex() for digest in threads.map(_sha256, pieces)]
@@ -104,7 +106,9 @@ class CacheWriter:
     def commit(self) -> None:
         if self._hashed:
             self._pieces.append(self._hash.hexdigest())
-        index = json.dumps({"entries": self._entries, "pieces": self._pieces}).encode()
+        index = json.dumps(
+            {"name": self._path.name, "entries": self._entries, "pieces": self._pieces}
+        ).encode()
         _write_all(self._file, index)
         _write_all(self._file, _FOOTER.pack(_MAGIC, self._place, len(index), _sha256(index)))
         self._scratch.chmod(0o400)
@@ -143,7 +147,7 @@ _PARTIAL = ".partial"
 
 def remove_leftovers(folder: Path) -> None:
     """Removes what a process that was killed has left. Raises ``OSError``."""
-    for path in folder.glob(f".*{_PARTIAL}"):
+    for path in folder.glob(f".*{SUFFIX}.*{_PARTIAL}"):
         with path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from engine.errors import ModelUnavailable
@@ -45,8 +46,9 @@ def known_digest(path: Path, folder: Path) -> str:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             scratch.write_text(f"{seen} {digest}\n")
             scratch.replace(note)
-        except OSError:
-            scratch.unlink(missing_ok=True)  # it is read again the next time
+        except OSError:  # it is read again the next time
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
     return digest
 
 

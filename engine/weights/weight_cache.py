@@ -21,7 +21,7 @@ import torch
 
 from engine.errors import ModelUnavailable
 from engine.weights.cache_file import SUFFIX, CacheFile, CacheWriter, Damaged, remove_leftovers
-from engine.weights.digest import known_digest
+from engine.weights.digest import file_digest, known_digest
 from kernels.native.linear import PackedTensors
 
 log = logging.getLogger("engine.weights")
@@ -46,6 +46,7 @@ class WeightCache:
         """``name``: the model's, for people. ``size``: bytes that it may take."""
         self._file: CacheFile | None = None
         self._writer: CacheWriter | None = None
+        self._folder = Path()
         path = Path(f"{name}-{key}{SUFFIX}")
         for folder in folders:
             if (found := _read(folder / path)) is not None:
@@ -56,7 +57,7 @@ class WeightCache:
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
                 remove_leftovers(folder)
                 _trim(folder, name, size)
-                self._writer = CacheWriter(folder / path)
+                self._writer, self._folder = CacheWriter(folder / path), folder
                 return
             except OSError as error:
                 log.info("converted weights are not cached in %s: %s", folder, error)
@@ -74,6 +75,8 @@ class WeightCache:
         if self._writer is None:
             return parts
         try:
+            # What is packed may be larger than what it is made from.
+            _need_room(self._folder, sum(tensor.nbytes for part in parts for tensor in part.tensors))
             return self._writer.add(name, parts)
         except OSError as error:
             log.warning("converted weights are not cached: %s", error)
@@ -112,18 +115,31 @@ def weight_cache(
     """
     if choice == OFF or (choice == AUTO and size < _SMALLEST):
         return None
-    home = os.environ.get("XDG_CACHE_HOME")
+    root = _home()
     try:
-        root = (Path(home) if home else Path.home() / ".cache") / "tollgate"
-        digests = [known_digest(file, root / "digests") for file in files]
-    except (OSError, RuntimeError, ModelUnavailable) as error:
+        digests = [known_digest(file, root / "digests") if root else file_digest(file) for file in files]
+    except (OSError, ModelUnavailable) as error:
         log.info("converted weights are not cached: %s", error)
         return None
     names = [file.name for file in files]
     seen = repr((names, digests, *map(str, options), _environment())).encode()
     beside = (files[0].resolve().parent if files[0].suffix == ".gguf" else model) / ".tollgate"
-    folders = [beside, root / "weights"] if choice == AUTO else [Path(choice).expanduser()]
-    return WeightCache(files[0].stem, hashlib.sha256(seen).hexdigest()[:32], folders, size)
+    folders = [beside, *([root / "weights"] if root else [])]
+    if choice != AUTO:
+        folders = [Path(choice).expanduser()]
+    # A folder's files are called alike in all folders.
+    name = files[0].stem if files[0].suffix == ".gguf" else model.resolve().name
+    return WeightCache(name, hashlib.sha256(seen).hexdigest()[:32], folders, size)
+
+
+def _home() -> Path | None:
+    """Of this user's caches; ``None`` for one without a home."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "tollgate"
+    try:
+        return Path.home() / ".cache" / "tollgate"
+    except RuntimeError:
+        return None
 
 
 def _environment() -> tuple[str, ...]:
@@ -155,12 +171,19 @@ def _read(path: Path) -> CacheFile | None:
 
 def _trim(folder: Path, name: str, size: int) -> None:
     """Makes room for ``size`` bytes. Raises ``OSError`` if the disk has too little left."""
+    if size > _MOST:
+        raise OSError(f"the model alone is larger than {_MOST / 2**30:.0f} GiB")
     kept, total = 1, size
     found = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found:
-        mine = path.name.rpartition("-")[0] == name
+        mine = path.name.removesuffix(SUFFIX).rpartition("-")[0] == name
         kept, total = kept + mine, total + path.stat().st_size
         if total > _MOST or (mine and kept > _VERSIONS):
             path.unlink(missing_ok=True)
+    _need_room(folder, size)
+
+
+def _need_room(folder: Path, size: int) -> None:
+    """Raises ``OSError``."""
     if (left := shutil.disk_usage(folder).free) < size + _SPARE:
         raise OSError(f"the disk has {left / 2**30:.1f} GiB left")

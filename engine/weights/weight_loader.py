@@ -130,7 +130,10 @@ class WeightLoader:
 
     def differs(self, name: str, weight: Callable[[], Tensor]) -> bool:
         """Whether the checkpoint has a plain tensor of that name that differs from ``weight``."""
-        return name in self and not torch.equal(self.take(name, tuple(weight().shape)), weight())
+        if name not in self:
+            return False
+        ours = weight()
+        return not torch.equal(self.take(name, tuple(ours.shape)), ours)
 
     def finish(self) -> None:
         """Raises ``UnsupportedModel`` if a tensor was left over that would change the results."""

@@ -19,6 +19,9 @@ from engine.server.pooling.text_encoder import Limits, PairEncoder, Rows, TextEn
 from engine.server.prepare import IGNORED
 from engine.server.requests import read
 
+_MOST = 2**24
+"""Characters of a request's pairs: each has the query, which a body has but once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -151,6 +154,12 @@ class Ranks(_Endpoints):
     ) -> tuple[list[float], int]:
         self.names.check(body.model)
         limits = self.limits(body, param)
+        if (count := sum(len(one) + len(other) for one, other in pairs)) > _MOST:
+            raise InvalidRequest(
+                f"The pairs have {count:,} characters together, each with its query, and {_MOST:,} are the most: send "
+                "them in several requests.",
+                param=param,
+            )
         rows = await asyncio.to_thread(
             self.encoder.encode, pairs, limits, instruction=body.instruction, second=second
         )

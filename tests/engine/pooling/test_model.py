@@ -155,6 +155,10 @@ def test_what_cannot_be_served_is_refused_by_name(tmp_path: Path) -> None:
         find_spec(folder)
     with pytest.raises(UnsupportedModel, match="no head that scores pairs"):
         find_spec(encoder(tmp_path / "plain"), "score")
+    with pytest.raises(UnsupportedModel, match="is_causal"):
+        find_spec(decoder(tmp_path / "both", is_causal=False), "embed")
+    with pytest.raises(UnsupportedModel, match="makes no sense"):
+        find_spec(encoder(tmp_path / "odd", matryoshka_dimensions=["x"]))
     with pytest.raises(UnsupportedModel, match="yes or no those of Qwen3"):
         find_spec(decoder(tmp_path / "gemma", "Gemma2ForCausalLM"), "score")
     assert find_spec(decoder(tmp_path / "text")) is None

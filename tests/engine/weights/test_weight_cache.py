@@ -184,6 +184,40 @@ def test_a_cache_that_breaks_off_is_made_anew(tmp_path: Path, size: int) -> None
     assert path.read_bytes() == whole
 
 
+def test_a_cache_under_another_name_is_made_anew(tmp_path: Path) -> None:
+    """The name says what it was made from."""
+    folder, cache = quantized(tmp_path), tmp_path / "cache"
+    run(folder, cache, quantization=None)
+    (path,) = kept(cache)
+    whole = path.read_bytes()
+    other = path.with_name("q-other.tollgate-weights")
+    path.rename(other)
+    with pytest.raises(cache_file.Damaged, match="another name"):
+        cache_file.CacheFile(other)
+    other.rename(path)
+    assert path.read_bytes() == whole
+    cache_file.CacheFile(path)
+
+
+def test_folders_are_kept_apart_in_one_cache(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        save(tmp_path / name, "Qwen2")
+        make_tokenizer().save(str(tmp_path / name / "tokenizer.json"))
+        run(tmp_path / name, tmp_path / "cache", quantization="int8")
+    assert [path.name.partition("-")[0] for path in kept(tmp_path / "cache")] == ["one", "two"]
+
+
+def test_without_a_home_the_folder_that_is_named_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = quantized(tmp_path)
+    plain = run(folder, "off")
+    for number, home in enumerate((None, Path("/dev/null"))):
+        monkeypatch.setattr(weight_cache, "_home", lambda home=home: home)
+        assert torch.equal(run(folder, tmp_path / f"cache-{number}"), plain)
+        assert len(kept(tmp_path / f"cache-{number}")) == 1
+
+
 def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path) -> None:
     folder, cache = quantized(tmp_path), tmp_path / "cache"
     run(folder, cache)
@@ -269,27 +303,32 @@ def test_two_engines_that_start_at_once(tmp_path: Path) -> None:
 def test_what_a_killed_engine_left_is_removed_but_not_what_is_being_written(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
-    (cache / ".q-1.weights.abc.partial").write_bytes(b"half")
-    writer = cache_file.CacheWriter(cache / "other-1.weights")
+    (cache / ".q-1.tollgate-weights.abc.partial").write_bytes(b"half")
+    (cache / ".of-another.weights.abc.partial").write_bytes(b"not ours")
+    writer = cache_file.CacheWriter(cache / "other-1.tollgate-weights")
     run(quantized(tmp_path), cache)
     names = [path.name for path in kept(cache)]
-    assert len(names) == 2 and names[0].startswith(".other-1.weights."), names
+    assert len(names) == 3 and names[1].startswith(".other-1.tollgate-weights."), names
     writer.discard()
-    assert len(kept(cache)) == 1
+    assert len(kept(cache)) == 2
 
 
 def test_a_cache_folder_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three results of a model, and so many bytes of all: what was used least recently goes first."""
     for number in range(5):
-        path = tmp_path / f"q-{number}.weights"
+        path = tmp_path / f"q-{number}.tollgate-weights"
         path.write_bytes(bytes(100))
         os.utime(path, (number, number))
-    (tmp_path / "other-1.weights").write_bytes(bytes(100))
+    (tmp_path / "other-1.tollgate-weights").write_bytes(bytes(100))
+    (tmp_path / "yolo.weights").write_bytes(bytes(100))
     weight_cache._trim(tmp_path, "q", 100)
-    assert [path.name for path in kept(tmp_path)] == ["other-1.weights", "q-3.weights", "q-4.weights"]
+    ours = ["other-1.tollgate-weights", "q-3.tollgate-weights", "q-4.tollgate-weights"]
+    assert [path.name for path in kept(tmp_path)] == [*ours, "yolo.weights"]
     monkeypatch.setattr(weight_cache, "_MOST", 350)
     weight_cache._trim(tmp_path, "new", 200)
-    assert [path.name for path in kept(tmp_path)] == ["other-1.weights"]
+    assert [path.name for path in kept(tmp_path)] == ["other-1.tollgate-weights", "yolo.weights"]
+    with pytest.raises(OSError, match="larger than"):
+        weight_cache._trim(tmp_path, "huge", 351)
 
 
 def test_entries_keep_their_tensors_and_their_pieces_digests(
@@ -298,10 +337,10 @@ def test_entries_keep_their_tensors_and_their_pieces_digests(
     monkeypatch.setattr(cache_file, "_PIECE", 1000)
     weights = [to_int8(torch.randn(out, 96)) for out in (40, 1, 64)]
     made = [pack_int8(weight.codes, weight.scale, None).packed for weight in weights]
-    writer = cache_file.CacheWriter(tmp_path / "a.weights")
+    writer = cache_file.CacheWriter(tmp_path / "a.tollgate-weights")
     mapped = [*writer.add("one", made[:2]), *writer.add("two", made[2:])]
     writer.commit()
-    found = cache_file.CacheFile(tmp_path / "a.weights")
+    found = cache_file.CacheFile(tmp_path / "a.tollgate-weights")
     read = [*(found.get("one") or ()), *(found.get("two") or ())]
     assert found.get("three") is None
     for ours, ways in zip(made, zip(mapped, read, strict=True), strict=True):

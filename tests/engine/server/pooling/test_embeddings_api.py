@@ -238,3 +238,9 @@ def test_flags_for_generating_models_are_refused(tmp_path: Path, flags: tuple[st
     folder = modules(encoder(tmp_path / "model"), "mean")
     with pytest.raises(RuntimeError, match=f"{flags[0]} is for models that generate text"):
         EngineServer(folder, *flags, log=tmp_path / "log")
+
+
+def test_a_digest_is_checked_here_too(tmp_path: Path) -> None:
+    folder = modules(encoder(tmp_path / "model"), "mean")
+    with pytest.raises(RuntimeError, match="is not the file that --digest pins"):
+        EngineServer(folder, "--digest", "0" * 64, log=tmp_path / "log")

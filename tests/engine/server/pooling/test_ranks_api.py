@@ -92,6 +92,12 @@ def test_long_documents_are_refused_or_cut(folder: Path, ranker: EngineServer) -
     assert {one["index"]: one["relevance_score"] for one in by_document}[1] == pytest.approx(short, abs=1e-5)
 
 
+def test_a_query_counts_with_each_document(ranker: EngineServer) -> None:
+    answer = ranker.post("/v1/rerank", model="r", query="a " * 10_000, documents=["b"] * 1000)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "documents")
+    assert "20,001,000 characters" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
