@@ -67,18 +67,36 @@ class EventTemplate:
         stop = part.rfind(end, 0, most)
         if stop < 0 or not part.startswith(start):
             return _NONE
-        texts: list[str] = []
-        for inner in part[len(start) : stop].split(self._between):
-            try:
-                # It holds no line break, which no string may hold: so an event that does not match is none.
-                text = orjson.loads(b'"%b"' % inner)
-            except orjson.JSONDecodeError:
-                return _NONE
-            if not text:
-                return _NONE
-            texts.append(text)
+        inner = part[len(start) : stop]
+        try:
+            # It holds no line break, which no string may hold: so an event that does not match is none.
+            texts = (
+                [orjson.loads(b'"%b"' % inner)]
+                if b"\n" not in inner
+                else self._several(part[: stop + len(end)])
+            )
+        except (orjson.JSONDecodeError, TypeError):
+            return _NONE
+        if not texts or not all(texts):
+            return _NONE
         self._attempts = _ATTEMPTS
         return texts, stop + len(end)
+
+    def _several(self, events: bytes) -> list[str]:
+        """The texts of several events. Empty where not all match; else raises ``JSONDecodeError`` or ``TypeError``.
+
+        Cut at the short end of an event and compared as a whole, as looking for all that is between two texts takes
+        longer than all else; and read as one list of strings. What stands between two of these has a line break, which
+        no string may hold: so none goes over it, and none is two, as they would be more, or not all strings.
+        """
+        start, end = self._line_start, self._line_end
+        first, last = len(start), 2 - len(end)
+        inner = [event[first:last] for event in events.split(b"\n\n")[:-1]]
+        if start + self._between.join(inner) + end != events:
+            return []
+        texts: list[str] = orjson.loads(b'["' + b'",\n"'.join(inner) + b'"]')
+        "".join(texts)  # raises TypeError unless all are strings
+        return texts if len(texts) == len(inner) else []
 
     def learn(self, data: bytes, chunk: Chunk) -> None:
         """Take the bytes around the text of ``chunk``, which was read from ``data``, if it holds nothing else."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.backends.anthropic_decoder import AnthropicStreamDecoder
@@ -98,6 +98,26 @@ def test_more_than_a_string_in_its_place_does_not(inside: bytes) -> None:
     assert template.chunk(prefix + inside + suffix) is None
     whole = b"data: " + data + b"\n\n"
     assert template.texts(whole + b"data: " + prefix + inside + suffix + b"\n\n" + whole, 10**6) == ((), 0)
+
+
+INSIDE = st.lists(st.sampled_from([b"a", b'"', b"\\", b",", b"\n", b"[", b"]", b"{", b"}", b":"]), max_size=5)
+
+
+@given(st.lists(INSIDE.map(b"".join), min_size=1, max_size=5))
+@example([b"a\\", b"b", b'c","d'])
+@example([b'a",["b', b"c", b'd"],"e'])
+@example([b'a",\n"b', b"c"])
+@example([b"a", b""])
+@example([b"a\\\\", b'\\"'])
+def test_what_only_looks_like_texts_side_by_side_does_not_match(inside: list[bytes]) -> None:
+    data = orjson.dumps(event("a"))
+    part = b"".join(b"data: " + data.replace(b'"a"', b'"%b"' % one) + b"\n\n" for one in inside)
+    try:
+        expected = [orjson.loads(b'"%b"' % one) for one in inside]
+    except orjson.JSONDecodeError:
+        expected = []
+    found = (expected, len(part)) if expected and all(expected) else ((), 0)
+    assert learned(data).texts(part, 10**6) == found
 
 
 def test_so_much_of_a_part_and_no_more() -> None:
