@@ -22,7 +22,7 @@ class StreamRelay:
     stream it shares: ``reader``, ``template`` and ``limits``.
     """
 
-    __slots__ = ("_half", "_limits", "_reader", "_sink", "_template", "_timeouts")
+    __slots__ = ("_half", "_limits", "_reader", "_template", "_timeouts", "sink")
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class StreamRelay:
         template: EventTemplate,
         limits: AnswerLimits,
     ) -> None:
-        self._sink = sink
+        self.sink = sink
         self._timeouts = timeouts
         self._reader = reader
         self._template = template
@@ -50,7 +50,7 @@ class StreamRelay:
             return part
         texts, end = template.texts(part, MOST)
         size = limits.size + end
-        if not texts or size > MAX_STREAM or not self._sink.pass_on(known, texts):
+        if not texts or size > MAX_STREAM or not self.sink.pass_on(known, texts):
             return part
         limits.size = size - template.around * len(texts)
         self._timeouts.went_on()

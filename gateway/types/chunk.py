@@ -34,10 +34,10 @@ class Chunk:
     choice: Mapping[str, Json] | None = None
     """Further fields of the choice, beside its delta, such as a provider's filter verdicts."""
 
-    def with_text(self, text: str) -> Chunk:
+    def with_text(self, text: str, *, more: bool = False) -> Chunk:
         """Another piece of the text of which this is one, and nothing else."""
         (name,) = self.delta or ("content",)
-        return Chunk(self.index, {name: text}, envelope=self.envelope, choice=self.choice)
+        return Chunk(self.index, {name: text}, envelope=self.envelope, choice=self.choice, more=more)
 
 
 class Sink(Protocol):
@@ -59,6 +59,10 @@ class Sink(Protocol):
     def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
         """Write the chunks that ``like.with_text`` makes of ``texts``; False, and nothing is done, where the client is
         to be waited for."""
+        ...
+
+    async def caught_up(self) -> None:
+        """Until others have passed on what they were given of the answer before, where those are other tasks."""
         ...
 
 

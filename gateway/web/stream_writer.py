@@ -76,6 +76,9 @@ class StreamWriter(EventStream):
             look(like, texts)
         return True
 
+    async def caught_up(self) -> None:
+        """The task that writes is the one that reads."""
+
     async def _flush(self) -> None:
         data, self._pending = self._pending, b""
         await self.write(data)

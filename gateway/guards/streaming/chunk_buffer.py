@@ -25,6 +25,8 @@ class ChunkBuffer:
         self._awake = False
         self._consumer: asyncio.Future[None] | None = None
         """While it waits."""
+        self._caught_up: asyncio.Future[None] | None = None
+        """While somebody waits until the consumer does."""
         self._capacity: asyncio.Future[None] | None = None
         """While the reading task waits for it."""
         self._loop = asyncio.get_running_loop()
@@ -47,11 +49,19 @@ class ChunkBuffer:
         """For a chunk, the end, or a ``wake``."""
         if not self._awake:
             self._consumer = self._loop.create_future()
+            if self._caught_up is not None and not self._caught_up.done():
+                self._caught_up.set_result(None)
             try:
                 await self._consumer
             finally:
                 self._consumer = None
         self._awake = False
+
+    async def caught_up(self) -> None:
+        """Until the consumer has seen to all that has come, and waits. For the one that reads."""
+        while not self.is_waited_for:
+            self._caught_up = self._loop.create_future()
+            await self._caught_up
 
     def take(self) -> list[Chunk]:
         """All chunks that are ready."""

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gateway.deltas import has_content
 from gateway.guards.guards import Guard
 from gateway.guards.streaming.cut import final_chunks
-from gateway.guards.streaming.guarded_choice import GuardedChoice, HeldChunk
+from gateway.guards.streaming.guarded_choice import LARGE, GuardedChoice, Held, HeldChunk, HeldPieces
 from gateway.guards.streaming.scannable import Scannable
 from gateway.guards.streaming.scanned_answer import ScannedAnswer
+from gateway.guards.streaming.text_stream import TextStream
 from gateway.guards.texts.paths import put
 from gateway.observe.metrics import Metrics
 from gateway.types import Call, Chunk, Json, Usage
@@ -45,7 +45,7 @@ class GuardedAnswer(ScannedAnswer):
         """Something of it has left."""
         self._passing: list[Chunk] = []
         """Chunks without a delta."""
-        self._opening: list[HeldChunk] = []
+        self._opening: list[Held] = []
         """What may leave, and comes before all that has content."""
         self._ended = False
         self._scannable = Scannable()
@@ -76,6 +76,7 @@ class GuardedAnswer(ScannedAnswer):
             or (stream := choice.current) is None
             or (text := delta.get(stream.channel)).__class__ is not str
             or not text
+            or len(text) > LARGE
             or len(delta) > 1
             or chunk.finish_reason is not None
             or (chunk.envelope is not self._envelope and chunk.envelope)
@@ -87,14 +88,36 @@ class GuardedAnswer(ScannedAnswer):
             self._take_in(chunk)
             return
         # As nearly all are: another piece of the text that grew last, and nothing else that is new.
-        channel = stream.channel
-        stream.add(text, self._clock())
-        choice.queue.append(HeldChunk(chunk, ((stream, (channel,), text, stream.end),)))
-        choice.characters += len(text)
+        self._add(choice, stream, chunk, (text,))
+
+    def feed_pieces(self, like: Chunk, texts: Sequence[str]) -> None:
+        """As ``feed``, for the chunks that ``like.with_text`` makes of ``texts``."""
+        choice = self._choices.get(like.index)
+        stream = None if choice is None else choice.current
+        if (
+            choice is None
+            or stream is None
+            or stream.channel not in (like.delta or ())
+            or (like.envelope is not self._envelope and like.envelope)
+            or like.choice
+            or stream.unescaping is not None
+            or max(map(len, texts)) > LARGE
+        ):
+            for text in texts:
+                self.feed(like.with_text(text))
+            return
+        self._add(choice, stream, like, texts)
+
+    def _add(self, choice: GuardedChoice, stream: TextStream, like: Chunk, texts: Sequence[str]) -> None:
+        """More of the text that grew last."""
+        before = stream.end
+        stream.add(texts, self._clock())
+        choice.queue.append(HeldPieces(like, stream, texts, stream.end))
+        choice.characters += stream.end - before
         if stream.end >= stream.due:
-            self._changed[chunk.index, channel] = stream
+            self._changed[like.index, stream.channel] = stream
         if self._limits:
-            self._measure(chunk.index, choice, stream)
+            self._measure(like.index, choice, stream)
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -104,13 +127,20 @@ class GuardedAnswer(ScannedAnswer):
 
     def release(self) -> Iterator[Chunk]:
         """What may leave now, in order. What was cut in the meantime stays."""
+        return self.released(self.leaving())
+
+    def leaving(self) -> list[Held]:
+        """What may leave now, in order, for ``released`` or ``released_texts``; nothing else is taken before that."""
         if self.cut is not None:
-            return
+            return []
         leaving = self._leaving()
-        if not self.shown and (leaving or self._ended):
-            leaving = self._first_leaving(leaving)
-        last = len(leaving) - 1
-        for number, held in enumerate(leaving):
+        return leaving if self.shown or not (leaving or self._ended) else self._first_leaving(leaving)
+
+    def released(self, leaving: Sequence[Held]) -> Iterator[Chunk]:
+        """Its chunks. What was cut in the meantime stays."""
+        each = [one for held in leaving for one in held.each()]
+        last = len(each) - 1
+        for number, held in enumerate(each):
             if self._in_flight:
                 self._collect()
             if self.cut is not None:
@@ -124,13 +154,26 @@ class GuardedAnswer(ScannedAnswer):
                     choice.finished = True
             yield chunk
 
+    def released_texts(self, leaving: Sequence[Held]) -> tuple[Chunk, Sequence[str]] | None:
+        """Its texts, and what their chunks are like, where they are pieces of one text; None, and nothing is released,
+        where there is more to it."""
+        pieces = [held for held in leaving if isinstance(held, HeldPieces)]
+        if len(pieces) < len(leaving):
+            return None
+        first = pieces[0]
+        if not all(map(first.goes_with, pieces)):
+            return None
+        texts = [text for held in pieces for text in held.released_texts()]
+        self._choices[first.like.index].begun = True
+        return first.like, texts
+
     def final_chunks(self) -> list[Chunk]:
         """The end of an answer that was cut."""
         cut = self.cut
         if cut is None:
             return []
         open_ = [index for index, choice in self._choices.items() if not choice.finished]
-        opening = [] if self.shown else [held.chunk for held in self._opening]
+        opening = [] if self.shown else [one.chunk for one in self._opening if isinstance(one, HeldChunk)]
         for chunk in opening:
             chunk.more = True
         begun = self._choices[cut.choice].begun or any(chunk.index == cut.choice for chunk in opening)
@@ -174,7 +217,7 @@ class GuardedAnswer(ScannedAnswer):
                 text = plain
             if stream is not choice.current and (over := choice.switch_to(stream)) is not None:
                 self._changed[chunk.index, over.channel] = over
-            stream.add(text, now)
+            stream.add((text,), now)
             held.append((stream, path, text, stream.end))
             self._changed[chunk.index, channel] = stream
             choice.characters += len(text)
@@ -187,19 +230,19 @@ class GuardedAnswer(ScannedAnswer):
                 chunk, held = replace(chunk, delta={}, logprobs=None), []
         choice.queue.append(HeldChunk(chunk, held))
 
-    def _leaving(self) -> list[HeldChunk]:
-        leaving = [HeldChunk(chunk, ()) for chunk in self._passing]
+    def _leaving(self) -> list[Held]:
+        leaving: list[Held] = [HeldChunk(chunk, ()) for chunk in self._passing]
         self._passing = []
         for choice in self._choices.values():
             if choice.complete or not self.holds:
                 leaving += choice.leaving()
         return leaving
 
-    def _first_leaving(self, leaving: list[HeldChunk]) -> list[HeldChunk]:
+    def _first_leaving(self, leaving: list[Held]) -> list[Held]:
         """Of these, the first that may leave: not before there is content, as a role or an id that has left would keep
         another answer from taking its place."""
         self._opening += leaving
-        if not self._ended and not any(has_content(held.chunk) for held in leaving):
+        if not self._ended and not any(held.is_content for held in leaving):
             return []
         self.shown = True
         leaving, self._opening = self._opening, []

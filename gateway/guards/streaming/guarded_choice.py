@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from gateway.deltas import has_content
 from gateway.guards.streaming.text_stream import TextStream
 from gateway.guards.texts.deltas import delta_of, delta_texts, is_whole
 from gateway.guards.texts.paths import Path, put
 from gateway.types import Chunk
 
-_LARGE = 64
+LARGE = 64
 """Characters of a chunk that may leave in parts."""
 
 
@@ -22,6 +23,24 @@ class HeldChunk:
     chunk: Chunk
     texts: Sequence[tuple[TextStream, Path, str, int]]
     """Its texts: to which stream each belongs, its path in the delta, the text, and where it ends in the stream."""
+
+    @property
+    def is_last(self) -> bool:
+        """With it the choice ends."""
+        return self.chunk.finish_reason is not None
+
+    @property
+    def is_free(self) -> bool:
+        """All of its texts may leave."""
+        return all(stream.free >= end for stream, _, _, end in self.texts)
+
+    @property
+    def is_content(self) -> bool:
+        """It shows the client something of the answer."""
+        return has_content(self.chunk)
+
+    def each(self) -> Iterator[HeldChunk]:
+        yield self
 
     def released(self) -> Chunk:
         """As the client is to see it. To be called once, in order."""
@@ -41,7 +60,7 @@ class HeldChunk:
             return None
         stream, path, text, end = self.texts[0]
         free = stream.free - (end - len(text))
-        if free <= 0 or len(text) <= _LARGE or is_whole(stream.channel):
+        if free <= 0 or len(text) <= LARGE or is_whole(stream.channel):
             return None
         chunk = self.chunk
         part = replace(chunk, delta=put(chunk.delta, path, text[:free]), finish_reason=None, logprobs=None)
@@ -53,11 +72,72 @@ class HeldChunk:
 
 
 @dataclass(slots=True)
+class HeldPieces:
+    """Pieces of one text that came together, each a chunk of its own with nothing else but the envelope."""
+
+    like: Chunk
+    """``like.with_text`` makes the chunks."""
+    stream: TextStream
+    texts: Sequence[str]
+    """None of which is ``LARGE``."""
+    end: int
+    """Where the last of them ends in the stream."""
+
+    is_last = False
+    is_content = True
+
+    @property
+    def is_free(self) -> bool:
+        return self.stream.free >= self.end
+
+    def each(self) -> Iterator[HeldPieces]:
+        """One by one."""
+        end = self.end - sum(map(len, self.texts))
+        for text in self.texts:
+            end += len(text)
+            yield HeldPieces(self.like, self.stream, (text,), end)
+
+    def released(self) -> Chunk:
+        """Of one, as the client is to see it."""
+        return self.like.with_text(self.released_texts()[0])
+
+    def goes_with(self, other: HeldPieces) -> bool:
+        """The chunks of both differ by their texts alone, and these are of one stream."""
+        one, two = self.like, other.like
+        return other.stream is self.stream and (one is two or one.envelope is two.envelope)
+
+    def released_texts(self) -> Sequence[str]:
+        """As the client is to see them. To be called once, in order."""
+        if self.stream.edits:
+            return [self.stream.release(text) for text in self.texts]
+        self.stream.released = self.end
+        return self.texts
+
+    def split(self) -> HeldPieces | None:
+        """Those that may leave, if any; this becomes the rest."""
+        end, free = self.end - sum(map(len, self.texts)), self.stream.free
+        count = 0
+        for text in self.texts:
+            if end + len(text) > free:
+                break
+            end += len(text)
+            count += 1
+        if not count:
+            return None
+        part = HeldPieces(self.like, self.stream, self.texts[:count], end)
+        self.texts = self.texts[count:]
+        return part
+
+
+Held = HeldChunk | HeldPieces
+
+
+@dataclass(slots=True)
 class GuardedChoice:
     """Its streams by channel, and its chunks in order."""
 
     streams: dict[str, TextStream] = field(default_factory=dict)
-    queue: deque[HeldChunk] = field(default_factory=deque)
+    queue: deque[Held] = field(default_factory=deque)
     current: TextStream | None = None
     """The text that grew last."""
     characters: int = 0
@@ -84,19 +164,18 @@ class GuardedChoice:
         before.over = True
         return before
 
-    def leaving(self) -> list[HeldChunk]:
+    def leaving(self) -> list[Held]:
         """Takes from the queue what may leave."""
         queue = self.queue
-        free: list[HeldChunk] = []
+        free: list[Held] = []
         while queue:
             held = queue[0]
-            if held.chunk.finish_reason is not None and not self._is_final():
+            if held.is_last and not self._is_final():
                 break
-            for stream, _, _, end in held.texts:
-                if stream.free < end:
-                    if (part := held.split()) is not None:
-                        free.append(part)
-                    return free
+            if not held.is_free:
+                if (part := held.split()) is not None:
+                    free.append(part)
+                break
             free.append(queue.popleft())
         return free
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
-from gateway.deltas import TEXT_FIELDS
 from gateway.errors import AnswerUnjudged
 from gateway.guards.guards import Guard
 from gateway.guards.streaming.chunk_buffer import ChunkBuffer
 from gateway.guards.streaming.guarded_answer import GuardedAnswer
+from gateway.guards.streaming.guarded_choice import Held
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import CUT
 from gateway.types import Call, Chunk, Chunks, Handler
@@ -192,42 +192,32 @@ class _GuardedStream(_Guarded):
         answer, buffer = self.answer, self.buffer
         if answer.cut is not None or not buffer.is_waited_for:
             return False
-        for text in texts:
-            answer.feed(like.with_text(text))
+        answer.feed_pieces(like, texts)
         for look in self.looking:
             look(like, texts)
         if not answer.is_due:
             return True
         answer.look()
-        if (chunks := [*answer.release()]) and not self._written(chunks):
-            self._unwritten += chunks
+        if leaving := answer.leaving():
+            self._release(answer, leaving)
         if self._unwritten or answer.cut is not None or answer.has_open:
             buffer.wake()
         return True
 
-    def _written(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether the client has them: where it is not to be waited for, and all are pieces of one text."""
-        client, like = self._client, chunks[0]
-        if client is None or not client.is_open:
-            return False
-        name = next(iter(like.delta or ()), "")
-        texts: list[str] = []
-        for chunk in chunks:
-            delta = chunk.delta
-            if (
-                not delta
-                or len(delta) > 1
-                or (text := delta.get(name)).__class__ is not str
-                or chunk.index != like.index
-                or chunk.finish_reason is not None
-                or chunk.envelope is not like.envelope
-                or chunk.choice is not like.choice
-                or chunk.usage is not None
-                or chunk.logprobs is not None
-            ):
-                return False
-            texts.append(text)
-        return name in TEXT_FIELDS and client.pass_on(like, texts)
+    async def caught_up(self) -> None:
+        if self.answer.cut is None:
+            await self.buffer.caught_up()
+
+    def _release(self, answer: GuardedAnswer, leaving: Sequence[Held]) -> None:
+        """To the client, where it is not to be waited for, and all are pieces of one text."""
+        client = self._client
+        pieces = answer.released_texts(leaving) if client is not None and client.is_open else None
+        if client is None or pieces is None:
+            self._unwritten += answer.released(leaving)
+        elif not client.pass_on(*pieces):
+            like, texts = pieces
+            self._unwritten += [like.with_text(text, more=True) for text in texts[:-1]]
+            self._unwritten.append(like.with_text(texts[-1]))
 
     async def aclose(self) -> None:
         self.answer.stop()

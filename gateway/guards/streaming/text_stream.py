@@ -62,9 +62,10 @@ class TextStream:
         self._follows = all(cursor.mode == "optimistic" for cursor in cursors)
         """What comes may leave."""
 
-    def add(self, text: str, now: float) -> None:
-        self._parts.append(text)
-        self.end += len(text)
+    def add(self, texts: Sequence[str], now: float) -> None:
+        """Pieces that came together."""
+        self._parts += texts
+        self.end += sum(map(len, texts))
         self._arrivals.append((self.end, now))
         if self._follows:
             self.free = self.end

@@ -31,6 +31,8 @@ class Heard:
         self.texts: list[Any] = []
         self.relayed = 0
 
+    async def caught_up(self) -> None: ...
+
     def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
         if self.is_slow:
             return False

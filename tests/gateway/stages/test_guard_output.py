@@ -126,6 +126,8 @@ async def answer(guards: Guards, model: Model, call: Call | None = None) -> list
         looking: ClassVar[list[Callable[[Chunk, Sequence[str]], object]]] = []
         is_open = False
 
+        async def caught_up(self) -> None: ...
+
         def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
             if not next(ready):
                 return False

@@ -140,6 +140,8 @@ class Sink:
         self.looking: list[Callable[[Chunk, Sequence[str]], object]] = []
         self.is_open = False
 
+    async def caught_up(self) -> None: ...
+
     def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
         raise AssertionError("nobody has anything to pass on")
 

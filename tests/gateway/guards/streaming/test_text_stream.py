@@ -20,7 +20,7 @@ def test_no_more_is_kept_than_the_next_scan_reads() -> None:
         (cursor,) = stream.cursors
         longest = 0
         for number in range(5000):
-            stream.add(f"{number} ", float(number))
+            stream.add((f"{number} ",), float(number))
             if cursor.is_due(stream.end, last=False):
                 longest = max(longest, len(stream.text(cursor.start)))
                 cursor.advance(stream.end, last=False)
@@ -33,15 +33,15 @@ def test_no_more_is_kept_than_the_next_scan_reads() -> None:
 
 def test_arrivals_tell_when_a_character_came() -> None:
     stream = a_stream("hold")
-    stream.add("abc", 1.0)
-    stream.add("def", 2.0)
+    stream.add(("abc",), 1.0)
+    stream.add(("def",), 2.0)
     assert [stream.arrived(place) for place in (0, 2, 3, 5, 6)] == [1.0, 1.0, 2.0, 2.0, None]
 
 
 def test_what_begins_in_the_window_waits() -> None:
     stream = a_stream()
     (cursor,) = stream.cursors
-    stream.add("x" * 30, 0.0)
+    stream.add(("x" * 30,), 0.0)
     inside = [Finding("a", 28, 30), Finding("a", 2, 5)]
     assert cursor._certain(inside, 0, 30, last=False) == [Finding("a", 2, 5)]
     assert cursor._certain(inside, 0, 30, last=True) == inside
@@ -53,7 +53,7 @@ def test_what_begins_in_the_window_waits() -> None:
 def test_an_edit_leaves_as_a_whole() -> None:
     stream = a_stream()
     (cursor,) = stream.cursors
-    stream.add("x" * 40, 0.0)
+    stream.add(("x" * 40,), 0.0)
     stream.replace([Finding("a", 20, 26)])
     cursor.cleared = 23
     stream.settle()
