@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gateway.deltas import has_content
@@ -39,8 +39,8 @@ class HeldChunk:
         """It shows the client something of the answer."""
         return has_content(self.chunk)
 
-    def each(self) -> Iterator[HeldChunk]:
-        yield self
+    def each(self) -> Iterable[HeldChunk]:
+        return (self,)
 
     def released(self) -> Chunk:
         """As the client is to see it. To be called once, in order."""
@@ -90,8 +90,11 @@ class HeldPieces:
     def is_free(self) -> bool:
         return self.stream.free >= self.end
 
-    def each(self) -> Iterator[HeldPieces]:
+    def each(self) -> Iterable[HeldPieces]:
         """One by one."""
+        return (self,) if len(self.texts) == 1 else self._each()
+
+    def _each(self) -> Iterator[HeldPieces]:
         end = self.end - sum(map(len, self.texts))
         for text in self.texts:
             end += len(text)
