@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gateway.deltas import THINKING_FIELDS
@@ -60,18 +60,22 @@ class UsageCounter:
         if text:
             self._pieces += self._measured(text) or 1
 
-    def add_texts(self, texts: Iterable[str]) -> None:
+    def add_texts(self, texts: Sequence[str]) -> None:
         """As ``add``, for more pieces of a text that is added to, none of which is empty."""
+        if len(texts) > 1 and max(map(len, texts)) <= PIECE:
+            self._pieces += len(texts)
+            self._measured("".join(texts), are_pieces=True)
+            return
         for text in texts:
             self._pieces += self._measured(text) or 1
 
-    def _measured(self, text: str) -> int:
-        """Tokens that there are at least, where it is long enough to be several."""
+    def _measured(self, text: str, *, are_pieces: bool = False) -> int:
+        """Tokens that there are at least, where it is long enough to be several, and not one of each of its pieces."""
         size = len(text)
         self._characters += size
         if not text.isascii():
             self._beyond += len(text.encode("utf-8", "surrogatepass")) - size
-        return dense_tokens(text) if size > PIECE else 0
+        return dense_tokens(text) if size > PIECE and not are_pieces else 0
 
     @property
     def counted(self) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.metering.bill import Bill, bill_of
 from gateway.metering.usage_counter import MARKS, UsageCounter
@@ -173,3 +175,12 @@ def test_thoughts_that_are_kept_back_count_in_an_answer_that_was_cut() -> None:
     assert cut(said(reasoning_content="a" * 40)) == (Usage(7, 10), True)
     assert cut(said(content="a" * 40), Chunk(usage=Usage(8, 30))) == (Usage(8, 30), False)
     assert cut() == (Usage(7, 50), True)
+
+
+@given(st.lists(st.text(min_size=1, max_size=20), max_size=12))
+def test_pieces_that_came_together_count_as_they_do_one_by_one(texts: list[str]) -> None:
+    together, alone = UsageCounter(), UsageCounter()
+    together.add_texts(texts)
+    for text in texts:
+        alone.add_text(text)
+    assert (together.counted, together.proven, together.most) == (alone.counted, alone.proven, alone.most)
