@@ -43,7 +43,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         _import_torch()
         checking.result()
     # Imported here: nothing else in this module needs torch, and it takes a second.
-    from engine.worker.device import pick_device, pick_dtype
+    from engine.worker.device import gpu_uuids, pick_device, pick_dtype
     from engine.worker.memory import check_room, predict_weights, taken
     from engine.worker.runner import Runner
 
@@ -97,6 +97,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         kv_cache_dtype=config.kv_cache_dtype,
         prefix_caching=config.prefix_caching,
         max_adapters=max(config.max_adapters, len(config.adapters)),
+        gpus=gpu_uuids(runner.device, config.tensor_parallel),
         startup=watch.laps,
         memory=memory,
     )

@@ -97,6 +97,8 @@ class Ready:
     prefix_caching: bool = True
     max_adapters: int = 0
     """LoRA adapters that can be loaded at a time; 0: none."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that it computes on, by rank."""
     startup: dict[str, float] = field(default_factory=dict)
     """Seconds that each part of the start took."""
     memory: dict[str, int] = field(default_factory=dict)

@@ -6,6 +6,28 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class EngineGpu:
+    """What is not known is ``None``."""
+
+    name: str | None = None
+    utilization: float | None = None
+    """The share of the time in which it computes."""
+    memory_utilization: float | None = None
+    """And in which its memory is read or written."""
+    memory_used: float | None = None
+    """Bytes."""
+    memory_total: float | None = None
+    pcie: float | None = None
+    """Bytes/s, in both directions together."""
+    nvlink: float | None = None
+    temperature: float | None = None
+    """Degrees Celsius."""
+    power: float | None = None
+    """Watts."""
+    power_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """Speeds are tokens/s over all its requests, 0 where not yet known."""
 
@@ -17,6 +39,7 @@ class EngineLoad:
     """The share of the KV cache's blocks that running requests hold."""
     prefill: float = 0.0
     decode: float = 0.0
+    gpus: tuple[EngineGpu, ...] = ()
 
     @property
     def saturation(self) -> float:

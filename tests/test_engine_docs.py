@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from engine.__main__ import parser
 from engine.config import EngineConfig, ServerConfig, parse_bytes
 from engine.server.fields import REFUSED
+from engine.server.gpus import FIGURES
 from engine.server.requests import ChatBody, CompletionBody
 from engine.weights.source import DEMO, locate
 from gateway.policy.loader import load_policy
@@ -229,6 +230,7 @@ def test_the_metrics_are_those_that_are_listed(server: EngineServer) -> None:
     vllms = re.findall(r"^# TYPE vllm:(\w+) \w+$", text, re.MULTILINE)
     listed = sorted(named("vLLM's metric names"))
     assert listed == sorted(name for name in vllms if not name.endswith("_created"))
+    assert named("GPU figures") == ["info", *FIGURES]
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "kernels", "kernels/native", "kernels/bench"])

@@ -151,7 +151,7 @@ def _load(config: EngineConfig, spec: PoolingSpec) -> tuple[PoolingModel, Poolin
     import torch
 
     from engine.pooling.model import PoolingModel
-    from engine.worker.device import check_kernels, pick_device, pick_dtype, pick_threads
+    from engine.worker.device import check_kernels, gpu_uuids, pick_device, pick_dtype, pick_threads
     from engine.worker.memory import check_room, predict_weights, taken
 
     device = pick_device(config.device)
@@ -193,6 +193,7 @@ def _load(config: EngineConfig, spec: PoolingSpec) -> tuple[PoolingModel, Poolin
         max_waiting=config.max_waiting,
         device=str(device),
         dtype=str(dtype).removeprefix("torch."),
+        gpus=gpu_uuids(device),
         startup=watch.laps,
         memory=memory,
     )

@@ -42,8 +42,9 @@ class PoolingReady:
     max_waiting: int
     device: str
     dtype: str
+    gpus: tuple[str, ...] = ()
+    """As ``engine.messages.Ready`` has it, and so are the next two."""
     startup: dict[str, float] = field(default_factory=dict)
-    """As ``engine.messages.Ready`` has it, and so is the next."""
     memory: dict[str, int] = field(default_factory=dict)
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.server.failures import json_response
+from engine.server.gpus import GpuSampler
 from engine.server.health import Health
 
 ModelEntry = dict[str, object]
@@ -24,6 +25,7 @@ class About:
     health: Health
     render_metrics: Callable[[], bytes]
     state: Callable[[], dict[str, Any]]
+    gpus: GpuSampler | None = None
 
     @property
     def routes(self) -> list[Route]:
@@ -42,7 +44,8 @@ class About:
         return json_response(self.model(request.path_params["model"]))
 
     async def _state(self, request: Request) -> Response:
-        return json_response(self.state())
+        gpus = [] if self.gpus is None else self.gpus.to_list()
+        return json_response({**self.state(), "gpus": gpus})
 
     async def _health(self, request: Request) -> Response:
         await self.health.check()

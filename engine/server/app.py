@@ -26,6 +26,7 @@ from engine.server.adapters import Adapters, Served, name_of
 from engine.server.disconnect import ClientDisconnected, read_body, until_disconnect
 from engine.server.failures import HANDLERS
 from engine.server.generate import Generator
+from engine.server.gpus import GpuSampler
 from engine.server.health import Health, decode_token
 from engine.server.hints import Hints, read_hints
 from engine.server.metrics import EngineMetrics, Throughput
@@ -56,12 +57,14 @@ def create_app(
     refuse_over_context: bool = False,
     max_string_length: int | None = None,
     tracer: Tracer | None = None,
+    gpus: GpuSampler | None = None,
 ) -> Starlette:
     """``adapters``: (name, folder) of those that the engine has loaded; ``also``: as in ``Adapters``.
 
     With ``refuse_over_context`` a ``max_tokens``
     beyond what the prompt leaves of the context is an error, not clipped. ``max_string_length``: as in
-    ``ServerConfig``. ``tracer`` is told of each request that asks for tokens. Raises ``StartupError``.
+    ``ServerConfig``. ``tracer`` is told of each request that asks for tokens. ``gpus`` are in metrics and state. Raises
+    ``StartupError``.
     """
     metrics, throughput = EngineMetrics(), Throughput()
     health = Health(client, partial(decode_token, client))
@@ -84,7 +87,9 @@ def create_app(
     preparer = Preparer(models, ready, tokenizer, template, longest or None)
     generator = Generator(client, tokenizer, metrics, vllm)
     served = ServedModels(name, models, ready)
-    about = About(served.all, served.find, health, metrics.render, state.to_dict)
+    about = About(served.all, served.find, health, metrics.render, state.to_dict, gpus)
+    if gpus is not None:
+        metrics.registry.register(gpus)
 
     def text(path: str, prepare: Callable[[bytes, ContextBudget, bool], Awaitable[PreparedRequest]]) -> Route:
         endpoint = TextEndpoint(

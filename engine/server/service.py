@@ -12,6 +12,7 @@ from engine.config import ServerConfig
 from engine.pooling.client import PoolingClient
 from engine.pooling.spec import PoolingSpec, find_spec
 from engine.server.app import create_app
+from engine.server.gpus import GpuSampler
 from engine.server.pooling.app import create_pooling_app
 from engine.server.renderer import Renderer
 from engine.server.template_files import read_templates
@@ -38,6 +39,7 @@ class GeneratingService:
         self._tokenizer: Tokenizer | None = None
         self._template: Renderer | None = None
         self._tracer: Tracer | None = None
+        self._gpus: GpuSampler | None = None
 
     async def prepare(self) -> None:
         """Loads what can be loaded while the engine process imports torch. Raises ``StartupError``."""
@@ -52,6 +54,7 @@ class GeneratingService:
             raise ValueError("not prepared yet")
         config, ready = self._config, await self.client.ready()
         self._tracer = await asyncio.to_thread(self._make_tracer, config)
+        self._gpus = GpuSampler(ready.gpus).start()
         return create_app(
             self.client,
             ready,
@@ -64,12 +67,15 @@ class GeneratingService:
             refuse_over_context=config.over_context == "refuse",
             max_string_length=config.max_string_length,
             tracer=self._tracer,
+            gpus=self._gpus,
         )
 
     async def close(self) -> None:
         if self._template is not None:
             await self._template.close()
         await self.client.close()
+        if self._gpus is not None:
+            self._gpus.close()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
 
@@ -79,12 +85,14 @@ class PoolingService:
         self.client = client
         self._config = config
         self._spec = spec
+        self._gpus: GpuSampler | None = None
 
     async def prepare(self) -> None:
         """Nothing takes long."""
 
     async def app(self) -> Starlette:
         config, ready = self._config, await self.client.ready()
+        self._gpus = GpuSampler(ready.gpus).start()
         return await asyncio.to_thread(
             create_pooling_app,
             self.client,
@@ -94,7 +102,10 @@ class PoolingService:
             name=config.served_model_name,
             max_body_bytes=config.max_body_bytes,
             also=None if config.any_model_name else (config.given_model_name,),
+            gpus=self._gpus,
         )
 
     async def close(self) -> None:
         await self.client.close()
+        if self._gpus is not None:
+            self._gpus.close()

@@ -32,6 +32,16 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def gpu_uuids(device: torch.device, ranks: int = 1) -> tuple[str, ...]:
+    """NVIDIA's names of the GPUs that ``ranks`` processes compute on, of which ``device`` is the first one's. Indices
+    would not do: NVML knows nothing of ``CUDA_VISIBLE_DEVICES``."""
+    if device.type != "cuda" or torch.version.hip:
+        return ()
+    first = torch.cuda.current_device() if device.index is None else device.index
+    indices = range(ranks) if ranks > 1 else (first,)
+    return tuple(str(torch.cuda.get_device_properties(index).uuid) for index in indices)
+
+
 def check_kernels(device: torch.device) -> None:
     """Raises ``StartupError`` if ``TOLLGATE_KERNELS`` asks for what cannot be had on this device."""
     try:

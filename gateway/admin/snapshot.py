@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from gateway.admission.fair_queue import Waiter
@@ -131,6 +132,7 @@ def _pool(pool: Pool) -> dict[str, Json]:
                     "running": engine.running,
                     "waiting": engine.waiting,
                     "kv_usage": round(engine.kv_usage, 4),
+                    "gpus": [asdict(gpu) for gpu in engine.gpus],
                 }
             }
             if engine is not None

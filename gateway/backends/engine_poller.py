@@ -12,12 +12,12 @@ from typing import Any, Self
 import httpx
 import orjson
 
-from gateway.engine_load import EngineLoad
+from gateway.engine_load import EngineGpu, EngineLoad
 
 log = logging.getLogger(__name__)
 
 MAX_BODY = 64 * 2**10
-"""Bytes; the engine's answer has some 500."""
+"""Bytes; the engine's answer has some 500, and as many for each GPU."""
 
 
 class EnginePoller:
@@ -122,6 +122,29 @@ def read_figures(body: bytes) -> EngineLoad:
         kv_usage=min(1.0, _number(cache.get("usage") if isinstance(cache, dict) else None)),
         prefill=_number(state.get("prefill_tokens_per_second")),
         decode=_number(state.get("decode_tokens_per_second")),
+        gpus=tuple(map(_gpu, gpus)) if isinstance(gpus := state.get("gpus"), list) else (),
+    )
+
+
+def _gpu(found: Any) -> EngineGpu:
+    if not isinstance(found, dict):
+        raise ValueError("an engine's GPU is no JSON object")
+
+    def figure(*names: str) -> float | None:
+        known = [_number(found[name]) for name in names if name in found]
+        return sum(known) if known else None
+
+    return EngineGpu(
+        name=str(found["name"]) if "name" in found else None,
+        utilization=figure("utilization_ratio"),
+        memory_utilization=figure("memory_utilization_ratio"),
+        memory_used=figure("memory_used_bytes"),
+        memory_total=figure("memory_total_bytes"),
+        pcie=figure("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"),
+        nvlink=figure("nvlink_receive_bytes_per_second", "nvlink_transmit_bytes_per_second"),
+        temperature=figure("temperature_celsius"),
+        power=figure("power_watts"),
+        power_limit=figure("power_limit_watts"),
     )
 
 

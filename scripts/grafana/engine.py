@@ -5,6 +5,11 @@ from __future__ import annotations
 from scripts.grafana.panels import RED, YELLOW, Dashboard, Row, graph, stat, table
 from scripts.grafana.queries import ENGINE, OF_ENGINE, SERVED, SHARES, mean, quantiles, rate, ratio
 
+
+def _of_gpu(figure: str) -> str:
+    return f'tollgate_engine_gpu_{figure}{{instance=~"$instance"}}'
+
+
 ENGINES = Dashboard(
     "tollgate-engine",
     "Tollgate / Engine",
@@ -153,6 +158,54 @@ ENGINES = Dashboard(
                         "{{instance}}",
                     ),
                 ),
+            ),
+        ),
+        Row(
+            "GPUs",
+            (
+                graph(
+                    "Use",
+                    "Share of the time in which a kernel runs; by the engine's own name, as all of this row.",
+                    "percentunit",
+                    (_of_gpu("utilization_ratio"), "{{instance}} {{gpu}}"),
+                    maximum=1.0,
+                ),
+                graph(
+                    "Memory",
+                    "Used share.",
+                    "percentunit",
+                    (
+                        f"{_of_gpu('memory_used_bytes')} / {_of_gpu('memory_total_bytes')}",
+                        "{{instance}} {{gpu}}",
+                    ),
+                    maximum=1.0,
+                ),
+                graph(
+                    "Memory traffic",
+                    "Share of the time in which memory is read or written.",
+                    "percentunit",
+                    (_of_gpu("memory_utilization_ratio"), "{{instance}} {{gpu}}"),
+                    maximum=1.0,
+                ),
+                graph(
+                    "PCIe and NVLink",
+                    "Both directions together.",
+                    "Bps",
+                    *(
+                        (
+                            f"{_of_gpu(f'{link}_receive_bytes_per_second')} + {_of_gpu(f'{link}_transmit_bytes_per_second')}",
+                            "{{instance}} {{gpu}} " + link,
+                        )
+                        for link in ("pcie", "nvlink")
+                    ),
+                ),
+                graph(
+                    "Temperature",
+                    "Of the chip.",
+                    "celsius",
+                    (_of_gpu("temperature_celsius"), "{{instance}} {{gpu}}"),
+                ),
+                graph("Power", "Drawn now.", "watt", (_of_gpu("power_watts"), "{{instance}} {{gpu}}")),
             ),
         ),
         Row(

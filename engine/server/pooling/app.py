@@ -22,6 +22,7 @@ from engine.pooling.spec import PoolingSpec
 from engine.server.about import About, ModelEntry, model_entry
 from engine.server.disconnect import ClientDisconnected, read_body, until_disconnect
 from engine.server.failures import HANDLERS, json_response
+from engine.server.gpus import GpuSampler
 from engine.server.health import Health
 from engine.server.hints import Hints, read_hints
 from engine.server.metrics import Throughput
@@ -45,8 +46,9 @@ def create_pooling_app(
     name: str,
     max_body_bytes: int,
     also: Collection[str] | None = (),
+    gpus: GpuSampler | None = None,
 ) -> Starlette:
-    """``also``: as in ``ModelNames``. Raises ``StartupError``."""
+    """``also``: as in ``ModelNames``. ``gpus`` are in metrics and state. Raises ``StartupError``."""
     metrics, throughput = PoolingMetrics(name), Throughput()
     state = PoolingState(name, spec.task, ready)
     health = Health(client, lambda: client.submit([[0]]))
@@ -60,7 +62,9 @@ def create_pooling_app(
     client.on_finish = throughput.finish
     client.retry_after = lambda: throughput.retry_after(client.last.waiting if client.last else 0)
     served = ServedModel(ModelNames(name, also), ready, spec)
-    about = About(served.all, served.find, health, metrics.render, state.to_dict)
+    about = About(served.all, served.find, health, metrics.render, state.to_dict, gpus)
+    if gpus is not None:
+        metrics.registry.register(gpus)
     common = (client, ready, spec, served.names, metrics)
     works: dict[str, Callable[[bytes, Hints], Awaitable[Answer]]] = {}
     if spec.task == "embed":

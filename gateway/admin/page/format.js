@@ -12,6 +12,14 @@ export function count(value) {
   return value.toLocaleString("en", { maximumFractionDigits: 0 });
 }
 
+export function bytes(value) {
+  if (missing(value)) return dash;
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  for (; value >= 1024 && at < units.length - 1; at += 1) value /= 1024;
+  return `${at ? trim(value) : value.toFixed(0)} ${units[at]}`;
+}
+
 export function rate(value) {
   if (missing(value)) return dash;
   return value >= 1000 ? count(value) : value >= 100 ? value.toFixed(0) : value.toFixed(1);

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser import Page, browsing, needs_chromium
+from tests.fakes import FakeUpstream, reply
 from tests.serving import KEY, Gateway, a_policy, chat, key, serving
 
 pytestmark = [pytest.mark.anyio, needs_chromium]
@@ -283,3 +284,34 @@ async def test_a_request_says_what_it_cost_and_what_was_reserved(gateway: Gatewa
     await page.until("!!document.querySelector('[aria-label=Cost]')")
     told = await page.text("[aria-label=Cost]")
     assert "Reserved when it was admitted: " in told and "given back" in told and "scripted / x" in told
+
+
+async def test_an_engines_gpus_are_shown(tmp_path: Path) -> None:
+    gpu = {
+        "gpu": 0,
+        "name": "Fake H100",
+        "utilization_ratio": 0.37,
+        "memory_used_bytes": 4 * 2**30,
+        "memory_total_bytes": 80 * 2**30,
+        "pcie_receive_bytes_per_second": 4 * 2**20,
+        "temperature_celsius": 61,
+        "power_watts": 350.5,
+        "power_limit_watts": 700,
+    }
+    async with FakeUpstream() as upstream:
+        upstream.health = reply({"running": 1, "max_num_seqs": 8, "gpus": [gpu, {"gpu": 1}]})
+        whole = policy()
+        whole["backends"]["engine"] = {"kind": "engine", "base_url": upstream.base_url.removesuffix("/v1")}
+        whole["models"]["ours"] = {"targets": [{"backend": "engine", "model": "m"}]}
+        async with serving(tmp_path / "policies", whole) as gateway, browsing(tmp_path) as page:
+            await page.open(f"{gateway.url}/admin")
+            await sign_in(page)
+            await page.look(1280, 800)
+            rows = "[...document.querySelectorAll('[aria-label=\"GPUs\"] tbody tr')]"
+            await page.until(f"{rows}.length === 2")
+            cells = f"{rows}.map((row) => [...row.cells].map((cell) => cell.innerText.trim()))"
+            first, second = await page.run(cells)
+            assert first[:5] == ["engine", "0 · Fake H100", "37%", "5.0%", "4.00 GiB / 80.0 GiB"]
+            assert first[5:] == ["–", "4.00 MiB/s", "–", "61 °C", "351 / 700 W"]
+            assert second == ["engine", "1", *["–"] * 8]
+            assert page.log == []

@@ -3,11 +3,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.backends.engine_poller import EnginePoller, read_figures
 from gateway.backends.transport import OutgoingTransport
-from gateway.engine_load import EngineLoad
+from gateway.engine_load import EngineGpu, EngineLoad
 from tests.fakes import Action, FakeUpstream, head, reply
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +56,17 @@ async def test_the_figures_are_told_again_and_again(upstream: FakeUpstream) -> N
     assert {probe.path for probe in upstream.probes} == {"/v1/engine/state"}
 
 
+def test_gpus_tell_what_they_know() -> None:
+    gpus = [
+        {"gpu": 0, "name": "H100", "utilization_ratio": 0.5, "pcie_receive_bytes_per_second": 3.0},
+        {"gpu": 1, "nvlink_receive_bytes_per_second": 3.0, "nvlink_transmit_bytes_per_second": 4.0},
+    ]
+    assert read_figures(orjson.dumps({**STATE, "gpus": gpus})).gpus == (
+        EngineGpu(name="H100", utilization=0.5, pcie=3.0),
+        EngineGpu(nvlink=7.0),
+    )
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -63,6 +75,7 @@ async def test_the_figures_are_told_again_and_again(upstream: FakeUpstream) -> N
         pytest.param(reply("{"), id="no JSON"),
         pytest.param(reply({**STATE, "running": "many"}), id="no number"),
         pytest.param(reply({**STATE, "kv_cache": {"usage": -1}}), id="negative"),
+        pytest.param(reply({**STATE, "gpus": ["H100"]}), id="no GPU"),
         pytest.param((head(200, {"content-length": "10"}), Action.ABORT), id="cut"),
         pytest.param((Action.HANG,), id="silent"),
         pytest.param(reply(b" " * 100_000), id="endless"),

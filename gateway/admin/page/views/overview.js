@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { Chart } from "../chart.js";
 import { fill, h } from "../dom.js";
-import { count, percent, rate, seconds } from "../format.js";
+import { bytes, count, percent, rate, seconds } from "../format.js";
 import { answered, failed, limited, total } from "../live_data.js";
 import { badge, bar, figure, outOfUse, panel, panelWith, table } from "../parts.js";
 import { requestTable } from "./requests.js";
@@ -15,6 +15,7 @@ export function overview(place, { live }) {
   const figures = h("dl.figures", {});
   const backends = h("div", {});
   const queue = h("div", {});
+  const gpus = h("div", {});
   const latest = h("div", {});
   const warning = h("div", {});
   const traffic = new Chart("Requests per second", [{ name: "answered", hue: "--series-1", filled: true }, { name: "limited", hue: "--series-2" }, { name: "failed", hue: "--bad" }], { format: rate });
@@ -24,7 +25,7 @@ export function overview(place, { live }) {
   const charts = [traffic, waits, tokens, gaps];
   fill(place, h("h1.unseen", {}, "Live"), warning, figures,
     h("div.charts", {}, charts.map((one) => h("section.panel", {}, one.element))),
-    panel("Backends", backends), panel("Queue", queue),
+    panel("Backends", backends), gpus, panel("Queue", queue),
     panelWith("Newest requests", h("a", { href: "#/requests" }, "All requests"), latest));
 
   const forget = live.listen(() => {
@@ -33,6 +34,7 @@ export function overview(place, { live }) {
     fill(warning, sample.rejected && h("p.problem", { role: "alert" }, "The policy's files were changed, and are not in force: ", sample.rejected.split("\n")[0], " ", h("a", { href: "#/policy" }, "Policy")));
     fill(figures, figuresOf(live));
     fill(backends, backendTable(live));
+    fill(gpus, gpuPanel(sample));
     fill(queue, queueTable(sample));
     draw(live, traffic, waits, tokens, gaps);
   });
@@ -124,6 +126,25 @@ function breakersOf(open) {
     const whom = everybody ? "" : ` for ${mine.length > 1 ? `${mine.length} callers` : mine[0].key || mine[0].tenant}`;
     return badge(`open: ${model}${whom}, ${seconds(Math.max(...mine.map((one) => one.seconds)))}`, everybody ? "bad" : "warn");
   });
+}
+
+/** Nothing where no engine tells of a GPU. */
+function gpuPanel(sample) {
+  const rows = Object.entries(sample.backends).flatMap(([backend, one]) => ((one.engine && one.engine.gpus) || []).map((gpu, at) => ({ backend, at, ...gpu })));
+  const share = (part, whole) => (part !== null && whole ? part / whole : null);
+  const withBar = (value, label) => (value === null ? "–" : h("span.with-bar", {}, bar(value, `${label} ${percent(value)}`, { limited: false }), h("span.number", {}, percent(value))));
+  return rows.length > 0 && panel("GPUs", table("GPUs of engines", [
+    { name: "Backend", cell: (one) => one.backend },
+    { name: "GPU", head: true, cell: (one) => (one.name ? `${one.at} · ${one.name}` : `${one.at}`) },
+    { name: "Computes", cell: (one) => withBar(one.utilization, `${one.backend}, GPU ${one.at}: computes`) },
+    { name: "Memory", cell: (one) => withBar(share(one.memory_used, one.memory_total), `${one.backend}, GPU ${one.at}: memory`) },
+    { name: "Used", right: true, small: true, cell: (one) => (one.memory_total === null ? "–" : `${bytes(one.memory_used)} / ${bytes(one.memory_total)}`) },
+    { name: "Memory busy", right: true, small: true, cell: (one) => percent(one.memory_utilization) },
+    { name: "PCIe", right: true, small: true, cell: (one) => (one.pcie === null ? "–" : `${bytes(one.pcie)}/s`) },
+    { name: "NVLink", right: true, small: true, cell: (one) => (one.nvlink === null ? "–" : `${bytes(one.nvlink)}/s`) },
+    { name: "Temperature", right: true, cell: (one) => (one.temperature === null ? "–" : `${count(one.temperature)} °C`) },
+    { name: "Power", right: true, cell: (one) => (one.power === null ? "–" : `${count(one.power)}${one.power_limit === null ? "" : ` / ${count(one.power_limit)}`} W`) },
+  ], rows));
 }
 
 function queueTable(sample) {
