@@ -12,6 +12,7 @@ Api = Literal[
     "image_generation",
     "image_edit",
     "rerank",
+    "score",
     "tokenize",
     "detokenize",
     "count_tokens",

@@ -50,6 +50,8 @@ class ApiBound:
     prompt: int
     """Tokens, where the provider counts them."""
     answer: int
+    free: bool = False
+    """No model is run."""
 
 
 def bound_of(request: ChatRequest) -> ApiBound:
@@ -71,7 +73,9 @@ def bound_of(request: ChatRequest) -> ApiBound:
             return _pictures(request, text)
         case "rerank":
             return _searches(request)
-    return ApiBound(None, True, 0, 0)
+        case "score":
+            return _pairs(request)
+    return ApiBound(None, True, 0, 0, free=True)
 
 
 def settled(request: ChatRequest, price: Price | None, told: Usage | None, tokens: int) -> tuple[Usage, bool]:
@@ -85,7 +89,7 @@ def settled(request: ChatRequest, price: Price | None, told: Usage | None, token
         units = told.units if told.units.kind.strip() else told.units._replace(kind=units.kind)
     by_unit = price is not None and units is not None and UnitRates.of(price).has(units.unit)
     estimated = by_unit and not bound.exact and (told is None or told.units is None)
-    if bound.units is None:
+    if bound.free:
         return Usage(0, 0), False
     if told is not None and (told.prompt or told.completion):
         return replace(told, units=units), estimated
@@ -117,6 +121,15 @@ def _searches(request: ChatRequest) -> ApiBound:
     pieces = sum(max(1, math.ceil(size / room)) for size in sizes)
     tokens = sum(sizes) + (query + 4) * max(1, len(sizes))
     return ApiBound(Units("search", max(1, math.ceil(pieces / PIECES))), False, tokens, 0)
+
+
+def _pairs(request: ChatRequest) -> ApiBound:
+    """Each is read by itself, and counted in tokens alone."""
+    one, other = request.prompt, request.params.get("text_2")
+    pairs = len(other) if isinstance(other, list) else 1
+    once = isinstance(one, list) and len(one) > 1
+    tokens = (1 if once else pairs) * _text_size(one) + _text_size(other) + 4 * pairs
+    return ApiBound(None, False, tokens, 0)
 
 
 def _count(value: Json) -> int:

@@ -312,6 +312,10 @@ def measure(request: ChatRequest, call: Call | None = None) -> tuple[float, int,
         # A model reads the query beside each document.
         documents = request.params.get("documents") or ()
         return _json(documents) + len(documents) * sum(map(_text, texts)), 0, True
+    if request.api == "score":
+        others = request.params.get("text_2") or ()
+        count = 1 if isinstance(others, str) else len(others)
+        return _json(others) + (count if len(texts) == 1 else 1) * sum(map(_text, texts)), 0, True
     counted = sum(len(one) for one in prompts if not isinstance(one, str))
     return sum(_text(one) + 1 for one in texts), counted, True
 

@@ -172,9 +172,9 @@ def _passed_on(
     tokens = most.prompt + most.answer if by_tokens else most.prompt if limits.strict else estimate.prompt
     heard = request.api in ("transcription", "translation")
     nanodollars = (bounds.rates.with_sound() if heard else bounds.rates).cost(most.prompt, most.answer)
-    if most.units is None:  # no model is run
+    if most.free:
         tokens = nanodollars = 0
-    else:
+    elif most.units is not None:
         nanodollars += max((rates.cost(most.units) for rates in bounds.units), default=0)
     return QuotaRequest(
         prompt=tokens,

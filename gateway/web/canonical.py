@@ -7,7 +7,7 @@ import re
 UNVERSIONED = frozenset(
     {
         *("audio", "batches", "chat", "completions", "embeddings", "files", "images", "messages"),
-        *("models", "moderations", "requests", "rerank", "responses"),
+        *("models", "moderations", "requests", "rerank", "responses", "score"),
     }
 )
 """The first segment after ``/v1`` of the paths that are served."""

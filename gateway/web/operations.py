@@ -12,6 +12,7 @@ from gateway.wire.anthropic.body_to_request import CountBody, MessagesBody
 from gateway.wire.apis.forms import ImageEditForm, TranscriptionForm
 from gateway.wire.apis.images import ImageBody
 from gateway.wire.apis.rerank import RerankBody
+from gateway.wire.apis.score import ScoreBody
 from gateway.wire.apis.speech import SpeechBody
 from gateway.wire.apis.tokens import DetokenizeBody, TokenizeBody
 from gateway.wire.gemini.body_to_request import CountTokensBody, GenerateContentBody
@@ -118,6 +119,10 @@ OPERATIONS = (
     Operation(
         *("POST", "/v2/rerank", "rerankV2", "The same, where Cohere's clients look for it", "models"),
         *({JSON: None}, 200, None, RerankBody, _MODEL),
+    ),
+    Operation(
+        *("POST", "/v1/score", "score", "How well pairs of texts fit, as vLLM does", "models"),
+        *({JSON: None}, 200, None, ScoreBody, _MODEL),
     ),
     Operation(
         *("POST", "/tokenize", "tokenize", "The token ids of a prompt, as vLLM does", "models"),

@@ -40,6 +40,7 @@ from gateway.wire.anthropic.dialect import AnthropicDialect
 from gateway.wire.anthropic.errors import error_body as anthropic_error
 from gateway.wire.apis import images as api_images
 from gateway.wire.apis import rerank as api_rerank
+from gateway.wire.apis import score as api_score
 from gateway.wire.apis import speech as api_speech
 from gateway.wire.apis import tokens as api_tokens
 from gateway.wire.dialect import Dialect, ErrorWriter
@@ -117,6 +118,7 @@ def build(
         Route("/v1/images/generations", passing(api_images.read_request), methods=["POST"]),
         Route("/v1/rerank", rerank, methods=["POST"]),
         Route("/v2/rerank", rerank, methods=["POST"]),
+        Route("/v1/score", passing(api_score.read_request), methods=["POST"]),
         Route("/tokenize", passing(api_tokens.read_tokenize), methods=["POST"]),
         Route("/detokenize", passing(api_tokens.read_detokenize), methods=["POST"]),
         Route("/v1/messages", generating(AnthropicDialect()), methods=["POST"]),

@@ -104,3 +104,19 @@ def test_ranks_come_through_the_gateway(gateway: str, ranker: EngineServer, mode
     )
     assert answer.status_code == 200, answer.text
     assert answer.json()["results"] == direct["results"] and len(direct["results"]) == 2
+
+
+@pytest.mark.parametrize("model", ["ranks-by-openai", "ranks-by-engine"])
+def test_scores_come_through_the_gateway(gateway: str, ranker: EngineServer, model: str) -> None:
+    body = {"text_1": "a cat", "text_2": ["the cat", "dog runs"]}
+    direct = ranker.post("/v1/score", model="ranker", **body).json()
+    answer = httpx.post(
+        f"{gateway}/v1/score",
+        json={"model": model, **body},
+        headers={"authorization": f"Bearer {KEY}"},
+        timeout=60,
+        trust_env=False,
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["data"] == direct["data"] and len(direct["data"]) == 2
+    assert answer.json()["usage"] == direct["usage"]

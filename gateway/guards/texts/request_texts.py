@@ -32,6 +32,7 @@ _USERS = ("suffix", "user", "safety_identifier", "prompt_cache_key")
 _DEFINING = ("tools", "functions", "response_format")
 _WHOLE: Mapping[str, Origin] = {
     "documents": "tool",
+    "text_2": "tool",
     "metadata": "user",
     "web_search_options": "user",
     "chat_template_kwargs": "user",

@@ -27,6 +27,7 @@ Route = Literal[
     "/v1/images",
     "/v1/rerank",
     "/v2/rerank",
+    "/v1/score",
 ]
 """With what is below it, such as ``/v1/messages/count_tokens``."""
 

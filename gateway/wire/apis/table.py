@@ -59,6 +59,11 @@ APIS: Mapping[Api, PassedApi] = {
             }
         ),
     ),
+    "score": PassedApi(
+        "/score",
+        "text_1",
+        frozenset({"instruction", "priority", "text_2", "truncate_prompt_tokens", "use_activation"}),
+    ),
     "tokenize": PassedApi(
         "/tokenize",
         "prompt",

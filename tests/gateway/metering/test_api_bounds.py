@@ -39,6 +39,16 @@ def test_searches(query: str, documents: list[Any], searches: int) -> None:
     assert not bound.exact
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "tokens"),
+    [("abc", "de", 3 + 2 + 4), ("abc", ["d", "e"], 8 + 8), (["abc"], ["d", "e"], 16), (["a", "b"], ["d", "e"], 12)],
+    ids=["one pair", "one with two", "a list of one", "in pairs"],
+)
+def test_pairs(one: Any, other: Any, tokens: int) -> None:
+    bound = bound_of(asked("score", one, text_2=other))
+    assert (bound.units, bound.prompt, bound.answer, bound.free) == (None, tokens, 0, False)
+
+
 def test_what_is_known_exactly() -> None:
     spoken = bound_of(asked("speech", "Grüße", speed=0.5))
     assert (spoken.units, spoken.exact) == (Units("character", 5), True)

@@ -32,6 +32,13 @@ QUERY = {
 }
 
 
+SCORED = {
+    "data": [{"index": 0, "object": "score", "score": 0.2}, {"index": 1, "object": "score", "score": 0.9}],
+    "usage": {"prompt_tokens": 21, "total_tokens": 21},
+}
+PAIRS = {"model": "up", "text_1": "capital?", "text_2": ["Rome", "Paris"]}
+
+
 @pytest.fixture
 async def client(gateway: Gateway) -> AsyncIterator[AsyncOpenAI]:
     http = httpx.AsyncClient(verify=False, trust_env=False)
@@ -129,6 +136,75 @@ async def test_ranks_wherever_clients_look_for_them(
     assert upstream.requests[0].json() == {**QUERY, "model": "upstream-model", "new_field": [1]}
     spent = (await receipt(gateway, answer))["quota"]["spent"][0]
     assert (spent["unit"], spent["units"]) == ("search", 1)
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/score"])
+@pytest.mark.parametrize("text_1", ["capital?", ["capital?"], ["capital?", "river?"]], ids=str)
+async def test_scores_of_pairs(gateway: Gateway, upstream: FakeUpstream, path: str, text_1: Any) -> None:
+    upstream.scripts = [reply(SCORED)]
+    answer = await gateway.http.post(path, json={**PAIRS, "text_1": text_1, "use_activation": False})
+    assert answer.content == orjson.dumps(SCORED), answer.text
+    assert upstream.requests[0].path == "/v1/score"
+    assert upstream.requests[0].json() == {
+        **PAIRS,
+        "text_1": text_1,
+        "model": "upstream-model",
+        "use_activation": False,
+    }
+    spent = (await receipt(gateway, answer))["quota"]["spent"][0]
+    assert "unit" not in spent and spent["prompt_tokens"] == 21
+
+
+async def test_scores_are_for_callers_with_a_key_and_models_that_are_theirs(gateway: Gateway) -> None:
+    for key, status in (("wrong", 401), (NARROW_KEY, 404)):
+        answer = await gateway.http.post("/v1/score", json=PAIRS, headers={"authorization": f"Bearer {key}"})
+        assert answer.status_code == status, answer.text
+
+
+async def test_scores_cost_tokens(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """And are held in full before: each pair with both of its texts."""
+    budget = {"acme": {"budget": {"usd_per_day": 0.001}}}
+    gateway.write(priced(upstream, {"input": 1.0, "output": 0.0}, tenants=budget))
+    await gateway.generation(2)
+    upstream.scripts = [reply(SCORED), reply({"data": []})]
+    told = await gateway.http.post("/v1/score", json=PAIRS)
+    assert (await receipt(gateway, told))["quota"]["cost_usd"] == pytest.approx(0.000021)
+    untold = await gateway.http.post("/v1/score", json=PAIRS)
+    quota = (await receipt(gateway, untold))["quota"]
+    bound = 2 * len("capital?") + len("Rome") + len("Paris") + 2 * 4
+    assert (quota["source"], quota["cost_usd"]) == ("estimated", pytest.approx(bound / 1e6))
+    too_long = {**PAIRS, "text_1": "word " * 100, "text_2": ["x"] * 2}
+    refused = await gateway.http.post("/v1/score", json=too_long)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota"), refused.text
+    assert len(upstream.requests) == 2
+
+
+async def test_tokens_of_pairs_count_against_limits(gateway: Gateway, upstream: FakeUpstream) -> None:
+    gateway.write(a_policy(upstream.base_url, tenants={"acme": {"quotas": {"tokens_per_minute": 200}}}))
+    await gateway.generation(2)
+    upstream.scripts = [reply(SCORED)]
+    assert (await gateway.http.post("/v1/score", json=PAIRS)).status_code == 200
+    long = {**PAIRS, "text_1": "word " * 50, "text_2": ["a"] * 20}
+    refused = await gateway.http.post("/v1/score", json=long)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "tokens_exceed_limit")
+
+
+async def test_guards_read_both_texts_of_a_pair(gateway: Gateway, upstream: FakeUpstream) -> None:
+    mask = {"on": ["input"], "action": "mask", "entities": ["EMAIL_ADDRESS"]}
+    block = {"on": ["input"], "kind": "topics", "action": "block", "words": ["heron"], "routes": ["/v1/score"]}
+    gateway.write(a_policy(upstream.base_url, guards={"pii": mask, "projects": block}))
+    await gateway.generation(2)
+    upstream.scripts = [reply(SCORED)]
+    body = {"model": "up", "text_1": ["a@example.com", "b"], "text_2": ["c", "write to d@example.com"]}
+    answer = await gateway.http.post("/v1/score", json=body)
+    assert answer.status_code == 200, answer.text
+    assert b"@example.com" not in upstream.requests[0].body
+    sent = upstream.requests[0].json()
+    assert sent["text_1"][1] == "b" and sent["text_2"][1].startswith("write to <EMAIL_ADDRESS")
+    for name in ("text_1", "text_2"):
+        refused = await gateway.http.post("/v1/score", json={**PAIRS, name: "the heron"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "content_policy_violation")
+    assert len(upstream.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -417,6 +493,9 @@ async def test_a_guard_refuses(gateway: Gateway, upstream: FakeUpstream) -> None
         ("/v1/audio/speech", {"model": "up", "input": "a", "speed": -1}, 400, "speed"),
         ("/v1/images/generations", {"model": "up", "prompt": "a", "n": 10**9}, 400, "n"),
         ("/v1/rerank", {"model": "up", "query": "a", "documents": []}, 400, "documents"),
+        ("/v1/score", {"model": "up", "text_1": "a"}, 400, "text_2"),
+        ("/v1/score", {"model": "up", "text_1": ["a"] * 2, "text_2": ["a"] * 3}, 400, "text_1"),
+        ("/v1/score", {"model": "up", "text_1": "a", "text_2": ["a"] * 3000}, 400, "text_2"),
         ("/v1/rerank", {"model": "up", "query": "a", "documents": ["a"] * 3000}, 400, "documents"),
         ("/v1/rerank", {"model": "nope", "query": "a", "documents": ["a"]}, 404, "model"),
         ("/v1/rerank", {"model": "fake", "query": "a", "documents": ["a"]}, 400, "model"),
