@@ -1,4 +1,4 @@
-"""The loop of the engine process: receive messages → schedule → execute → update → send one message."""
+"""The loop of the engine process: receive messages → schedule → submit → collect → commit → send one message."""
 
 from __future__ import annotations
 
@@ -149,12 +149,15 @@ class EngineCore:
             self._refusals.append(to_refusal(request_id, DeadlineUnreachable(needed, 0.0)))
         if plan.requests:
             try:
-                sampled = self._runner.execute(plan)
+                step = self._runner.submit(plan)
+                self._scheduler.advance(plan)
+                sampled = self._runner.collect(step)
             except OutOfMemory as error:
+                self._scheduler.retract()
                 self._abandon(plan, error)
                 self._send([], Plan(), began, queued)
                 return
-            outputs = self._scheduler.update(plan, sampled)
+            outputs = self._scheduler.commit(plan, sampled)
             for request_id, reason in sampled.failed.items():
                 # The tokens of this step violate its grammar.
                 outputs = [output for output in outputs if output.request_id != request_id]

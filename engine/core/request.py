@@ -22,7 +22,8 @@ class Sibling:
 
 
 class Request:
-    """``tokens`` is the prompt and what was generated since; ``computed`` of them are in the KV cache.
+    """``tokens`` is the prompt and what was generated since; ``computed`` of them are in the KV cache. Steps that were
+    submitted and are not committed compute ``in_flight`` more, and sample ``pending`` tokens that are not known yet.
 
     There is no prefill or decode state: a request whose ``missing`` is many is being prefilled, one whose
     ``missing`` is one decodes, and a preempted one has simply lost what was computed.
@@ -41,8 +42,10 @@ class Request:
         "estimated",
         "forked",
         "id",
+        "in_flight",
         "kind",
         "params",
+        "pending",
         "priority",
         "prompt_length",
         "prompt_logprobs",
@@ -51,9 +54,11 @@ class Request:
         "shared",
         "siblings",
         "started",
+        "step",
         "submitted",
         "tenant",
         "tokens",
+        "void",
         "weight",
     )
 
@@ -102,6 +107,12 @@ class Request:
         self.prompt_length = len(prompt)
         self.params = params
         self.computed = 0
+        self.in_flight = 0
+        self.pending = 0
+        self.step = 0
+        """The last step that it was part of,"""
+        self.void = 0
+        """and the last one whose results are not its own any more."""
         self.credit = 0
         """Tokens of its prompt computed, less those that it is owed for others' that were computed before them."""
         self.blocks: list[int] = []
@@ -121,7 +132,8 @@ class Request:
 
     @property
     def missing(self) -> int:
-        return len(self.tokens) - self.computed
+        """Tokens wanted that no step has computed, or is about to."""
+        return len(self.tokens) + self.pending - self.computed - self.in_flight
 
     @property
     def scoring(self) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from engine.core.block_tables import BlockTables
 from engine.core.request import Request
 from engine.core.shares import Shares
+from engine.core.steps_in_flight import StepsInFlight
 from engine.core.waiting_queue import RANK, WaitingQueue
 
 
@@ -25,6 +26,7 @@ class RequestQueues:
         self.by_id: dict[int, Request] = {}
         self.tenants: Counter[str] = Counter()
         """Open requests of each tenant, parked ones not counted."""
+        self.steps = StepsInFlight(tables)
         self._tables = tables
 
     @property
@@ -50,7 +52,7 @@ class RequestQueues:
         position = bisect_left(self.running, request.rank, key=RANK)
         if position < len(self.running) and self.running[position] is request:
             del self.running[position]
-            self._tables.close(request)
+            self.steps.close(request)
         else:
             self.waiting.remove(request)
 
@@ -81,6 +83,8 @@ class RequestQueues:
         """Raises ``AssertionError`` unless the queues agree about who holds and wants what."""
         if any(request.blocks or request.computed for request in (*self.waiting, *self.parked.values())):
             raise AssertionError("a request that is not running holds blocks")
+        if any(request in self.steps for request in (*self.waiting, *self.parked.values())):
+            raise AssertionError("a request that is not running is part of a step in flight")
         active = [*self.running, *self.waiting]
         if sorted([*(request.id for request in active), *self.parked]) != sorted(self.by_id):
             raise AssertionError("a request is not in exactly one of running, waiting and parked")

@@ -40,8 +40,8 @@ from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
 
 
 class Scheduler:
-    """``schedule`` plans a step, ``update`` records its result. The first request by rank always gets blocks, so every
-    request ends."""
+    """``schedule`` plans a step; ``advance`` records that it was submitted, and what it computes; ``commit`` records
+    the tokens that it sampled. The first request by rank always gets blocks, so every request ends."""
 
     def __init__(
         self,
@@ -181,6 +181,7 @@ class Scheduler:
         self.queues.forget(request)
         if request.siblings:
             self._forks.promote(request)
+            self._void(request)
             self.queues.open(request)
             if request.deadline is not None and not request.started:
                 self._deadlines.add(request.deadline, request.id, self.queues.by_id.keys())
@@ -240,15 +241,33 @@ class Scheduler:
             plan.ended, self._ended = self._ended, []
         return plan
 
-    def update(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
-        """Records what the worker sampled for ``plan``."""
-        outputs: list[RequestOutput] = []
-        requests, tables = self.queues.by_id, self._tables
+    def advance(self, plan: Plan) -> None:
+        """The worker has ``plan``: what it is to compute need not be planned again."""
+        steps, requests = self.queues.steps, self.queues.by_id
+        steps.submitted += 1
         for scheduled in plan.requests:
             request = requests.get(scheduled.request_id)
             if request is None:
                 continue
-            request.computed = scheduled.start + len(scheduled.tokens) - scheduled.num_draft_tokens
+            request.step = steps.submitted
+            request.in_flight += len(scheduled.tokens) - scheduled.num_draft_tokens
+            if scheduled.sampling is not None:
+                request.pending += 1
+
+    def commit(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
+        """Records what the worker sampled for ``plan``, the first of those in flight."""
+        outputs: list[RequestOutput] = []
+        requests, tables, steps = self.queues.by_id, self._tables, self.queues.steps
+        steps.land()
+        for scheduled in plan.requests:
+            request = requests.get(scheduled.request_id)
+            if request is None or request.void >= steps.landed:
+                continue
+            count = len(scheduled.tokens) - scheduled.num_draft_tokens
+            request.in_flight -= count
+            request.computed = scheduled.start + count
+            if scheduled.sampling is not None:
+                request.pending -= 1
             if scheduled.prompt_logprobs is not None and request.prompt_logprobs is not None:
                 # A preempted request computes some of its prompt again.
                 known = len(request.prompt_logprobs) - scheduled.start
@@ -257,6 +276,7 @@ class Scheduler:
                 (request.id, *(sibling.id for sibling in request.siblings))
             ):
                 request.computed -= 1
+                self._void(request)
                 continue
             if scheduled.sampling is None:
                 if request.computed >= request.boundary:
@@ -285,9 +305,21 @@ class Scheduler:
                 self._start_fork(fork, outputs[-1].finish)
         return outputs
 
+    def update(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
+        """``advance`` and ``commit``, where a step is computed before anything else happens."""
+        self.advance(plan)
+        return self.commit(plan, sampled)
+
+    def retract(self) -> None:
+        """The steps in flight had no effect, and can be planned again."""
+        for request in self.running:
+            if request in self.queues.steps:
+                self._void(request)
+        self.queues.steps.land(len(self.queues.steps))
+
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless blocks, requests and queues agree about who holds and wants what."""
-        self._tables.check_integrity(self.running)
+        self._tables.check_integrity((*self.running, *self.queues.steps.ended))
         self._forks.check_integrity(self.queues.by_id)
         self.queues.check_integrity()
 
@@ -349,6 +381,11 @@ class Scheduler:
             if self._preemption.preempt(plan, position) is request:
                 return False
         return True
+
+    def _void(self, request: Request) -> None:
+        """Whatever steps in flight do for it does not count."""
+        request.in_flight = request.pending = 0
+        request.void = self.queues.steps.submitted
 
     def _output(self, request: Request, sampled: SamplerOutput) -> RequestOutput:
         tokens, finish = request.extend(sampled.tokens[request.id])

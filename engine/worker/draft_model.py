@@ -148,7 +148,7 @@ class DraftModelProposer:
             self._known[sampling_row.request_id].sampling_row for sampling_row in batch.sampling_rows
         ]
         logits = self.model.logits(hidden[batch.logits_indices])[:, : self._vocab]
-        sampled = self._sampler.sample(logits, sampling_rows)
+        sampled = self._sampler.sample(logits, sampling_rows).tolist()
         return {
             sampling_row.request_id: token for sampling_row, token in zip(sampling_rows, sampled, strict=True)
         }

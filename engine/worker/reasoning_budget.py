@@ -15,14 +15,15 @@ _HEAD = 4
 """Tokens among which an answer begins to reason: white space may come before its tag, or a channel's header."""
 
 
-def force(rows: Sequence[SamplingRow], tokens: list[int]) -> list[int]:
-    """``tokens``, one sampled for each row, with those that a budget demands in their place."""
+def forced(rows: Sequence[SamplingRow]) -> dict[int, int]:
+    """By row, the tokens that budgets demand instead of those that are sampled."""
+    found = {}
     for i, row in enumerate(rows):
         if row.sampling.reasoning is not None:
-            forced = _forced(row, row.sampling.reasoning)
-            if forced is not None:
-                tokens[i] = forced
-    return tokens
+            token = _forced(row, row.sampling.reasoning)
+            if token is not None:
+                found[i] = token
+    return found
 
 
 def _forced(row: SamplingRow, budget: ReasoningBudget) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -14,7 +15,7 @@ from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
-from engine.grammar.masks import MASK_TIMEOUT, GrammarManager
+from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
 from engine.kv_cache import KVCache, KVShape
 from engine.layers.lora import start_bank
 from engine.messages import LoadAdapter, UnloadAdapter
@@ -23,20 +24,24 @@ from engine.parallel import TPGroup
 from engine.worker.batch import BatchBuilder
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.device import check_kernels, pick_device, pick_dtype, pick_threads
+from engine.worker.download import Download
 from engine.worker.draft_model import DraftModelProposer
 from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes, count_blocks
 from engine.worker.memory import taken, trim
 from engine.worker.ngram import NgramProposer
 from engine.worker.ranks import start_ranks
 from engine.worker.rejection_sampler import accepted, accepted_tokens
-from engine.worker.sampler import Sampler, sampled_logprobs
+from engine.worker.sampler import PendingLogprobs, Sampler
 from engine.worker.scoring import score
 from engine.worker.speculative import FixedDraftLength, Proposer, Speculation
+from engine.worker.step import Step
 from engine.worker.warm_up import ServingLimits, plans, sample_masked
 from kernels.compilations import Compilations
 from kernels.launch import on_triton, path
 
 log = logging.getLogger("engine.worker")
+
+_T = TypeVar("_T")
 
 
 class Runner:
@@ -187,12 +192,24 @@ class Runner:
         self.adapters.unload(key)
         self.tp.send(UnloadAdapter(key))
 
-    def execute(self, plan: Plan) -> SamplerOutput:
-        """Raises ``OutOfMemory`` where the step needs more memory than there is: it then had no effect, and can be
+    def submit(self, plan: Plan) -> Step:
+        """Launches it; on a CPU it is computed now.
+
+        Raises ``OutOfMemory`` where the step needs more memory than there is: it then had no effect, and can be
         planned again."""
+        return self._attempt(lambda: self._submit(plan))
+
+    def collect(self, step: Step) -> SamplerOutput:
+        """Waits for what the step sampled. Raises ``OutOfMemory`` as ``submit``."""
+        return self._attempt(lambda: self._collect(step))
+
+    def execute(self, plan: Plan) -> SamplerOutput:
+        """``submit`` and ``collect``."""
+        return self.collect(self.submit(plan))
+
+    def _attempt(self, run: Callable[[], _T]) -> _T:
         try:
-            self.tp.send(plan)
-            return self._compute(plan)
+            return run()
         except torch.OutOfMemoryError as error:
             if self.tp.size > 1:
                 # The other ranks are in the middle of the step, and wait for this one.
@@ -206,46 +223,76 @@ class Runner:
         raise OutOfMemory(reason)
 
     @torch.inference_mode()
-    def _compute(self, plan: Plan) -> SamplerOutput:
+    def _submit(self, plan: Plan) -> Step:
+        self.tp.send(plan)
+        return self._launch(plan)
+
+    def _launch(self, plan: Plan) -> Step:
+        step = Step(plan)
         if self.speculation:
             self.speculation.begin(plan)
         if self.grammars and plan.ended:
             self.grammars.release(plan.ended)
         self.cache.copy(plan.copies)
         if not plan.requests:
-            return SamplerOutput()
+            return step
         batch = self._batches.build(plan)
-        masks = self.grammars.start(batch.sampling_rows) if self.grammars else None
+        step.rows = batch.sampling_rows
+        masks = self.grammars.start(step.rows) if self.grammars else None
+        step.masked = masks is not None
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
         hidden = self._graphs.forward(batch) if self._graphs else None
         if hidden is None:
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
-        sampled = SamplerOutput()
         if batch.scored:
-            sampled.prompt_logprobs = score(self.model.logits, hidden, batch.scored)
-        if batch.sampling_rows:
-            logits = self.model.logits(hidden[batch.logits_indices])
-            # Draft tokens continue what is sampled, so with speculation every mask is awaited.
-            allowed = masks.wait(None if self.speculation else MASK_TIMEOUT) if masks else None
-            if allowed is not None and not allowed[0]:
-                allowed = None  # none is ready
-            tokens = self._sampler.sample(logits, batch.sampling_rows, allowed)
-            valid = accepted(batch.sampling_rows, tokens)
-            sampled.tokens = accepted_tokens(batch.sampling_rows, tokens, valid)
-            sampled.logprobs = sampled_logprobs(logits, batch.sampling_rows, tokens, valid)
-            if masks:
-                sampled.failed = self.grammars.take_failed()
-                sampled.deferred = masks.late
-                for request_id in masks.late:
-                    # Sampled without its mask.
-                    del sampled.tokens[request_id]
-                    sampled.logprobs.pop(request_id, None)
+            step.output.prompt_logprobs = score(self.model.logits, hidden, batch.scored)
+        if step.rows:
+            step.logits = self.model.logits(hidden[batch.logits_indices])
+            self._sample(step, masks)
+        return step
+
+    def _sample(self, step: Step, masks: PendingMasks | None) -> None:
+        """Launches the sampling."""
+        if step.logits is None:
+            return
+        # Draft tokens continue what is sampled, so with speculation every mask is awaited.
+        allowed = masks.wait(None if self.speculation else MASK_TIMEOUT) if masks else None
+        if allowed is not None and not allowed[0]:
+            allowed = None  # none is ready
+        if masks and self.grammars:
+            step.output.failed = self.grammars.take_failed()
+            step.output.deferred = masks.late
+        step.sampled = self._sampler.sample(step.logits, step.rows, allowed)
+        step.logprobs = PendingLogprobs(step.logits, step.rows, step.sampled)
+        step.download = Download([step.sampled, *step.logprobs.tensors])
+        step.logits = None
+
+    @torch.inference_mode()
+    def _collect(self, step: Step) -> SamplerOutput:
+        output = step.output
+        if step.download is not None and step.logprobs is not None:
+            sampled, *logprobs = step.download.result()
+            tokens = sampled.tolist()
+            valid = accepted(step.rows, tokens)
+            output.tokens = accepted_tokens(step.rows, tokens, valid)
+            output.logprobs = step.logprobs.read(logprobs, tokens, valid)
+            for request_id in output.deferred:
+                # Sampled without its mask.
+                del output.tokens[request_id]
+                output.logprobs.pop(request_id, None)
+        if not step.plan.requests:
+            return output
         if self.speculation:
-            sampled.draft_tokens = self.speculation.propose(plan, sampled.tokens)
-        elif masks and self._forecasting:
-            sampled.draft_tokens = self.grammars.propose(plan.requests, sampled.tokens)
-        return sampled
+            output.draft_tokens = self.speculation.propose(step.plan, output.tokens)
+        elif step.masked and self.grammars and self._forecasting:
+            output.draft_tokens = self.grammars.propose(step.plan.requests, output.tokens)
+        return output
+
+    def _compute(self, plan: Plan) -> SamplerOutput:
+        """Of this rank alone."""
+        with torch.inference_mode():
+            return self._collect(self._launch(plan))
 
     def warm_up(self) -> None:
         """Runs a chunk and a few single tokens, so that the first request does not pay for lazy initialization."""

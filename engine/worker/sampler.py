@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.core.logprobs import TokenLogprobs
 from engine.core.sampling_row import SamplingRow
 from engine.worker.logit_editor import LogitEditor
-from engine.worker.reasoning_budget import force
+from engine.worker.reasoning_budget import forced
 from engine.worker.upload import upload
 from kernels.launch import on_triton
 from kernels.sample import MIN_TEMPERATURE, sample
@@ -32,8 +32,9 @@ class Sampler:
         logits: Tensor,
         sampling_rows: Sequence[SamplingRow],
         masks: tuple[list[int], Tensor] | None = None,
-    ) -> list[int]:
-        """One token for each row of ``logits`` [len(sampling_rows), vocab], which are not modified.
+    ) -> Tensor:
+        """One token for each row of ``logits`` [len(sampling_rows), vocab], which are not modified: int64, on their
+        device, and nothing waits for them.
 
         In vLLM's order (https://docs.vllm.ai/en/latest/api/vllm/v1/sample/sampler.html):
 
@@ -47,16 +48,21 @@ class Sampler:
         The first three apply to greedy requests too, and cost nothing where no request uses them. Last, a reasoning
         budget that is spent replaces what was sampled.
         """
-        return force(sampling_rows, _choose(self._editor.edit(logits, sampling_rows, masks), sampling_rows))
+        tokens = _choose(self._editor.edit(logits, sampling_rows, masks), sampling_rows)
+        if demanded := forced(sampling_rows):
+            arrays = np.array([*demanded.items()], dtype=np.int64).T
+            rows, instead = upload([*np.ascontiguousarray(arrays)], logits.device)
+            tokens[rows] = instead
+        return tokens
 
 
-def _choose(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
+def _choose(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> Tensor:
     if on_triton(logits):
         return _choose_on_gpu(logits, sampling_rows)
     params = [sampling_row.sampling for sampling_row in sampling_rows]
     if all(p.temperature < MIN_TEMPERATURE for p in params):
         # Also the first of several largest; in 16 bits on a CPU in a quarter of argmax's time.
-        return logits.max(dim=-1).indices.tolist()
+        return logits.max(dim=-1).indices
     device, vocab = logits.device, logits.shape[1]
     uniform = uniforms([p.seed for p in params], [sampling_row.position for sampling_row in sampling_rows])
     shares = [[p.temperature, p.top_p, p.min_p] for p in params]
@@ -64,11 +70,11 @@ def _choose(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
     top_k = torch.tensor([min(p.top_k, vocab) or vocab for p in params], dtype=torch.int64, device=device)
     tokens = sample(logits, temperature, top_k, top_p, min_p, torch.from_numpy(uniform).to(device))
     # A row of NaN (weights or an adapter that overflow) yields no token; it must not fail the other requests' step.
-    return tokens.clamp_(max=vocab - 1).tolist()
+    return tokens.clamp_(max=vocab - 1)
 
 
-def _choose_on_gpu(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
-    """One copy to the device, and one back, the only synchronization."""
+def _choose_on_gpu(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> Tensor:
+    """One copy to the device, and no synchronization."""
     params, vocab = [sampling_row.sampling for sampling_row in sampling_rows], logits.shape[1]
     shares = np.array([[p.temperature, p.top_p, p.min_p] for p in params], dtype=np.float32).T
     uniform = uniforms(
@@ -77,37 +83,48 @@ def _choose_on_gpu(logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list
     top_k = np.array([min(p.top_k, vocab) or vocab for p in params], dtype=np.int32)
     arrays = [*np.ascontiguousarray(shares), uniform, top_k]
     temperature, top_p, min_p, uniform, top_k = upload(arrays, logits.device)
-    return sample(logits, temperature, top_k, top_p, min_p, uniform).tolist()
+    return sample(logits, temperature, top_k, top_p, min_p, uniform).long()
 
 
-def sampled_logprobs(
-    logits: Tensor, sampling_rows: Sequence[SamplingRow], sampled: Sequence[int], kept: Sequence[bool]
-) -> dict[int, list[TokenLogprobs]]:
-    """The logprobs of the valid tokens, by request, for those that ask for them. Without any, it costs nothing.
+class PendingLogprobs:
+    """The logprobs of sampled tokens, for those that ask for them. Without any, they cost nothing.
 
     They are the log-softmax of the logits as the model gives them, before temperature, top-k and top-p, as OpenAI's
     are: the model's distribution, not the caller's modification of it.
     """
-    rows = [
-        row
-        for row, sampling_row in enumerate(sampling_rows)
-        if kept[row] and sampling_row.sampling.logprobs is not None
-    ]
-    if not rows:
-        return {}
-    wanted = [sampling_rows[row].sampling.logprobs for row in rows]
-    logprobs = logits[rows].float().log_softmax(dim=-1)
-    tokens = [sampled[row] for row in rows]
-    chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).squeeze(1).tolist()
-    most = min(max(wanted), logits.shape[1])
-    values, ids = (found.tolist() for found in logprobs.topk(most, dim=-1))
-    logprobs_of: dict[int, list[TokenLogprobs]] = {}
-    for i, row in enumerate(rows):
-        top = list(zip(ids[i], values[i], strict=True))[: wanted[i]]
-        logprobs_of.setdefault(sampling_rows[row].request_id, []).append(
-            TokenLogprobs(tokens[i], chosen[i], top)
-        )
-    return logprobs_of
+
+    def __init__(self, logits: Tensor, sampling_rows: Sequence[SamplingRow], sampled: Tensor) -> None:
+        """``sampled``: [len(sampling_rows)], on the device of ``logits``."""
+        self.tensors: list[Tensor] = []
+        """On the device: of each row that asks, its token's logprob, the most likely ones', and these tokens."""
+        self._sampling_rows = sampling_rows
+        self._rows = [
+            row
+            for row, sampling_row in enumerate(sampling_rows)
+            if sampling_row.sampling.logprobs is not None
+        ]
+        self._wanted = [sampling_rows[row].sampling.logprobs or 0 for row in self._rows]
+        if self._rows:
+            logprobs = logits[self._rows].float().log_softmax(dim=-1)
+            chosen = logprobs.gather(1, sampled[self._rows][:, None]).squeeze(1)
+            values, ids = logprobs.topk(min(max(self._wanted), logits.shape[1]), dim=-1)
+            self.tensors = [chosen, values, ids]
+
+    def read(
+        self, tensors: Sequence[Tensor], sampled: Sequence[int], kept: Sequence[bool]
+    ) -> dict[int, list[TokenLogprobs]]:
+        """Those of the tokens that are ``kept``, by request. ``tensors``: on the host by now."""
+        logprobs_of: dict[int, list[TokenLogprobs]] = {}
+        if not self._rows:
+            return logprobs_of
+        chosen, values, ids = (tensor.tolist() for tensor in tensors)
+        for i, row in enumerate(self._rows):
+            if kept[row]:
+                top = list(zip(ids[i], values[i], strict=True))[: self._wanted[i]]
+                logprobs_of.setdefault(self._sampling_rows[row].request_id, []).append(
+                    TokenLogprobs(sampled[row], chosen[i], top)
+                )
+        return logprobs_of
 
 
 def uniforms(seeds: list[int], positions: list[int]) -> np.ndarray:

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.core.logprobs import TokenLogprobs
 from engine.core.sampling_params import SamplingParams
 from engine.core.sampling_row import SamplingRow
 from engine.worker.runner import Runner
-from engine.worker.sampler import Sampler, sampled_logprobs, uniforms
+from engine.worker.sampler import PendingLogprobs, Sampler, uniforms
 from tests.engine.steps import run
 
 GREEDY = SamplingParams(max_tokens=30, temperature=0)
@@ -22,7 +23,14 @@ GREEDY = SamplingParams(max_tokens=30, temperature=0)
 def draw(
     logits: Tensor, sampling_rows: list[SamplingRow], masks: tuple[list[int], Tensor] | None = None
 ) -> list[int]:
-    return Sampler().sample(logits, sampling_rows, masks)
+    return Sampler().sample(logits, sampling_rows, masks).tolist()
+
+
+def logprobs_of(
+    logits: torch.Tensor, sampling_rows: list[SamplingRow], tokens: list[int], kept: list[bool]
+) -> dict[int, list[TokenLogprobs]]:
+    pending = PendingLogprobs(logits, sampling_rows, torch.tensor(tokens))
+    return pending.read(pending.tensors, tokens, kept)
 
 
 def test_uniforms_are_uniform_and_reproducible() -> None:
@@ -93,7 +101,7 @@ def test_penalised_logits_have_no_say_in_logprobs() -> None:
     params = SamplingParams(max_tokens=5, temperature=0, logit_bias=((0, 50.0),), logprobs=0)
     sampling_rows = [SamplingRow(1, params, [1], 1, [])]
     tokens = draw(logits, sampling_rows)
-    (found,) = sampled_logprobs(logits, sampling_rows, tokens, [True])[1]
+    (found,) = logprobs_of(logits, sampling_rows, tokens, [True])[1]
     assert tokens == [0]
     assert found.logprob == pytest.approx(-math.log(1 + math.e + math.e**2), abs=1e-5)
 
@@ -186,7 +194,7 @@ def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
         params = SamplingParams(max_tokens=1, temperature=1.7, top_k=1, top_p=0.1, logprobs=logprobs)
         return SamplingRow(number, params, [0], 1, [])
 
-    found = sampled_logprobs(logits, [work(1, 2), work(2, None), work(3, 0)], [0, 1, 2], [True] * 3)
+    found = logprobs_of(logits, [work(1, 2), work(2, None), work(3, 0)], [0, 1, 2], [True] * 3)
     assert set(found) == {1, 3}
     total = math.log(1 + math.e + math.e**2)
     (first,), (last,) = found[1], found[3]
@@ -199,7 +207,7 @@ def test_logprobs_are_those_of_the_raw_logits_whatever_was_drawn_by() -> None:
 
 def test_more_alternatives_than_tokens_are_all_tokens() -> None:
     params = SamplingParams(max_tokens=1, logprobs=20)
-    (found,) = sampled_logprobs(torch.zeros(1, 3), [SamplingRow(1, params, [0], 1, [])], [1], [True])[1]
+    (found,) = logprobs_of(torch.zeros(1, 3), [SamplingRow(1, params, [0], 1, [])], [1], [True])[1]
     assert sorted(token for token, _ in found.top) == [0, 1, 2]
     assert found.logprob == pytest.approx(-math.log(3))
 

@@ -1,0 +1,30 @@
+"""A plan that was submitted: what of it is on the device, and what was found out already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from engine.core.plan import Plan, SamplerOutput
+from engine.core.sampling_row import SamplingRow
+from engine.worker.download import Download
+from engine.worker.sampler import PendingLogprobs
+
+
+@dataclass(slots=True)
+class Step:
+    plan: Plan
+    rows: list[SamplingRow] = field(default_factory=list)
+    """What is sampled."""
+    logits: Tensor | None = None
+    """[len(rows), vocabulary], until they are sampled from."""
+    sampled: Tensor | None = None
+    """int64 [len(rows)], on the device."""
+    masked: bool = False
+    """Whether any row has a grammar."""
+    logprobs: PendingLogprobs | None = None
+    download: Download | None = None
+    """Of ``sampled``, and of the tensors of ``logprobs``."""
+    output: SamplerOutput = field(default_factory=SamplerOutput)
+    """As far as it is known."""
