@@ -106,6 +106,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         help="do not record decode steps as CUDA graphs",
     )
     add(
+        "--overlap",
+        choices=["auto", "on", "off"],
+        help="plan and launch a step while the one before it runs; on a CPU it gains nothing (default: auto, on a GPU "
+        "without --tensor-parallel)",
+    )
+    add(
         "--kernels",
         choices=["auto", "triton", "reference"],
         help="which kernels compute: reference is plain torch, on any device (default: as TOLLGATE_KERNELS says, else "

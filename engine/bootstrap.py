@@ -29,6 +29,8 @@ class LoadedEngine:
     scheduler: Scheduler
     prefill_chunks: PrefillChunkController
     ready: Ready
+    ahead: bool
+    """Whether steps are launched before the results of those before them are known."""
 
 
 def load_engine(config: EngineConfig) -> LoadedEngine:
@@ -102,7 +104,11 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         memory=memory,
     )
     return LoadedEngine(
-        runner, scheduler, PrefillChunkController(config.max_itl_ratio, max_batched_tokens), ready
+        runner,
+        scheduler,
+        PrefillChunkController(config.max_itl_ratio, max_batched_tokens),
+        ready,
+        ahead=runner.runs_ahead if config.overlap == "auto" else config.overlap == "on",
     )
 
 

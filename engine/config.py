@@ -79,6 +79,8 @@ class EngineConfig:
     """``auto``, ``triton`` or ``reference``; ``None``: as ``TOLLGATE_KERNELS`` says."""
     cuda_graphs: bool = True
     """Record decode steps as CUDA graphs, on a GPU."""
+    overlap: str = "auto"
+    """``on``, ``off`` or ``auto`` (on a GPU): whether a step is planned and launched while the one before it runs."""
     check_integrity: bool = False
     """Check the block pool after every step, not only when idle."""
     log_level: str = "info"
@@ -98,6 +100,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
+        if self.overlap == "on" and self.tensor_parallel > 1:
+            raise StartupError(
+                "--overlap on needs --tensor-parallel 1: only the first rank has what was sampled."
+            )
         if self.max_model_len == 1:
             raise StartupError("--max-model-len must allow a prompt and an answer: 2 tokens or more.")
         if self.max_adapters < 0:

@@ -1,17 +1,16 @@
-"""The loop of the engine process: receive messages → schedule → submit → collect → commit → send one message."""
+"""The loop of the engine process: receive messages, have a step computed, send one message."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 
 from engine.adapter_loading import AdapterLoading
 from engine.bootstrap import load_engine
 from engine.channel import Channel
 from engine.config import EngineConfig
-from engine.core.plan import Plan, RequestOutput
+from engine.core.plan import Plan
 from engine.core.request import Request
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, OutOfMemory, QueueFull
 from engine.messages import (
@@ -26,6 +25,7 @@ from engine.messages import (
     Unpark,
 )
 from engine.refusals import to_refusal
+from engine.step_loop import Landed, StepLoop
 
 log = logging.getLogger("engine.process")
 
@@ -47,13 +47,16 @@ class EngineCore:
         self._channel = channel
         self._runner = loaded.runner
         self._scheduler = loaded.scheduler
+        self._steps = StepLoop(loaded.scheduler, loaded.runner, ahead=loaded.ahead, plan=self._plan)
         self._prefill_chunks = loaded.prefill_chunks
         self._adapters = AdapterLoading(self._runner, self._scheduler, channel.send)
         self._check_integrity = config.check_integrity
         self._compiling: dict[int, tuple[Submit, Future[object]]] = {}
         """Requests that wait for their grammars."""
         self._refusals: list[Refusal] = []
-        """To be sent with the next message."""
+        self._queued: list[tuple[int, float]] = []
+        """By request that was scheduled for the first time: seconds that it had waited. Both are to be sent with the
+        next message."""
         self._out_of_memory = 0
         """Steps that were abandoned."""
         self._digest_due = 0.0
@@ -64,14 +67,14 @@ class EngineCore:
         """Until the HTTP process is gone: then raises ``EOFError``."""
         while True:
             self._submit_compiled()
-            idle = self._scheduler.idle
+            idle = self._scheduler.idle and not self._steps.in_flight
             timeout = _COMPILE_POLL if self._compiling else _IDLE_CHECK
             for message in self._channel.receive(timeout if idle else 0.0):
                 self._handle(message)
-            if not self._scheduler.idle:
+            if not self._scheduler.idle or self._steps.in_flight:
                 self._step()
             elif self._changed:
-                self._send([], Plan(), 0.0)
+                self._send(Landed(Plan()))
             elif idle and not self._compiling:
                 self._scheduler.check_integrity()
                 for message in self._channel.receive(None):
@@ -139,38 +142,33 @@ class EngineCore:
         except (QueueFull, ContextLengthExceeded, DeadlineUnreachable) as error:
             self._refusals.append(to_refusal(message.request_id, error))
 
-    def _step(self) -> None:
-        began = time.monotonic()
+    def _plan(self) -> Plan:
+        now = time.monotonic()
         self._scheduler.prefill_chunk = self._prefill_chunks.chunk(self._scheduler.num_prefills)
         plan = self._scheduler.schedule()
         requests = self._scheduler.queues.by_id
-        queued = [(request_id, began - requests[request_id].submitted) for request_id in plan.admitted]
+        self._queued += [(request_id, now - requests[request_id].submitted) for request_id in plan.admitted]
         for request_id, needed in plan.expired:
             self._refusals.append(to_refusal(request_id, DeadlineUnreachable(needed, 0.0)))
-        if plan.requests:
-            try:
-                step = self._runner.submit(plan)
-                self._scheduler.advance(plan)
-                sampled = self._runner.collect(step)
-            except OutOfMemory as error:
-                self._scheduler.retract()
-                self._abandon(plan, error)
-                self._send([], Plan(), began, queued)
-                return
-            outputs = self._scheduler.commit(plan, sampled)
-            for request_id, reason in sampled.failed.items():
-                # The tokens of this step violate its grammar.
-                outputs = [output for output in outputs if output.request_id != request_id]
-                self._scheduler.abort(request_id)
-                self._refusals.append(Refusal(request_id, "GrammarFailed", reason=reason))
-            self._send(outputs, plan, began, queued)
-            if self._check_integrity:
-                self._scheduler.check_integrity()
-            self._adapters.unload_unused()
-        elif self._scheduler.idle:
-            self._send([], plan, began)
-        else:
-            raise RuntimeError("there are requests, but none of them can run")
+        return plan
+
+    def _step(self) -> None:
+        landed = self._steps.step()
+        if landed is None:
+            if not self._scheduler.idle:
+                raise RuntimeError("there are requests, but none of them can run")
+            self._send(Landed(Plan()))
+            return
+        if landed.error is not None:
+            self._abandon(landed.plan, landed.error)
+            self._send(Landed(Plan()))
+            return
+        for request_id, reason in landed.failed.items():
+            self._refusals.append(Refusal(request_id, "GrammarFailed", reason=reason))
+        self._send(landed)
+        if self._check_integrity:
+            self._scheduler.check_integrity()
+        self._adapters.unload_unused()
 
     def _abandon(self, plan: Plan, error: OutOfMemory) -> None:
         """The step had no effect. The next is half as large; where it cannot be, a request is refused: one without
@@ -198,13 +196,8 @@ class EngineCore:
                 scheduler.abort(request_id)
                 self._refusals.append(Refusal(request_id, "OutOfMemory", reason=error.reason))
 
-    def _send(
-        self,
-        outputs: list[RequestOutput],
-        plan: Plan,
-        began: float,
-        queued: Sequence[tuple[int, float]] = (),
-    ) -> None:
+    def _send(self, landed: Landed) -> None:
+        plan, seconds = landed.plan, landed.seconds
         scheduler = self._scheduler
         # A preempted request that comes back computes its answer so far like a prompt.
         decoded = sum(
@@ -212,7 +205,6 @@ class EngineCore:
             for scheduled in plan.requests
             if scheduled.generating and len(scheduled.tokens) == scheduled.num_draft_tokens + 1
         )
-        seconds = time.monotonic() - began if plan.requests else 0.0
         prefilled = plan.tokens - decoded
         scheduler.latency.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
         self._prefill_chunks.observe(seconds, prefill_tokens=prefilled, decode_tokens=decoded)
@@ -229,7 +221,7 @@ class EngineCore:
             waiting_by_priority=dict(scheduler.waiting_by_priority),
             blocks_free=scheduler.pool.free,
             blocks_cached=scheduler.pool.cached,
-            queued=list(queued),
+            queued=self._queued,
             hit_tokens=plan.hit_tokens,
             prefix_queries=plan.prefix_queries,
             prefix_hits=plan.prefix_hits,
@@ -239,8 +231,8 @@ class EngineCore:
             out_of_memory=self._out_of_memory,
             prefixes=self._digest(),
         )
-        self._channel.send(Outputs(outputs, self._refusals, step))
-        self._refusals = []
+        self._channel.send(Outputs(landed.outputs, self._refusals, step))
+        self._refusals, self._queued = [], []
         self._changed = False
 
     def _digest(self) -> list[tuple[int, int]] | None:

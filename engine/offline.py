@@ -10,10 +10,10 @@ from itertools import count
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Plan, RequestOutput
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
+from engine.step_loop import Landed, StepLoop
 from engine.worker.device import pick_device
 from engine.worker.runner import Runner
 
@@ -62,6 +62,7 @@ class OfflineEngine:
             reserve_drafts=self.runner.speculation is not None,
             chunked_prefill=config.chunked_prefill,
         )
+        self._steps = StepLoop(self._scheduler, self.runner, ahead=self.runner.runs_ahead)
         self._budget = self._scheduler.max_batched_tokens
         self.runner.warm_up()
         self._ids = count()
@@ -73,9 +74,9 @@ class OfflineEngine:
         for prompt in prompts:
             self._submit(prompt, _greedy(tokens + waiting + len(prompts)))
         times = []
-        while not self._scheduler.idle:
+        while self._busy:
             began = time.perf_counter()
-            plan, _ = self._step()
+            plan = self._step().plan
             if plan.tokens == len(prompts) == len(plan.requests):
                 times.append(time.perf_counter() - began)
         return times[:tokens]
@@ -84,7 +85,7 @@ class OfflineEngine:
         """Seconds from a prompt to its first token."""
         self._submit(prompt, _greedy(1))
         began = time.perf_counter()
-        while not self._scheduler.idle:
+        while self._busy:
             self._step()
         return time.perf_counter() - began
 
@@ -95,34 +96,41 @@ class OfflineEngine:
         began, step = time.perf_counter(), 0
         answers: dict[int, OfflineOutput] = {}
         submitted: dict[int, float] = {}
-        while len(answers) < len(requests) or not self._scheduler.idle:
+        while len(answers) < len(requests) or self._busy:
             while len(answers) < len(requests) and len(answers) * late <= step:
                 number = len(answers)
                 adapter = adapters[number] if adapters else None
                 request_id = self._submit(*requests[number], adapter)
                 answers[request_id], submitted[request_id] = OfflineOutput(), time.perf_counter()
-            _, outputs = self._step()
+            landed = self._step()
             step, now = step + 1, time.perf_counter()
-            for output in outputs:
+            for output in landed.outputs:
                 answer = answers[output.request_id]
                 answer.tokens += output.tokens
                 answer.logprobs += output.logprobs or []
                 answer.times += [now - submitted[output.request_id]] * len(output.tokens)
         return time.perf_counter() - began, list(answers.values())
 
+    @property
+    def _busy(self) -> bool:
+        return not self._scheduler.idle or self._steps.in_flight > 0
+
     def _submit(self, prompt: list[int], params: SamplingParams, adapter: str | None = None) -> int:
         number = next(self._ids)
         self._scheduler.submit(Request(number, prompt, params, submitted=time.monotonic(), adapter=adapter))
         return number
 
-    def _step(self) -> tuple[Plan, list[RequestOutput]]:
-        plan, counts = self._scheduler.schedule(), self.counts
+    def _step(self) -> Landed:
+        landed, counts = self._steps.step(), self.counts
+        if landed is None or landed.error is not None:
+            raise landed.error if landed and landed.error else RuntimeError("none of the requests can run")
+        plan = landed.plan
         counts.steps += 1
         counts.chunks += sum(scheduled.sampling is None for scheduled in plan.requests)
         counts.preempted += len(plan.preempted)
         counts.hit_tokens += plan.hit_tokens
         counts.drafts += sum(scheduled.num_draft_tokens for scheduled in plan.requests)
-        return plan, self._scheduler.update(plan, self.runner.execute(plan))
+        return landed
 
 
 def _greedy(tokens: int) -> SamplingParams:

@@ -77,7 +77,7 @@ class BlockTables:
         """Releases blocks held for draft tokens only; False if there were none."""
         before = self.pool.available
         for request in requests:
-            needed = self.count(len(request.tokens))
+            needed = self.count(len(request.tokens) + request.pending)
             if len(request.blocks) > needed:
                 self.pool.release(request.blocks[needed:])
                 del request.blocks[needed:]

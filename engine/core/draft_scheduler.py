@@ -24,9 +24,10 @@ class DraftScheduler:
         """
         pool, block_size, max_drafts = self._tables.pool, self._tables.block_size, self._max_drafts
         for scheduled in plan.requests:
-            if scheduled.sampling is None:
+            request = requests[scheduled.request_id]
+            if scheduled.sampling is None or request.pending:
                 continue
-            blocks, draft_tokens = scheduled.blocks, requests[scheduled.request_id].draft_tokens
+            blocks, draft_tokens = scheduled.blocks, request.draft_tokens
             # Tokens that may be sampled after this step's. Nothing is computed after the last.
             allowed = scheduled.sampling.max_tokens - 1 - (len(scheduled.history) - scheduled.prompt_length)
             drafts = min(len(draft_tokens), max_drafts, budget, allowed) if draft_tokens and budget else 0
@@ -50,6 +51,13 @@ class DraftScheduler:
                 scheduled.num_draft_tokens = drafts
                 budget -= drafts
             scheduled.lookahead = lookahead
+
+    def binds(self, plan: Plan) -> bool:
+        """Whether draft tokens may follow what ``plan`` samples: they belong into the very next step."""
+        return any(
+            scheduled.sampling is not None and (self._reserving or scheduled.sampling.grammar is not None)
+            for scheduled in plan.requests
+        )
 
 
 def count_accepted(draft_tokens: Sequence[int], tokens: Sequence[int]) -> int:

@@ -8,13 +8,17 @@ from engine.core.logprobs import TokenLogprobs
 from engine.core.request import FinishReason, Request, Sibling
 from engine.core.sampling_params import SamplingParams
 
+PENDING = -1
+"""A token that the step before samples, and that is not known yet."""
+
 
 @dataclass(slots=True)
 class ScheduledRequest:
     """Run ``tokens``, at positions ``start``, ``start + 1`` …, through the model.
 
     The last ``num_draft_tokens`` of them are draft tokens: the worker samples after the token before the first of them
-    and after each, and keeps what it sampled up to and including the first that differs from the draft.
+    and after each, and keeps what it sampled up to and including the first that differs from the draft. In a plan made
+    ahead the last may be ``PENDING``.
     """
 
     request_id: int
@@ -43,11 +47,14 @@ class ScheduledRequest:
     @classmethod
     def of(cls, request: Request, count: int) -> ScheduledRequest:
         """The request's next ``count`` tokens."""
-        start, tokens = request.computed, request.tokens
-        last = start + count == len(tokens)
+        start, tokens = request.computed + request.in_flight, request.tokens
+        new = tokens[start : start + count]
+        if request.pending:
+            new += [PENDING] * (count - len(new))
+        last = start + count == len(tokens) + request.pending
         scheduled = cls(
             request.id,
-            tokens[start : start + count],
+            new,
             start,
             request.blocks,
             request.params if last else None,
@@ -79,6 +86,10 @@ class Plan:
     """Requests dropped because their deadline passed while they waited, and the seconds that each would still need."""
     ended: list[int] = field(default_factory=list)
     """Requests that finished or were aborted since the last plan: the worker drops its state for them."""
+    ahead: bool = False
+    """Whether it was planned while a step was in flight, whose requests must not lose their blocks."""
+    stalled: bool = False
+    """Whether a request has to be preempted, which takes a plan that is not made ahead."""
     hit_tokens: int = 0
     """Tokens that requests admitted in this step need not compute, as the prefix cache has them."""
     prefix_queries: int = 0

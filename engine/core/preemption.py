@@ -22,7 +22,8 @@ class Preemption:
         self._priority_ageing = priority_ageing
 
     def make_room(self, plan: Plan) -> None:
-        """Preempts for the next waiting request, and admits it, where it goes before running ones."""
+        """Preempts for the next waiting request, and admits it, where it goes before running ones; in a plan made ahead
+        it is only noted that this is to be done."""
         if not self._queues.waiting or not self._queues.running:
             return
         if len(self._queues.tenants) > 1:
@@ -69,6 +70,9 @@ class Preemption:
         within_reach = self._tables.pool.available + sum(len(victim.blocks) for victim in victims)
         if not victims or not self._tables.fits(head, within_reach - len(left)):
             return
+        if plan.ahead:
+            plan.stalled = True
+            return
         for victim in victims:
             self._requeue(victim, plan)
             if self._admission.can_admit(head):
@@ -84,6 +88,9 @@ class Preemption:
         lower = len(running) - bisect_left(running, bound, key=lambda request: request.rank[0])
         within_reach = self._tables.pool.available + sum(len(request.blocks) for request in running[-lower:])
         if not self._tables.fits(head, within_reach - len(running) + lower):
+            return
+        if plan.ahead:
+            plan.stalled = True
             return
         for _ in range(lower):
             self.preempt(plan)

@@ -109,6 +109,11 @@ class Scheduler:
         self._arrivals = itertools.count()
         self._deadlines = Deadlines()
         self._ended: list[int] = []
+        self._parking: dict[int, Request] = {}
+        """By id: those to be parked when they are out of all steps."""
+        self._submitted = Plan()
+        """The last plan of which a worker has been told."""
+        self._stalled = False
 
     @property
     def max_num_seqs(self) -> int:
@@ -118,6 +123,12 @@ class Scheduler:
     def idle(self) -> bool:
         """Nothing is to be computed."""
         return len(self.queues.by_id) == len(self.parked)
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether another step can be planned although the last one is in flight: not if draft tokens may come of it,
+        or if a request is to be preempted."""
+        return not self._stalled and not (self.max_drafts and self._drafts.binds(self._submitted))
 
     @property
     def waiting_by_priority(self) -> Counter[int]:
@@ -190,18 +201,23 @@ class Scheduler:
         return True
 
     def park(self, request_id: int) -> bool:
-        """Nothing more is computed for it until ``unpark``; False if it is unknown, or has no tokens to read yet.
+        """Nothing more is planned for it until ``unpark``; False if it is unknown, or has no tokens to read yet.
 
         It loses its slot and its blocks as if preempted: what the prefix cache keeps of it, it finds again.
         """
         request = self.queues.by_id.get(request_id)
         if request is None or request.siblings or not request.generated or request_id in self.parked:
             return False
-        self.queues.park(request)
+        if request in self.queues.steps:
+            self._parking[request_id] = request
+        else:
+            self.queues.park(request)
         return True
 
     def unpark(self, request_id: int) -> bool:
         """False if it is not parked."""
+        if self._parking.pop(request_id, None) is not None:
+            return True
         request = self.parked.get(request_id)
         if request is None:
             return False
@@ -214,23 +230,28 @@ class Scheduler:
             self.prefixes.forget(name)
 
     def schedule(self) -> Plan:
-        plan = Plan()
+        """The next step. While one is in flight, it is made ahead: tokens that are being sampled are ``PENDING`` in it,
+        nobody is preempted, and whoever cannot go on without knowing them is left out."""
+        plan = Plan(ahead=len(self.queues.steps) > 0)
         self._expire(plan)
         if self._may_preempt:
             self._preemption.make_room(plan)
         preempted = len(plan.preempted)
         budget = self.max_batched_tokens
-        decoding = sum(len(request.tokens) - request.computed == 1 for request in self.running)
+        decoding = sum(
+            len(request.tokens) + request.pending - request.computed - request.in_flight == 1
+            for request in self.running
+        )
         prompts = budget - decoding
         if self._chunked_prefill and self.prefill_chunk is not None and decoding:
             prompts = min(prompts, self.prefill_chunk)
         parts = self._prefill.divide(prompts)
         budget, prompts = self._schedule_running(plan, budget, prompts, parts)
-        if not plan.requests and self.running:
+        if not plan.requests and self.running and not plan.ahead:
             # All that decoded were preempted, and it was for them that prompts were limited.
             parts = self._prefill.divide(budget, admitting=False)
             budget, prompts = self._schedule_running(plan, budget, budget, parts)
-        if len(plan.preempted) == preempted:
+        if len(plan.preempted) == preempted and not plan.stalled:
             budget -= self._schedule_waiting(plan, min(budget, prompts), parts)
         if self.max_drafts:
             # Draft tokens take no blocks from a request that waits for some.
@@ -239,12 +260,14 @@ class Scheduler:
             self._drafts.add(plan, self.queues.by_id, budget, spare)
         if plan.requests:
             plan.ended, self._ended = self._ended, []
+        self._stalled = plan.stalled
         return plan
 
     def advance(self, plan: Plan) -> None:
         """The worker has ``plan``: what it is to compute need not be planned again."""
         steps, requests = self.queues.steps, self.queues.by_id
         steps.submitted += 1
+        self._submitted = plan
         for scheduled in plan.requests:
             request = requests.get(scheduled.request_id)
             if request is None:
@@ -303,6 +326,7 @@ class Scheduler:
                 self.queues.open(fork)
                 outputs.append(self._output(fork, sampled))
                 self._start_fork(fork, outputs[-1].finish)
+        self._park_landed()
         return outputs
 
     def update(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
@@ -316,6 +340,17 @@ class Scheduler:
             if request in self.queues.steps:
                 self._void(request)
         self.queues.steps.land(len(self.queues.steps))
+        self._park_landed()
+
+    def dropped(self, plan: Plan) -> set[int]:
+        """Requests whose samples in ``plan``, the first of those in flight, do not count any more."""
+        found: set[int] = set()
+        for scheduled in plan.requests:
+            request = self.queues.by_id.get(scheduled.request_id)
+            if request is None or request.void > self.queues.steps.landed:
+                found.add(scheduled.request_id)
+                found.update(sibling.id for sibling in scheduled.siblings)
+        return found
 
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless blocks, requests and queues agree about who holds and wants what."""
@@ -331,19 +366,22 @@ class Scheduler:
         while position < len(running):
             request = running[position]
             position += 1
-            count = len(request.tokens) - request.computed
-            if count > 1:
+            if request.in_flight and self._must_wait(request):
+                continue
+            count = len(request.tokens) + request.pending - request.computed - request.in_flight
+            prefilling = count > 1
+            if prefilling:
                 count = parts.tokens[request.id]
                 if count == 0:
                     continue
                 prompts -= count
-            length = request.computed + count
+            length = request.computed + request.in_flight + count
             if (length > len(request.blocks) * block_size or request.forked) and not self._grow(
                 request, length, plan, position - 1
             ):
-                position -= 1
+                position -= not plan.ahead
                 continue
-            if count > 1:
+            if prefilling:
                 request.credit += count
             plan.requests.append(ScheduledRequest.of(request, count))
             budget -= count
@@ -374,13 +412,33 @@ class Scheduler:
         return count
 
     def _grow(self, request: Request, length: int, plan: Plan, position: int) -> bool:
-        """Blocks for ``length`` tokens; False if ``request``, at ``position`` of the running ones, was preempted."""
+        """Blocks for ``length`` tokens; False if ``request``, at ``position`` of the running ones, was preempted or,
+        in a plan made ahead, waits for others to be."""
         while not self._tables.grow(request, length, plan.copies):
             if self.max_drafts and self._tables.trim(self.running):
                 continue
+            if plan.ahead:
+                plan.stalled = True
+                return False
             if self._preemption.preempt(plan, position) is request:
                 return False
         return True
+
+    def _must_wait(self, request: Request) -> bool:
+        """Whether what a step in flight does for it must be known first: it then ends for sure, or its siblings begin,
+        or it is parked."""
+        if request.id in self._parking:
+            return True
+        if not request.pending:
+            return False
+        return bool(request.siblings) or request.generated + request.pending >= request.params.max_tokens
+
+    def _park_landed(self) -> None:
+        for request in list(self._parking.values()):
+            if request not in self.queues.steps:
+                del self._parking[request.id]
+                if self.queues.by_id.get(request.id) is request:
+                    self.queues.park(request)
 
     def _void(self, request: Request) -> None:
         """Whatever steps in flight do for it does not count."""

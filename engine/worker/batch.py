@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata, DecodeShape
-from engine.core.plan import Plan, ScheduledRequest
+from engine.core.plan import PENDING, Plan, ScheduledRequest
 from engine.core.sampling_row import SamplingRow
 from engine.kv_cache import KVCache
 from engine.worker.upload import upload
@@ -38,6 +39,8 @@ class Batch:
     """Rows by adapter: (adapter, first row, row after its last)."""
     scored: list[tuple[ScheduledRequest, int]]
     """Requests for prompt logprobs, and the row of the first token of each."""
+    fed: tuple[Tensor, Tensor] | None = None
+    """int64: places in ``tokens``, and the rows of the step before whose samples belong there."""
 
 
 class BatchBuilder:
@@ -57,7 +60,8 @@ class BatchBuilder:
         self._longest = 0 if invariant else SHORT
         self._tile = _INVARIANT_TILE if invariant else TILE
 
-    def build(self, plan: Plan) -> Batch:
+    def build(self, plan: Plan, pending: Mapping[int, int] | None = None) -> Batch:
+        """``pending``: by request, the row of the step before that samples its ``PENDING`` token."""
         groups: dict[tuple[int, int], list[ScheduledRequest]] = {}
         chunks = []
         for scheduled in plan.requests:
@@ -90,9 +94,15 @@ class BatchBuilder:
         sampling_rows, logits_indices = _sampling_rows(order, ends.tolist())
         arrays = [tokens, positions, slots, blocks, offsets, tables, starts + counts, bounds]
         arrays += [bounds[decoded:] - bounds[decoded], np.array(logits_indices, dtype=np.int64)]
+        fed = [
+            (end - 1, pending[scheduled.request_id])
+            for scheduled, end in zip(order, ends.tolist(), strict=True)
+            if pending and scheduled.tokens[-1] == PENDING
+        ]
+        arrays += [np.array(column, dtype=np.int64) for column in zip(*fed, strict=True)]
         uploaded = upload(arrays, self._device)
         token_ids, token_positions, token_slots, token_blocks, token_offsets = uploaded[:5]
-        block_tables, seq_lens, query_starts, prefill_starts, rows_drawn = uploaded[5:]
+        block_tables, seq_lens, query_starts, prefill_starts, rows_drawn = uploaded[5:10]
         common = CommonAttentionMetadata(
             len(tokens),
             token_slots,
@@ -122,6 +132,7 @@ class BatchBuilder:
                 for scheduled, end in zip(order, ends, strict=True)
                 if scheduled.prompt_logprobs is not None
             ],
+            fed=(uploaded[10], uploaded[11]) if fed else None,
         )
 
     def _width(self, length: int) -> int:

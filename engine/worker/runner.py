@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from engine.config import EngineConfig
@@ -35,6 +36,7 @@ from engine.worker.sampler import PendingLogprobs, Sampler
 from engine.worker.scoring import score
 from engine.worker.speculative import FixedDraftLength, Proposer, Speculation
 from engine.worker.step import Step
+from engine.worker.upload import upload
 from engine.worker.warm_up import ServingLimits, plans, sample_masked
 from kernels.compilations import Compilations
 from kernels.launch import on_triton, path
@@ -192,12 +194,26 @@ class Runner:
         self.adapters.unload(key)
         self.tp.send(UnloadAdapter(key))
 
-    def submit(self, plan: Plan) -> Step:
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether ``submit`` returns before the step is computed, so that the next one can be planned meanwhile. Not
+        with several ranks: only the first one has what was sampled."""
+        return self.device.type == "cuda" and self.tp.size == 1
+
+    def submit(self, plan: Plan, after: Step | None = None) -> Step:
         """Launches it; on a CPU it is computed now.
+
+        ``after``: the step before, if its tokens are not known yet. Those are taken from the device, and nothing is
+        sampled until ``sample``, as how it is may depend on them.
 
         Raises ``OutOfMemory`` where the step needs more memory than there is: it then had no effect, and can be
         planned again."""
-        return self._attempt(lambda: self._submit(plan))
+        return self._attempt(lambda: self._submit(plan, after))
+
+    def sample(self, step: Step, dropped: Collection[int] = ()) -> None:
+        """Launches the sampling, once the tokens of the step before are in the requests' histories. Nothing is sampled
+        for ``dropped`` requests. Raises ``OutOfMemory`` as ``submit``."""
+        self._attempt(lambda: self._sample_after(step, dropped))
 
     def collect(self, step: Step) -> SamplerOutput:
         """Waits for what the step sampled. Raises ``OutOfMemory`` as ``submit``."""
@@ -223,11 +239,11 @@ class Runner:
         raise OutOfMemory(reason)
 
     @torch.inference_mode()
-    def _submit(self, plan: Plan) -> Step:
+    def _submit(self, plan: Plan, after: Step | None) -> Step:
         self.tp.send(plan)
-        return self._launch(plan)
+        return self._launch(plan, after)
 
-    def _launch(self, plan: Plan) -> Step:
+    def _launch(self, plan: Plan, after: Step | None = None) -> Step:
         step = Step(plan)
         if self.speculation:
             self.speculation.begin(plan)
@@ -236,10 +252,12 @@ class Runner:
         self.cache.copy(plan.copies)
         if not plan.requests:
             return step
-        batch = self._batches.build(plan)
+        batch = self._batches.build(plan, after.row_by_request if after else None)
+        if batch.fed and after is not None and after.sampled is not None:
+            places, rows = batch.fed
+            batch.tokens[places] = after.sampled[rows]
         step.rows = batch.sampling_rows
-        masks = self.grammars.start(step.rows) if self.grammars else None
-        step.masked = masks is not None
+        masks = self._start_masks(step) if after is None else None
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
         hidden = self._graphs.forward(batch) if self._graphs else None
@@ -249,8 +267,26 @@ class Runner:
             step.output.prompt_logprobs = score(self.model.logits, hidden, batch.scored)
         if step.rows:
             step.logits = self.model.logits(hidden[batch.logits_indices])
-            self._sample(step, masks)
+            if after is None:
+                self._sample(step, masks)
         return step
+
+    def _start_masks(self, step: Step) -> PendingMasks | None:
+        masks = self.grammars.start(step.rows) if self.grammars else None
+        step.masked = masks is not None
+        return masks
+
+    @torch.inference_mode()
+    def _sample_after(self, step: Step, dropped: Collection[int]) -> None:
+        if step.logits is None:
+            return
+        kept = [row for row, one in enumerate(step.rows) if one.request_id not in dropped]
+        if len(kept) < len(step.rows):
+            step.rows = [step.rows[row] for row in kept]
+            (rows,) = upload([np.array(kept, dtype=np.int64)], self.device)
+            step.logits = step.logits[rows]
+        if kept:
+            self._sample(step, self._start_masks(step))
 
     def _sample(self, step: Step, masks: PendingMasks | None) -> None:
         """Launches the sampling."""

@@ -28,3 +28,8 @@ class Step:
     """Of ``sampled``, and of the tensors of ``logprobs``."""
     output: SamplerOutput = field(default_factory=SamplerOutput)
     """As far as it is known."""
+
+    @property
+    def row_by_request(self) -> dict[int, int]:
+        """The row that each request is sampled from."""
+        return {row.request_id: i for i, row in enumerate(self.rows)}

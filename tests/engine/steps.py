@@ -1,4 +1,4 @@
-"""The loop without its process: schedule, execute, update, until all requests have ended."""
+"""The loop without its process, until all requests have ended."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from engine.core.plan import Plan
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
+from engine.step_loop import StepLoop
 from engine.worker.runner import Runner
 
 
@@ -19,6 +20,8 @@ class Outcome:
     tokens: dict[int, list[int]] = field(default_factory=dict)
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     steps: int = 0
+    ahead: int = 0
+    """Steps that were planned while another was in flight."""
     preempted: int = 0
     hit_tokens: int = 0
     copies: int = 0
@@ -37,9 +40,11 @@ def run(
     adapters: Sequence[str | None] | None = None,
     choices: int = 1,
     forecasts: int = 0,
+    ahead: bool = False,
 ) -> Outcome:
     """Request ``i`` is submitted ``i * late`` steps after the first, and asks for ``adapters[i]``. Its choice ``j`` has
-    the number ``i + j * 1000``, and a seed that is ``j`` larger. ``forecasts``: most draft tokens of grammars."""
+    the number ``i + j * 1000``, and a seed that is ``j`` larger. ``forecasts``: most draft tokens of grammars.
+    ``ahead``: steps are launched before the results of those before them are known."""
     scheduler = Scheduler(
         BlockPool(blocks or runner.cache.blocks),
         block_size=runner.block_size,
@@ -50,9 +55,10 @@ def run(
         max_drafts=runner.speculation.max_drafts if runner.speculation else forecasts,
         reserve_drafts=runner.speculation is not None,
     )
+    loop = StepLoop(scheduler, runner, ahead=ahead)
     outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})
     submitted = 0
-    while submitted < len(requests) or not scheduler.idle:
+    while submitted < len(requests) or not scheduler.idle or loop.in_flight:
         while submitted < len(requests) and submitted * late <= outcome.steps:
             prompt, params = requests[submitted]
             adapter = adapters[submitted] if adapters else None
@@ -62,13 +68,16 @@ def run(
             ]
             scheduler.submit(Request(submitted, prompt, params, adapter=adapter, siblings=siblings))
             submitted += 1
-        plan = scheduler.schedule()
-        for output in scheduler.update(plan, runner.execute(plan)):
+        landed = loop.step()
+        assert landed is not None and landed.error is None and not landed.failed
+        plan = landed.plan
+        for output in landed.outputs:
             outcome.tokens[output.request_id] += output.tokens
             if output.logprobs is not None:
                 outcome.logprobs.setdefault(output.request_id, []).extend(output.logprobs)
         scheduler.check_integrity()
         outcome.steps += 1
+        outcome.ahead += plan.ahead
         outcome.preempted += len(plan.preempted)
         outcome.hit_tokens += plan.hit_tokens
         outcome.copies += len(plan.copies)

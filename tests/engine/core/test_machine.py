@@ -61,6 +61,7 @@ def machine(tally: Counter[str], **options: int) -> type[RuleBasedStateMachine]:
 ALWAYS = {"finished", "aborted", "refused", "queue full", "unreachable", "expired", "preempted", "chunks"}
 ALWAYS |= {"siblings", "copies", "siblings aborted", "leaders aborted", "parked", "late"}
 HITS = {"hits"}
+AHEAD = {"ahead", "stalled", "dropped"}
 DRAFTS = {"drafts right", "drafts wrong", "stops drafted"}
 
 
@@ -90,6 +91,17 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         ({"caching": True, "speculating": True, "crowd": False}, ALWAYS | HITS | DRAFTS),
         ({"caching": True, "speculating": False, "crowd": True, "tenants": 2}, ALWAYS | HITS),
         ({"caching": True, "speculating": True, "crowd": False, "tenants": 3}, ALWAYS | HITS | DRAFTS),
+        ({"caching": False, "speculating": False, "crowd": True, "ahead": True}, ALWAYS | AHEAD),
+        ({"caching": True, "speculating": False, "crowd": True, "ahead": True}, ALWAYS | AHEAD | HITS),
+        ({"caching": True, "speculating": True, "crowd": False, "ahead": True}, ALWAYS | HITS | DRAFTS),
+        (
+            {"caching": True, "speculating": False, "crowd": False, "tenants": 3, "ahead": True},
+            ALWAYS | AHEAD,
+        ),
+        (
+            {"caching": True, "speculating": False, "crowd": True, "ahead": True, "failing": True},
+            ALWAYS | AHEAD | {"out of memory", "failed beside another"},
+        ),
     ],
 )
 def test_every_answer_is_as_if_alone(options: dict[str, int], expected: set[str], steps: int) -> None:

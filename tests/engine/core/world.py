@@ -1,9 +1,4 @@
-"""A scheduler on a few blocks, and a worker that knows what every token of the KV cache stands for.
-
-The state after a token is a hash of the adapter's weights and of all tokens up to it; the cache holds states; the next
-token is a function of the state and the request's own seed. So what is computed on top of the wrong content is seen at
-once, and each answer can be worked out without a scheduler.
-"""
+"""A scheduler on a few blocks, a device that knows what every token of the KV cache stands for, and what happens."""
 
 from __future__ import annotations
 
@@ -13,18 +8,21 @@ from dataclasses import dataclass, field
 from random import Random
 
 from engine.core.block_pool import BlockPool
-from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
+from engine.core.plan import Plan, RequestOutput
 from engine.core.prefix_cache import Node
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
+from engine.step_loop import StepLoop
+from tests.engine.core.device import Device
 
 CONTEXT = 64
 STOP = 2
 VOCAB = 3
 ADAPTERS = ("a", "b")
 Ranks = dict[int, tuple[float, int]]
+Owed = dict[int, tuple[int, int]]
 
 
 @dataclass(eq=False)
@@ -58,7 +56,10 @@ class World:
         speculating: bool,
         crowd: bool,
         tenants: int = 1,
+        ahead: bool = False,
+        failing: bool = False,
     ) -> None:
+        """``ahead``: steps are launched before the results of others are known. ``failing``: some run out of memory."""
         self.rng = rng
         self.tally = tally
         self.now = 0.0
@@ -86,8 +87,10 @@ class World:
             max_drafts=rng.randint(1, 5) if speculating else 0,
             context_caps=self.caps,
         )
+        self.device = Device(self, failing=failing)
+        self.loop = StepLoop(self.scheduler, self.device, ahead=ahead, plan=self.plan)
+        self.midway = False
         self.chunks = rng.choice(((None,), (0, 1, 2, 5), (0, 3, 1000), (2, 1000)))
-        self.cache: list[list[int]] = [[0] * self.block_size for _ in range(self.scheduler.pool.total)]
         self.nodes: dict[Node, list[int]] = {}
         """What each block that the prefix cache knows must hold."""
         self.late = True
@@ -95,6 +98,8 @@ class World:
         """Of adapters' weights."""
         self.texts = [rng.choices(range(VOCAB), k=CONTEXT) for _ in range(3)]
         self.alive: dict[int, Choice] = {}
+        self.choices: dict[int, Choice] = {}
+        """Those that have left, too."""
         self.gone: list[int] = []
         self.ended: list[int] = []
         self.number = 0
@@ -124,7 +129,9 @@ class World:
             state = hash((state, wanted[-1]))
             states.append(state)
             if wanted[-1] in params.stop_token_ids or len(wanted) == params.max_tokens:
-                return Choice(self.number, prompt, params, adapter, None, wanted, tenant, states)
+                one = Choice(self.number, prompt, params, adapter, None, wanted, tenant, states)
+                self.choices[one.id] = one
+                return one
 
     # What may happen
 
@@ -222,8 +229,9 @@ class World:
     def park(self) -> None:
         """One that was parked goes on, or another is parked."""
         rng, scheduler = self.rng, self.scheduler
-        if scheduler.parked and rng.random() < 0.5:
-            assert scheduler.unpark(rng.choice(list(scheduler.parked)))
+        parked = [*scheduler.parked, *scheduler._parking]
+        if parked and rng.random() < 0.5:
+            assert scheduler.unpark(rng.choice(parked))
         elif self.alive:
             number = rng.choice(list(self.alive))
             fits = bool(self.alive[number].gained) and number not in scheduler.parked
@@ -240,30 +248,47 @@ class World:
 
     def step(self, *, midway: bool = False) -> None:
         """``midway``: someone is aborted while the worker computes."""
-        scheduler, rng = self.scheduler, self.rng
-        self.now += rng.choice((0.1, 0.5, 2.0))
-        scheduler.prefill_chunk = rng.choice(self.chunks)
-        decoding = {one.id for one in scheduler.running if one.missing == 1}
+        self.now += self.rng.choice((0.1, 0.5, 2.0))
+        self.midway = midway
+        landed = self.loop.step()
+        if landed is None:
+            return
+        if landed.error is not None:
+            self.tally["out of memory"] += 1
+            return
+        plan = landed.plan
+        self.take(landed.outputs)
+        decoded = sum(len(scheduled.tokens) for scheduled in plan.requests if scheduled.generating)
+        self.scheduler.latency.observe(0.1, prefill_tokens=plan.tokens - decoded, decode_tokens=decoded)
+
+    def plan(self) -> Plan:
+        scheduler = self.scheduler
+        scheduler.prefill_chunk = self.rng.choice(self.chunks)
+        decoding = {one.id for one in scheduler.running if one.missing == 1 and not self.must_wait(one)}
         running = {one.id: one.rank for one in scheduler.running}
         waiting = {one.id: one.rank for one in scheduler.waiting}
-        owed = max(
-            (one.credit + one.missing // 2 for one in (*scheduler.running, *scheduler.waiting)), default=0
-        )
+        owed = {
+            one.id: (one.credit + one.missing // 2, one.credit + len(one.tokens) // 2)
+            for one in (*scheduler.running, *scheduler.waiting)
+        }
         plan = scheduler.schedule()
         self.check_plan(plan, decoding, running, waiting, owed)
         for number in plan.ended:
             assert number in self.gone
-        self.ended += plan.ended
-        sampled = self.execute(plan)
-        if midway:
-            self.abort()
-        self.take(scheduler.update(plan, sampled))
         if plan.requests:
-            decoded = sum(len(scheduled.tokens) for scheduled in plan.requests if scheduled.generating)
-            scheduler.latency.observe(0.1, prefill_tokens=plan.tokens - decoded, decode_tokens=decoded)
+            self.ended += plan.ended
+        return plan
 
-    def check_plan(self, plan: Plan, decoding: set[int], running: Ranks, waiting: Ranks, owed: int) -> None:
-        """``owed``: five times the tokens of the longest prompt that may overtake another."""
+    def must_wait(self, request: Request) -> bool:
+        """Whether a plan made ahead leaves it out."""
+        if request.in_flight and request.id in self.scheduler._parking:
+            return True
+        ends = request.generated + request.pending == request.params.max_tokens
+        return request.pending > 0 and (ends or bool(request.siblings))
+
+    def check_plan(self, plan: Plan, decoding: set[int], running: Ranks, waiting: Ranks, owed: Owed) -> None:
+        """``owed``: by request, five times the tokens of the longest prompt that may overtake it as it is, and where it
+        is preempted."""
         scheduler, tally = self.scheduler, self.tally
         for number, needed in plan.expired:
             assert number in waiting and needed >= 0
@@ -278,11 +303,18 @@ class World:
                 one.scheduled = True
         for one in self.alive.values():
             assert one.scheduled or one.deadline is None or one.deadline > self.now
-        assert plan.requests or len(self.alive) == len(scheduler.parked), "requests, but no work"
+        assert plan.ahead == bool(self.device.flights)
+        assert plan.requests or plan.ahead or len(self.alive) == len(scheduler.parked), (
+            "requests, but no work"
+        )
+        tally["ahead"] += plan.ahead
+        tally["stalled"] += plan.stalled
+        assert plan.ahead or not plan.stalled
+        assert not (plan.ahead and plan.preempted)
         assert len(worked) == len(plan.requests) <= scheduler.max_num_seqs
         assert plan.tokens <= self.budget
         # Whoever decodes gains a token in every step, unless it gives way.
-        assert worked | set(plan.preempted) >= decoding
+        assert plan.stalled or worked | set(plan.preempted) >= decoding
         if scheduler.prefill_chunk is not None and decoding - set(plan.preempted):
             # One that lacks a single token is as good as one that decodes.
             prompts = [
@@ -307,7 +339,8 @@ class World:
             rank = waiting.get(scheduled.request_id)
             if kept_out and rank is not None and rank > min(kept_out):
                 tally["overtook"] += 1
-                assert scheduler.prefixes or 5 * len(scheduled.history) <= owed
+                most = max(tokens[number in plan.preempted] for number, tokens in owed.items())
+                assert scheduler.prefixes or 5 * len(scheduled.history) <= most
 
     def take(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:
@@ -326,101 +359,18 @@ class World:
         del self.alive[number]
         self.gone.append(number)
 
-    # The worker
-
-    def execute(self, plan: Plan) -> SamplerOutput:
-        cache, pool, size, rng = self.cache, self.scheduler.pool, self.block_size, self.rng
-        for source, target in plan.copies:
-            cache[target] = list(cache[source])
-        written: set[int] = set()
-        states = []
-        for scheduled in plan.requests:
-            one = self.alive[scheduled.request_id]
-            assert scheduled.tokens and scheduled.num_draft_tokens <= self.scheduler.max_drafts
-            assert len(scheduled.blocks) * size >= scheduled.end + scheduled.lookahead
-            assert scheduled.history == one.prompt + one.gained
-            assert scheduled.adapter == one.adapter and scheduled.prompt_length == len(one.prompt)
-            real = scheduled.end - scheduled.num_draft_tokens
-            assert scheduled.tokens[: real - scheduled.start] == scheduled.history[scheduled.start : real]
-            assert (scheduled.sampling is not None) == (real == len(scheduled.history))
-            assert scheduled.sampling is not None or not (
-                scheduled.num_draft_tokens or scheduled.lookahead or scheduled.siblings
-            )
-            assert scheduled.generating == (scheduled.start >= scheduled.prompt_length)
-            self.check_content(one, scheduled.blocks, scheduled.start)
-            own = one.states[:real]
-            for token in scheduled.tokens[real - scheduled.start :]:
-                own.append(hash((own[-1], token)))
-            states.append(own)
-        # What is read was there before anything is written.
-        for scheduled, own in zip(plan.requests, states, strict=True):
-            for position in range(scheduled.start, scheduled.end):
-                block = scheduled.blocks[position // size]
-                cache[block][position % size] = own[position]
-                written.add(block)
-        # Nobody else holds what is written, and no two write into the same.
-        assert all(pool.holders(block) == 1 for block in written)
-        sampled = SamplerOutput()
-        for scheduled, own in zip(plan.requests, states, strict=True):
-            table = scheduled.blocks
-            assert all(
-                cache[table[i // size]][i % size] == own[i] for i in range(scheduled.start, scheduled.end)
-            )
-            if scheduled.sampling is not None:
-                self.answer(scheduled, own, scheduled.sampling, sampled)
-                if self.late and rng.random() < 0.1:
-                    number = rng.choice([scheduled.request_id, *(one.id for one in scheduled.siblings)])
-                    sampled.deferred.add(number)
-                    del sampled.tokens[number]
-                    self.tally["late"] += 1
-        return sampled
-
-    def answer(
-        self, scheduled: ScheduledRequest, states: list[int], params: SamplingParams, sampled: SamplerOutput
-    ) -> None:
-        one, rng, first = (
-            self.alive[scheduled.request_id],
-            self.rng,
-            len(scheduled.tokens) - scheduled.num_draft_tokens,
-        )
-        assert params is one.params
-        kept: list[int] = []
-        for place in range(scheduled.num_draft_tokens + 1):
-            kept.append(self.draw(states[scheduled.end - 1 - scheduled.num_draft_tokens + place], params))
-            if place < scheduled.num_draft_tokens and kept[-1] != scheduled.tokens[first + place]:
-                self.tally["drafts wrong"] += 1
-                break
-        self.tally["drafts right"] += len(kept) - 1
-        self.tally["stops drafted"] += not params.stop_token_ids.isdisjoint(kept[:-1])
-        sampled.tokens[scheduled.request_id] = kept
-        assert not scheduled.siblings or one.gained == []
-        for sibling in scheduled.siblings:
-            sampled.tokens[sibling.id] = [
-                self.draw(states[scheduled.end - 1 - scheduled.num_draft_tokens], sibling.params)
-            ]
-        state = hash((states[scheduled.end - 1 - scheduled.num_draft_tokens + len(kept) - 1], kept[-1]))
-        draft_tokens = []
-        for _ in range(rng.randint(0, scheduled.lookahead) if scheduled.lookahead else 0):
-            draft_tokens.append(self.draw(state, params) if rng.random() < 0.75 else rng.randrange(VOCAB))
-            state = hash((state, draft_tokens[-1]))
-        if draft_tokens:
-            sampled.draft_tokens[scheduled.request_id] = draft_tokens
-
     # What always holds
-
-    def check_content(self, one: Choice, blocks: list[int], length: int) -> None:
-        """The first ``length`` tokens in ``blocks`` are those of the choice and of nothing else."""
-        size, cache, states = self.block_size, self.cache, one.states
-        for index, start in enumerate(range(0, length, size)):
-            end = min(start + size, length)
-            assert cache[blocks[index]][: end - start] == states[start:end], (
-                f"request {one.id}, token {start}"
-            )
 
     def check(self) -> None:
         scheduler = self.scheduler
         scheduler.check_integrity()
-        pool = scheduler.pool
+        self.device.settle()
+        pool, size = scheduler.pool, self.block_size
+        for flight in self.device.flights:
+            # Nobody else holds what is written, whatever happened to those for whom it is.
+            for scheduled, table in zip(flight.plan.requests, flight.tables, strict=True):
+                written = table[scheduled.start // size : (scheduled.end - 1) // size + 1]
+                assert all(pool.holders(block) == 1 for block in written)
         assert pool.free + pool.cached + pool.used == pool.total
         assert scheduler.idle == (len(self.alive) == len(scheduler.parked))
         known = [*scheduler.running, *scheduler.waiting, *scheduler.parked.values()]
@@ -430,10 +380,10 @@ class World:
             # What it computes until it is done makes up for those that overtook it; unless the cache has it.
             assert scheduler.prefixes or request.credit + request.missing // 2 >= 0
         for request in scheduler.running:
-            self.check_content(self.alive[request.id], request.blocks, request.computed)
+            self.device.check_content(self.alive[request.id], request.blocks, request.computed)
         if scheduler.prefixes is not None:
             for node in scheduler.prefixes._by_block.values():
-                assert self.cache[node.block] == self.content(node), f"block {node.block}"
+                assert self.device.cache[node.block] == self.content(node), f"block {node.block}"
 
     def content(self, node: Node) -> list[int]:
         """What the block of ``node`` must hold: worked out when it is first seen."""
@@ -452,7 +402,7 @@ class World:
     def drain(self) -> None:
         """Whatever is left ends within a bounded number of steps, and each end was told exactly once."""
         scheduler, self.late = self.scheduler, False
-        for number in list(scheduler.parked):
+        for number in [*scheduler.parked, *(number for number in scheduler._parking if number in self.alive)]:
             assert scheduler.unpark(number)
         left = sum(len(one.prompt) + len(one.wanted) for one in self.alive.values())
         # Each may have to be computed again for each other that comes before it; and chunks of 0 take their time.
@@ -462,11 +412,15 @@ class World:
             self.step()
             self.check()
         assert not self.alive, "requests hang"
+        while self.loop.in_flight:
+            self.step()
+            self.check()
         assert scheduler.idle and scheduler.pool.used == 0
         assert scheduler.num_waiting == 0 and not scheduler.waiting_by_priority
         last = self.choice([0], SamplingParams(1), None)
         self.alive[last.id] = last
         scheduler.submit(Request(last.id, [0], last.params, submitted=self.now, tenant="a"))
-        self.step()
-        self.check()
+        while last.id in self.alive:
+            self.step()
+            self.check()
         assert sorted(self.ended) == sorted(set(self.gone) - {last.id})

@@ -1,0 +1,203 @@
+"""A device without a model that knows what every token of the KV cache stands for, and takes its time.
+
+The state after a token is a hash of the adapter's weights and of all tokens up to it; the cache holds states; the next
+token is a function of the state and the request's own seed. So what is computed on top of the wrong content is seen at
+once, and each answer can be worked out without a scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.core.plan import PENDING, Plan, SamplerOutput, ScheduledRequest
+from engine.core.sampling_params import SamplingParams
+from engine.errors import OutOfMemory
+
+if TYPE_CHECKING:
+    from tests.engine.core.world import Choice, World
+
+
+@dataclass(eq=False)
+class Flight:
+    """A step on its way through the device, which computes at some time, in order."""
+
+    plan: Plan
+    after: Flight | None
+    tables: list[list[int]]
+    """The blocks of each request, as of when it was submitted."""
+    states: list[list[int]] = field(default_factory=list)
+    """Of each request, once computed."""
+    sampled: SamplerOutput = field(default_factory=SamplerOutput)
+    tokens: dict[int, int] = field(default_factory=dict)
+    """By request, what the device has for the last token sampled; it may be wrong if the token does not count."""
+    orphan: bool = False
+    """Whether nobody waits for it."""
+
+
+class Device:
+    """A runner for ``StepLoop``."""
+
+    def __init__(self, world: World, *, failing: bool) -> None:
+        self.world = world
+        self.cache = [[0] * world.block_size for _ in range(world.scheduler.pool.total)]
+        self.flights: list[Flight] = []
+        """Submitted, and not collected."""
+        self._launched: list[Flight] = []
+        """Submitted, and not computed."""
+        self._failing = failing
+
+    def submit(self, plan: Plan, after: Flight | None = None) -> Flight:
+        size, alive = self.world.block_size, self.world.alive
+        for scheduled in plan.requests:
+            one = alive[scheduled.request_id]
+            assert scheduled.tokens and scheduled.num_draft_tokens <= self.world.scheduler.max_drafts
+            assert len(scheduled.blocks) * size >= scheduled.end + scheduled.lookahead
+            assert scheduled.history == one.prompt + one.gained
+            assert scheduled.adapter == one.adapter and scheduled.prompt_length == len(one.prompt)
+            real = scheduled.end - scheduled.num_draft_tokens
+            pending = scheduled.tokens[-1] == PENDING
+            assert not pending or (after is not None and scheduled.request_id in self.sampling(after.plan))
+            known = scheduled.tokens[: real - scheduled.start - pending]
+            assert known == scheduled.history[scheduled.start : real]
+            assert (scheduled.sampling is not None) == (real == len(scheduled.history) + pending)
+            assert len(one.gained) + pending < one.params.max_tokens
+            assert scheduled.sampling is not None or not (
+                scheduled.num_draft_tokens or scheduled.lookahead or scheduled.siblings
+            )
+            assert scheduled.generating == (scheduled.start >= scheduled.prompt_length)
+        flight = Flight(plan, after, [list(scheduled.blocks) for scheduled in plan.requests])
+        self._launched.append(flight)
+        self.fail(flight)
+        self.flights.append(flight)
+        if after is None:
+            self.sample(flight)
+        elif self.world.rng.random() < 0.5:
+            self.compute(after)
+        return flight
+
+    def sample(self, flight: Flight, dropped: Collection[int] = ()) -> None:
+        self.fail(flight)
+        self.compute(flight)
+        for scheduled, own in zip(flight.plan.requests, flight.states, strict=True):
+            number = scheduled.request_id
+            if scheduled.sampling is None:
+                continue
+            if number in dropped:
+                self.world.tally["dropped"] += 1
+                continue
+            self.answer(scheduled, own, scheduled.sampling, flight.sampled)
+            flight.tokens[number] = flight.sampled.tokens[number][-1]
+            if self.world.late and self.world.rng.random() < 0.1:
+                late = self.world.rng.choice([number, *(one.id for one in scheduled.siblings)])
+                flight.sampled.deferred.add(late)
+                del flight.sampled.tokens[late]
+                if late == number:
+                    flight.tokens[number] = self.world.rng.randrange(3)
+                self.world.tally["late"] += 1
+
+    def collect(self, flight: Flight) -> SamplerOutput:
+        assert self.flights[0] is flight
+        self.fail(flight)
+        if self.world.midway:
+            self.world.midway = False
+            self.world.abort()
+        self.flights.remove(flight)
+        return flight.sampled
+
+    def fail(self, flight: Flight) -> None:
+        """It runs out of memory. What was launched is computed nevertheless, at some time."""
+        if not self._failing or self.world.rng.random() > 0.03:
+            return
+        self.world.tally["failed beside another"] += any(one is not flight for one in self.flights)
+        if flight in self.flights:
+            for one in self.flights:
+                one.orphan = True
+            self.flights = []
+        else:
+            flight.orphan = True
+        raise OutOfMemory("")
+
+    def sampling(self, plan: Plan) -> set[int]:
+        return {scheduled.request_id for scheduled in plan.requests if scheduled.sampling is not None}
+
+    def compute(self, last: Flight) -> None:
+        """Those up to ``last``, in order."""
+        while last in self._launched:
+            self.compute_next(self._launched.pop(0))
+
+    def settle(self) -> None:
+        while self._launched:
+            self.compute_next(self._launched.pop(0))
+
+    def compute_next(self, flight: Flight) -> None:
+        cache, size = self.cache, self.world.block_size
+        for source, target in flight.plan.copies:
+            cache[target] = list(cache[source])
+        work = list(zip(flight.plan.requests, flight.tables, strict=True))
+        for scheduled, table in work:
+            one = self.world.choices[scheduled.request_id]
+            if not flight.orphan:
+                self.check_content(one, table, scheduled.start)
+            own = one.states[: scheduled.start]
+            for token in scheduled.tokens:
+                if token == PENDING:
+                    assert flight.after is not None
+                    token = flight.after.tokens.get(one.id, 0)
+                own.append(hash((own[-1] if own else self.first(one), token)))
+            flight.states.append(own)
+        # What is read was there before anything is written.
+        for (scheduled, table), own in zip(work, flight.states, strict=True):
+            for position in range(scheduled.start, scheduled.end):
+                cache[table[position // size]][position % size] = own[position]
+        for (scheduled, table), own in zip(work, flight.states, strict=True):
+            assert all(
+                cache[table[i // size]][i % size] == own[i] for i in range(scheduled.start, scheduled.end)
+            )
+
+    def first(self, one: Choice) -> int:
+        return self.world.root(one.adapter, self.world.salt(one.tenant))
+
+    def answer(
+        self, scheduled: ScheduledRequest, states: list[int], params: SamplingParams, sampled: SamplerOutput
+    ) -> None:
+        one, rng = self.world.alive[scheduled.request_id], self.world.rng
+        first = len(scheduled.tokens) - scheduled.num_draft_tokens
+        assert params is one.params
+        # All tokens before what is sampled are known by now.
+        known = len(scheduled.history)
+        assert known == scheduled.end - scheduled.num_draft_tokens
+        assert scheduled.history == (one.prompt + one.wanted)[:known]
+        kept: list[int] = []
+        for place in range(scheduled.num_draft_tokens + 1):
+            kept.append(
+                self.world.draw(states[scheduled.end - 1 - scheduled.num_draft_tokens + place], params)
+            )
+            if place < scheduled.num_draft_tokens and kept[-1] != scheduled.tokens[first + place]:
+                self.world.tally["drafts wrong"] += 1
+                break
+        self.world.tally["drafts right"] += len(kept) - 1
+        self.world.tally["stops drafted"] += not params.stop_token_ids.isdisjoint(kept[:-1])
+        sampled.tokens[scheduled.request_id] = kept
+        assert not scheduled.siblings or one.gained == []
+        for sibling in scheduled.siblings:
+            sampled.tokens[sibling.id] = [
+                self.world.draw(states[scheduled.end - 1 - scheduled.num_draft_tokens], sibling.params)
+            ]
+        state = hash((states[scheduled.end - 1 - scheduled.num_draft_tokens + len(kept) - 1], kept[-1]))
+        draft_tokens = []
+        for _ in range(rng.randint(0, scheduled.lookahead) if scheduled.lookahead else 0):
+            draft_tokens.append(self.world.draw(state, params) if rng.random() < 0.75 else rng.randrange(3))
+            state = hash((state, draft_tokens[-1]))
+        if draft_tokens:
+            sampled.draft_tokens[scheduled.request_id] = draft_tokens
+
+    def check_content(self, one: Choice, blocks: list[int], length: int) -> None:
+        """Raises ``AssertionError`` unless the first ``length`` tokens in ``blocks`` are the choice's."""
+        size, cache, states = self.world.block_size, self.cache, one.states
+        for index, start in enumerate(range(0, length, size)):
+            end = min(start + size, length)
+            assert cache[blocks[index]][: end - start] == states[start:end], (
+                f"request {one.id}, token {start}"
+            )
