@@ -2,8 +2,8 @@
 
     python -m benchmarks.overlap [--sequences 32] [--tokens 100] [--simulate] [--json FILE]
 
-The scheduler and the loop are the engine's. The host spends ``host`` milliseconds on each plan, the scheduler's own time
-included, and the device ``device`` milliseconds on each step, in order; both sleep. A step should take host + device
+The scheduler and the loop are the engine's. The host spends ``host`` milliseconds on each plan, with what the scheduler
+takes, and the device ``device`` milliseconds on each step, in order; both sleep. A step should take host + device
 without overlap, and the longer of the two with it. The tokens are compared: each is a function of all before it, and
 the device computes on what it sampled itself before the host knows it.
 

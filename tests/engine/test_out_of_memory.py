@@ -93,7 +93,10 @@ def looping(
         there.close()
 
 
-def test_steps_become_smaller_and_nobody_loses_a_token(tiny_model: Path, tiny_runner: Runner) -> None:
+@pytest.mark.parametrize("options", [{"speculation": "ngram"}, {"overlap": "on"}])
+def test_steps_become_smaller_and_nobody_loses_a_token(
+    options: dict[str, str], tiny_model: Path, tiny_runner: Runner
+) -> None:
     params = [
         GREEDY,
         SamplingParams(max_tokens=12, seed=3, repetition_penalty=1.1),
@@ -102,7 +105,7 @@ def test_steps_become_smaller_and_nobody_loses_a_token(tiny_model: Path, tiny_ru
     ]
     lengths = [150, 90, 33, 61]
     requests = [(list(range(2, 2 + n)), one) for n, one in zip(lengths, params, strict=True)]
-    with looping(tiny_model, lambda tokens: len(tokens) > 40, speculation="ngram") as (client, core):
+    with looping(tiny_model, lambda tokens: len(tokens) > 40, **options) as (client, core):
         client.ask(*requests)
         assert client.last is not None and client.last.out_of_memory > 0
         assert core._scheduler.max_batched_tokens <= 40
@@ -115,13 +118,14 @@ def test_steps_become_smaller_and_nobody_loses_a_token(tiny_model: Path, tiny_ru
 
 @pytest.mark.parametrize("chunk", [8, 29, 512])
 @pytest.mark.parametrize("siblings", [0, 1])
+@pytest.mark.parametrize("overlap", ["off", "on"])
 def test_where_no_step_is_small_enough_a_request_goes(
-    siblings: int, chunk: int, tiny_model: Path, tiny_runner: Runner
+    overlap: str, siblings: int, chunk: int, tiny_model: Path, tiny_runner: Runner
 ) -> None:
     """``chunk``: with 8, one that was preempted computes its answer anew beside the large one."""
     requests = [([5, 6, 7], GREEDY), ([90] * 30, GREEDY)]
     large = ([*range(2, 60), 200, 9], GREEDY)
-    with looping(tiny_model, lambda tokens: 200 in tokens) as (client, core):
+    with looping(tiny_model, lambda tokens: 200 in tokens, overlap=overlap) as (client, core):
         core._prefill_chunks.chunk = lambda _: chunk  # type: ignore[method-assign]
         client.ask(*requests, large, siblings=siblings)
         assert client.refused == dict.fromkeys([2, *([1002] if siblings else [])], "OutOfMemory")
