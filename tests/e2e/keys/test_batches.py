@@ -73,11 +73,11 @@ async def factor(site: Site) -> float:
 
 
 def at_once(**backend: Any) -> tuple[dict[str, Any], Look]:
-    """The most lines that are in flight at a slow backend."""
-    given = {"backends": {"script": {"token_delay": "60ms", **backend}}}
+    """The most lines that are in flight at a backend so slow, and in a batch so long, that a look will not miss them."""
+    given = {"backends": {"script": {"token_delay": "200ms", **backend}}}
 
     async def look(site: Site) -> int:
-        busiest, batch = 0.0, asyncio.create_task(ended(site, 12))
+        busiest, batch = 0.0, asyncio.create_task(ended(site, 18))
         while not batch.done():
             metrics = await site.gateway.metrics()
             busiest = max(busiest, metrics.get('tollgate_backend_requests_in_flight{backend="script"}', 0.0))
