@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.admission.pools import Pools
 from gateway.admission.queue import Queue
+from gateway.backends.dispatch import dispatch, dispatch_whole
 from gateway.caching.caches import Caches
 from gateway.cascade.cascade import ComplexityScorer
 from gateway.errors import (
-    BadRequest,
     ContextTooLong,
     Forbidden,
-    Internal,
     RateLimited,
     Upstream,
 )
@@ -30,7 +29,7 @@ from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.request_spans import DECIDED
 from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.policy.schema import Policy, Target
+from gateway.policy.schema import Policy
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
@@ -43,7 +42,6 @@ from gateway.stages.shadow import shadow
 from gateway.stages.spans import attempt, content, entering
 from gateway.stages.truncate import truncate
 from gateway.types import (
-    AnswersWhole,
     Backend,
     Call,
     Chunk,
@@ -51,7 +49,6 @@ from gateway.types import (
     CountsTokens,
     Handler,
     Json,
-    PassesOn,
     Stage,
     WholeHandler,
 )
@@ -164,7 +161,7 @@ class Pipeline:
         return fold(with_spans(stages), upstream)
 
     def whole(self, upstream: UpstreamLoop) -> WholeHandler | None:
-        """The same for calls whose requests ``are_whole``; None where a stage that is in use knows no such way."""
+        """The same for calls whose ``request.is_whole``; None where a stage that is in use knows no such way."""
         if self.telemetry is not None or self.caches.enabled or len([*self._unused()]) < _OPTIONAL:
             return None
         return record_whole(self._observers, without_caches(upstream.whole))
@@ -209,50 +206,3 @@ def with_spans(stages: Mapping[str, Stage]) -> list[Stage]:
         for name, stage in stages.items()
         for one in ((entering(name), stage) if name in DECIDED else (stage,))
     ]
-
-
-def dispatch(backends: Mapping[str, Backend]) -> Handler:
-    """The innermost handler: the target's own backend."""
-
-    def pass_on(call: Call, target: Target) -> Chunks:
-        backend, api = backends[target.backend], call.request.api
-        if isinstance(backend, PassesOn):
-            return backend.pass_on(call, target)
-        kind = call.policy.backends[target.backend].kind
-        raise BadRequest(
-            f"The model '{call.model}' is served by backend '{target.backend}' of kind '{kind}', which has no "
-            f"{(api or '').replace('_', ' ')}. Ask for a model whose backend is of kind 'openai' and has that API.",
-            param="model",
-            code="unsupported_parameter",
-        )
-
-    def handle(call: Call) -> Chunks:
-        target = call.target
-        if target is None:
-            raise Internal("The request reached the backends without a target.")
-        if call.request.api is not None:
-            return pass_on(call, target)
-        return backends[target.backend].stream(call, target)
-
-    return handle
-
-
-def dispatch_whole(backends: Mapping[str, Backend]) -> WholeHandler:
-    """The same for whole answers: of a backend that can only stream them, all that it streams."""
-
-    async def collected(backend: Backend, call: Call, target: Target) -> Sequence[Chunk]:
-        async with aclosing(backend.stream(call, target)) as chunks:
-            return [chunk async for chunk in chunks]
-
-    ways = {
-        name: backend.whole if isinstance(backend, AnswersWhole) else partial(collected, backend)
-        for name, backend in backends.items()
-    }
-
-    def handle(call: Call) -> Awaitable[Sequence[Chunk]]:
-        target = call.target
-        if target is None:
-            raise Internal("The request reached the backends without a target.")
-        return ways[target.backend](call, target)
-
-    return handle

@@ -118,8 +118,7 @@ class UpstreamLoop:
     def attempts(self, call: Call) -> Chunks:
         """At the candidates that ``call`` has."""
         chunks = self._attempts(call)
-        if call.sink is not None:
-            call.sink.source = chunks
+        call.relays(chunks)
         return chunks
 
     async def _attempts(self, call: Call) -> Chunks:

@@ -33,7 +33,9 @@ _BELOW: Mapping[Api, str] = {
 }
 OF_ENGINE: Mapping[Api, str] = {**_ROOTED, "rerank": "v1/rerank", "score": "v1/score"}
 """Relative to its root. An engine has those of its model, and refuses the others by name."""
-OF_OPENAI: Mapping[Api, str] = {name: path for name, path in _BELOW.items() if name not in ("rerank", "score")}
+OF_OPENAI: Mapping[Api, str] = {
+    name: path for name, path in _BELOW.items() if name not in ("rerank", "score")
+}
 OF_ANY: Mapping[Api, str] = {**_BELOW, **_ROOTED}
 """Of a server with OpenAI's API of which no more is known: it says itself what it has not."""
 

@@ -58,7 +58,7 @@ class Runtime:
     handler: Handler
     """Answers calls to models."""
     whole: WholeHandler | None
-    """The same for those whose requests ``are_whole``, where the policy has a use for no stage that needs a stream."""
+    """The same for those whose ``request.is_whole``, where the policy has a use for no stage that needs a stream."""
     moderator: Handler
     """Answers ``/v1/moderations``."""
     counter: Handler

@@ -75,14 +75,12 @@ def guard_input(guards: Guards, flags: BackgroundScans, metrics: Metrics, *, rep
 def _linked(handler: Handler, call: Call) -> Chunks:
     """The stream of ``handler``, past which pieces may go to the call's sink."""
     chunks = handler(call)
-    if call.sink is not None:
-        call.sink.source = chunks
+    call.relays(chunks)
     return chunks
 
 
 def _read(handler: Handler, call: Call) -> Chunks:
     """The stream of ``handler``, of which each piece is passed on as it is."""
     chunks = handler(call)
-    if call.sink is not None and call.sink.source is not chunks:
-        call.sink = None
+    call.looks_on(chunks)
     return chunks

@@ -37,8 +37,7 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
         def flagged(flagging: Sequence[Guard]) -> Handler:
             def handle(call: Call) -> Chunks:
                 chunks = observed(call)
-                if call.sink is not None:
-                    call.sink.source = chunks
+                call.relays(chunks)
                 return chunks
 
             async def observed(call: Call) -> Chunks:
@@ -49,11 +48,7 @@ def guard_output(guards: Guards, flags: BackgroundScans, metrics: Metrics) -> St
                     metrics.guard_streams.labels(guard.name).inc()
                 try:
                     async with aclosing(following(call)) as chunks:
-                        if (sink := call.sink) is not None:
-                            if sink.source is chunks:
-                                sink.looking.append(transcript.passed)
-                            else:
-                                call.sink = None
+                        call.looks_on(chunks, transcript.passed)
                         async for chunk in chunks:
                             transcript.add(chunk)
                             yield chunk

@@ -69,11 +69,7 @@ def record(observers: Observers) -> Stage:
                 if quotas is not None:
                     recorder.admitted(await quotas.reserve(call))
                 chunks = following(call)
-                if (sink := call.sink) is not None:
-                    if sink.source is chunks:
-                        sink.looking.append(recorder.passed)
-                    else:  # some stage changes, or keeps, what the loop gives
-                        call.sink = None
+                call.looks_on(chunks, recorder.passed)
                 try:
                     async for chunk in chunks:
                         recorder.chunk(chunk)

@@ -1,7 +1,7 @@
 """The system in one package: what flows through the gateway, and the one shape every part of it has.
 
 A ``Handler`` turns a ``Call`` into an async stream of ``Chunk``; a ``Stage`` makes a handler out of the next one, and
-``pipeline.dispatch`` one out of all backends. An answer that is not streamed is the same stream, read to its end before
+``backends.dispatch`` one out of all backends. An answer that is not streamed is the same stream, read to its end before
 anything is sent, or, where no stage needs a stream, a list of chunks (``WholeHandler``).
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from gateway.types.call import Allowance, BatchLine, Call, Candidate, EstimatesTokens
 from gateway.types.chat_request import ChatRequest, Native
-from gateway.types.chunk import Chunk, Chunks, Sink
+from gateway.types.chunk import Chunk, Chunks
 from gateway.types.handlers import AnswersWhole, Backend, CountsTokens, Handler, PassesOn, Stage, WholeHandler
 from gateway.types.json_value import Json
 from gateway.types.principal import HOUSE, Principal
 from gateway.types.receipt import Notes, Receipt
+from gateway.types.sink import Sink
 from gateway.types.usage import MOST_TOKENS, Purpose, TokenEstimate, UpstreamUsage, Usage
 
 __all__ = [

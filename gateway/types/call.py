@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.spans import Trace
 from gateway.types.chat_request import ChatRequest
-from gateway.types.chunk import Sink
+from gateway.types.chunk import Chunk, Chunks
 from gateway.types.principal import Principal
 from gateway.types.receipt import Receipt
+from gateway.types.sink import Sink
 from gateway.types.usage import Purpose, TokenEstimate, UpstreamUsage
 
 
@@ -209,6 +210,23 @@ class Call:
             return discarded
 
         self.discard = both
+
+    def relays(self, chunks: Chunks) -> None:
+        """Past ``chunks`` its pieces may go to the sink."""
+        if self.sink is not None:
+            self.sink.source = chunks
+
+    def looks_on(self, chunks: Chunks, look: Callable[[Chunk, Sequence[str]], object] | None = None) -> None:
+        """Who reads ``chunks`` passes each piece on as it is; ``look`` is told of those that go past.
+
+        Where pieces would go past another stream, some stage changes or keeps what comes: then none do."""
+        sink = self.sink
+        if sink is None:
+            return
+        if sink.source is not chunks:
+            self.sink = None
+        elif look is not None:
+            sink.looking.append(look)
 
     @property
     def target(self) -> Target | None:

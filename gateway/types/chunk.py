@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from gateway.types.json_value import Json
 from gateway.types.usage import Usage
@@ -38,32 +37,6 @@ class Chunk:
         """Another piece of the text of which this is one, and nothing else."""
         (name,) = self.delta or ("content",)
         return Chunk(self.index, {name: text}, envelope=self.envelope, choice=self.choice, more=more)
-
-
-class Sink(Protocol):
-    """Where pieces of a streamed answer go past all generators that neither change nor keep them: the client's end, or
-    before that the guards', who write what they release to the client's.
-
-    On its way: ``web.answering`` gives it to the call; ``upstream_loop`` says past which stream pieces would go; a
-    stage that looks on puts its own there; ``record`` takes it from the call where some stage gives it another; then
-    the backend hands it to its ``Exchange``, whose ``StreamRelay`` writes to it once it is open.
-    """
-
-    source: object
-    """The stream past which pieces go: made by the loop over candidates, the guards, or one that looks on."""
-    looking: list[Callable[[Chunk, Sequence[str]], object]]
-    """They are told of what was passed on, as ``pass_on`` is: who counts, or keeps what may have to be continued."""
-    is_open: bool
-    """The answer has begun for the client."""
-
-    def pass_on(self, like: Chunk, texts: Sequence[str]) -> bool:
-        """Write the chunks that ``like.with_text`` makes of ``texts``; False, and nothing is done, where the client is
-        to be waited for."""
-        ...
-
-    async def caught_up(self) -> None:
-        """Until others have passed on what they were given of the answer before, where those are other tasks."""
-        ...
 
 
 Chunks = AsyncGenerator[Chunk, None]

@@ -4,6 +4,7 @@ import pytest
 
 from gateway import pipeline
 from gateway.admission.pools import Pools
+from gateway.backends.dispatch import dispatch
 from gateway.backends.fake import FakeBackend
 from gateway.caching.caches import Caches
 from gateway.cascade.complexity import ComplexityClassifier
@@ -67,10 +68,10 @@ async def test_dispatch_goes_to_the_targets_backend() -> None:
 
     call = a_call()
     call.candidate = CANDIDATE
-    handler = pipeline.dispatch({"other": scripted("no"), "up": scripted("yes")})
+    handler = dispatch({"other": scripted("no"), "up": scripted("yes")})
     assert (await anext(handler(call))).delta == {"role": "assistant", "content": "yes"}
 
 
 async def test_a_call_without_a_target_is_a_bug() -> None:
     with pytest.raises(Internal):
-        pipeline.dispatch({})(a_call())
+        dispatch({})(a_call())

@@ -31,8 +31,7 @@ def guarded(
     if not call.request.stream and all(guard.limit is None for guard in guards):
         return _whole(_Guarded(call, guards, metrics), following)
     chunks = _stream(call, guards, metrics, following, held)
-    if call.sink is not None:
-        call.sink.source = chunks
+    call.relays(chunks)
     return chunks
 
 
@@ -169,8 +168,7 @@ class _GuardedStream(_Guarded):
         if call.sink is not None:
             call.sink = self  # which is open though that of the client may not be
         chunks = following(call)
-        if self.source is not chunks:  # some stage behind this one changes, or keeps, what the loop gives
-            call.sink = None
+        call.looks_on(chunks)
         self.buffer = ChunkBuffer(chunks)
         self._unwritten: list[Chunk] = []
         """What has been released, and could not be written at once."""

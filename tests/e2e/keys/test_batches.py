@@ -73,7 +73,7 @@ async def factor(site: Site) -> float:
 
 
 def at_once(**backend: Any) -> tuple[dict[str, Any], Look]:
-    """The most lines that are in flight at a backend so slow, and in a batch so long, that a look will not miss them."""
+    """The most lines that are in flight at a backend so slow that a look will not miss them."""
     given = {"backends": {"script": {"token_delay": "200ms", **backend}}}
 
     async def look(site: Site) -> int:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gateway.admission.pools import Pools
+from gateway.backends.dispatch import dispatch
 from gateway.backends.fake import FakeBackend
 from gateway.engine_load import EngineLoad
 from gateway.errors import Internal, Overloaded, UpstreamFailed
 from gateway.observe.metrics import Metrics
-from gateway.pipeline import dispatch
 from gateway.policy import schema
 from gateway.prefix_sharing import alias
 from gateway.types import Call, Chunk, Chunks, Handler, Principal, TokenEstimate, Usage

@@ -13,10 +13,10 @@ import pytest
 
 from gateway import errors
 from gateway.backends.anthropic import AnthropicBackend
+from gateway.backends.dispatch import dispatch
 from gateway.backends.openai import OpenAIBackend
 from gateway.fallback.health import HealthRegistry
 from gateway.observe.metrics import Metrics
-from gateway.pipeline import dispatch
 from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.types import (
     Backend,

@@ -41,7 +41,12 @@ def test_searches(query: str, documents: list[Any], searches: int) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other", "tokens"),
-    [("abc", "de", 3 + 2 + 4), ("abc", ["d", "e"], 8 + 8), (["abc"], ["d", "e"], 16), (["a", "b"], ["d", "e"], 12)],
+    [
+        ("abc", "de", 3 + 2 + 4),
+        ("abc", ["d", "e"], 8 + 8),
+        (["abc"], ["d", "e"], 16),
+        (["a", "b"], ["d", "e"], 12),
+    ],
     ids=["one pair", "one with two", "a list of one", "in pairs"],
 )
 def test_pairs(one: Any, other: Any, tokens: int) -> None:

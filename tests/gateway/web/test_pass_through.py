@@ -191,7 +191,13 @@ async def test_tokens_of_pairs_count_against_limits(gateway: Gateway, upstream: 
 
 async def test_guards_read_both_texts_of_a_pair(gateway: Gateway, upstream: FakeUpstream) -> None:
     mask = {"on": ["input"], "action": "mask", "entities": ["EMAIL_ADDRESS"]}
-    block = {"on": ["input"], "kind": "topics", "action": "block", "words": ["heron"], "routes": ["/v1/score"]}
+    block = {
+        "on": ["input"],
+        "kind": "topics",
+        "action": "block",
+        "words": ["heron"],
+        "routes": ["/v1/score"],
+    }
     gateway.write(a_policy(upstream.base_url, guards={"pii": mask, "projects": block}))
     await gateway.generation(2)
     upstream.scripts = [reply(SCORED)]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.pools import Pools
+from gateway.backends.dispatch import dispatch
 from gateway.backends.openai import OpenAIBackend
 from gateway.errors import Internal
 from gateway.findings import Finding
@@ -19,7 +20,7 @@ from gateway.guards.scanners.judge_formats import FORMATS
 from gateway.guards.scanners.scanner import Unscanned, Verdict
 from gateway.observe.accounting import Accounting
 from gateway.observe.metrics import Metrics
-from gateway.pipeline import SideCalls, dispatch
+from gateway.pipeline import SideCalls
 from gateway.policy.schema import Policy, Tenant
 from gateway.policy.schema.judges import Judge
 from gateway.quota.quotas import Quotas
