@@ -21,8 +21,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any, Protocol
 
 from benchmarks.replay import ANSWER, DATA, SPEED, Arrival, Replay, made_up, traces
 from engine.core.latency_estimator import LatencyEstimator
@@ -105,12 +107,21 @@ class Deadlines(Replay):
                 self.done_by[level] += self.now <= seconds
 
 
-def measure(name: str, arrivals: list[Arrival], load: float, learnt: bool) -> dict[str, object]:
+def measure(name: str, arrivals: list[Arrival], load: float, learnt: bool) -> dict[str, Any]:
     one = Deadlines(arrivals, learnt=learnt, speed=load * SPEED.get(name, 1.0))
     one.run()
+    return {"trace": name, **outcome(one, learnt=learnt)}
+
+
+class Counted(Protocol):
+    counts: dict[str, int]
+    done_by: dict[float, int]
+    predictions: int
+
+
+def outcome(one: Counted, *, learnt: bool) -> dict[str, Any]:
     counts = one.counts
     return {
-        "trace": name,
         "refusal": "learnt" if learnt else "mean",
         "refused": counts["refused"] / max(1, counts["asked"]),
         "tried": counts["let_in"],
@@ -118,6 +129,13 @@ def measure(name: str, arrivals: list[Arrival], load: float, learnt: bool) -> di
         "late": counts["late"] / max(1, counts["admitted"]),
         "done_by": {level: found / max(1, one.predictions) for level, found in one.done_by.items()},
     }
+
+
+def print_calibration(rows: Sequence[dict[str, Any]]) -> None:
+    print("\n| predicted |", " | ".join(f"{level:.0%}" for level in LEVELS), "|")
+    print("|---|" + "--:|" * len(LEVELS))
+    for row in rows:
+        print(f"| {row['trace']} |", " | ".join(f"{row['done_by'][level]:.1%}" for level in LEVELS), "|")
 
 
 def main() -> None:
@@ -145,11 +163,7 @@ def main() -> None:
                 flush=True,
             )
             rows.append(row)
-    print("\n| predicted |", " | ".join(f"{level:.0%}" for level in LEVELS), "|")
-    print("|---|" + "--:|" * len(LEVELS))
-    for row in rows:
-        if row["refusal"] == "learnt":
-            print(f"| {row['trace']} |", " | ".join(f"{row['done_by'][level]:.1%}" for level in LEVELS), "|")
+    print_calibration([row for row in rows if row["refusal"] == "learnt"])
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1))
 

@@ -118,11 +118,11 @@ def run(kind: str, caps: str, seconds: float, *, let_in: int = -1) -> Run:
             found.timeout_error += who >= KNOWN  # type: ignore[operator]
             found.fate = "late" if who == let_in else ""
             del waiting[who]  # type: ignore[arg-type]
-            admission.pool.speed.observe_wait("pro", admission.expected_wait, admission.waited)
+            admission.learn_wait("pro")
             admission.lease.release()
         for i in [i for i, (admission, _, _) in waiting.items() if admission.lease.is_granted]:
             admission, call, length = waiting.pop(i)
-            admission.pool.speed.observe_wait("pro", admission.expected_wait, admission.waited)
+            admission.learn_wait("pro")
             starts(i, admission, call, length)
     return found
 

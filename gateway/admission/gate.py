@@ -11,7 +11,7 @@ from gateway.admission.pool import Pool
 from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules, shed, shed_shadow
 from gateway.admission.slot_lease import SlotLease
-from gateway.admission.wait_predictor import Newcomer, check_wait
+from gateway.admission.wait_predictor import Forecast, Newcomer, check_wait
 from gateway.errors import Internal, Overloaded, TooManyAnswers
 from gateway.policy.schema import Tier
 from gateway.prefix_sharing import alias, sharing
@@ -28,6 +28,7 @@ LINE_PRIORITY = -1
 IDLE_WAIT = 30.0
 """Seconds that a line of a batch waits for idle capacity at a time. What it holds of its caller's limits is free again
 after that, and it comes anew."""
+UNKNOWN = Forecast(0.0, 0.0)
 UNLIMITED = QueueTerms()
 """For a backend without limits."""
 
@@ -69,9 +70,13 @@ class Admission:
             seconds = "" if wait is None else f" wait={wait:.1f}s"
             yield Chunk(comment=f"queued position={self.lease.position}{seconds}")
             pause = interval
-        self.pool.speed.observe_wait(call.principal.tier, self.expected_wait, self.waited)
+        self.learn_wait(call.principal.tier)
         if not granted:
             raise self._timeout(call)
+
+    def learn_wait(self, tier: str) -> None:
+        """It waits no longer."""
+        self.pool.speed.observe_wait(tier, self.expected_wait, self.waited)
 
     def first_token(self, call: Call) -> float:
         """The answer begins now. Returns when that is, on the pool's clock."""
@@ -119,6 +124,31 @@ class Admission:
         )
 
 
+@dataclass(slots=True, eq=False)
+class ForeseenAdmission(Admission):
+    """Of a request that was queued, or has a deadline: what becomes of it teaches how good forecasts are."""
+
+    forecast: Forecast = UNKNOWN
+
+    def learn_wait(self, tier: str) -> None:
+        Admission.learn_wait(self, tier)
+        longest = self.expires - self.arrived
+        if longest > 0:
+            self.pool.chances.learn(
+                self.forecast.wait_kinds, self.forecast.wait / longest, self.lease.is_granted
+            )
+
+    def completed(self, call: Call, first_token: float | None, completion: int) -> None:
+        Admission.completed(self, call, first_token, completion)
+        granted, forecast, pool = self.lease.granted_at, self.forecast, self.pool
+        if granted is None or not forecast.kinds or not forecast.service:
+            return
+        now = pool.clock()
+        pool.services.learn(forecast.kinds, forecast.service, now - granted)
+        whole, took = forecast.wait + forecast.service, now - self.arrived
+        pool.totals.learn(forecast.kinds, whole, took, soonest=forecast.learnt)
+
+
 def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
     """Take a slot of the call's candidate, or a position in its queue. Raises ``Overloaded`` where the wait would be
     too long, ``TooManyAnswers`` for more answers than the backend has slots.
@@ -161,19 +191,26 @@ def admit(call: Call, pools: Pools, rules: TierRules) -> Admission:
             shed_shadow(pool)
         elif call.candidate.why == "primary":
             shed(rule, pool, saturation)
-    wait = 0.0
     room = pool.has_capacity(tokens, terms, answers, flow)
     if not room and pool.queue.is_full(name, tenant, pools.worker_share(tier.max_queue) or 1):
         raise queue_full(pool)
     if left is not None or not room:
         if left is not None and 0 < left < service and not pool.load and pool.speed.may_probe():
             service = 0.0
-        newcomer = Newcomer(name, terms, tenant, tokens, answers, service)
-        wait = check_wait(pool, newcomer, max_wait=tier.max_wait, left=left)
+        kind = None if left is None else _kind(call)
+        newcomer = Newcomer(name, terms, tenant, tokens, answers, service, kind)
+        forecast = check_wait(pool, newcomer, max_wait=tier.max_wait, left=left)
+        lease = pool.acquire(name, terms, tenant, tokens, answers)
+        lease.service = known
+        end = now + tier.max_wait
+        expires = end if due is None else min(end, due - forecast.soonest_service)
+        position, by_throughput = lease.position, forecast.by_throughput
+        return ForeseenAdmission(
+            pool, lease, now, position, saturation, expires, by_throughput, forecast=forecast
+        )
     lease = pool.acquire(name, terms, tenant, tokens, answers)
     lease.service = known
-    expires = now + tier.max_wait if due is None else min(now + tier.max_wait, due - service)
-    return Admission(pool, lease, now, lease.position, saturation, expires, wait)
+    return Admission(pool, lease, now, lease.position, saturation, now + tier.max_wait, 0.0)
 
 
 def _expected(call: Call, pool: Pool, due: float | None) -> tuple[int, float | None]:

@@ -13,9 +13,11 @@ from gateway.admission.capacity import Capacity
 from gateway.admission.fair_queue import FairQueue, QueueTerms
 from gateway.admission.fair_shares import FairShares, Flow
 from gateway.admission.idle_lines import IdleLines
+from gateway.admission.prediction_errors import PredictionErrors
 from gateway.admission.shared_slots import SharedSlots
 from gateway.admission.slot_lease import SlotLease
 from gateway.admission.speed import SpeedEstimator
+from gateway.admission.wait_chances import WaitChances
 
 ENOUGH = 32
 """Answers of a quiet backend after which another teaches little."""
@@ -41,6 +43,9 @@ class Pool(Capacity):
         """Those granted, in that order."""
         self.lines = IdleLines(self)
         self.speed = SpeedEstimator(clock)
+        self.chances = WaitChances()
+        self.services, self.totals = PredictionErrors(), PredictionErrors()
+        """Of requests with a deadline: from dispatch to the end, and from arrival."""
         self._adaptive: AdaptiveLimit | None = None
         """Where the policy sets no limit."""
         self._shares: FairShares | None = None

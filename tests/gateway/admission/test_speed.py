@@ -161,7 +161,7 @@ def test_the_first_values_count_alike() -> None:
 def test_what_would_be_late_is_refused_at_once(
     wait: float, service: float, left: float | None, code: str | None, retry_after: float | None
 ) -> None:
-    forecast = Forecast(wait, service)
+    forecast = Forecast(wait, service, in_vain=wait > 5.0, soonest_end=wait + service)
     if code is None:
         check_in_time(forecast, max_wait=5.0, left=left, backend="up")
         return

@@ -70,13 +70,46 @@ def test_who_is_foreseen_to_have_a_place_in_time_is_let_in_and_the_next_is_not()
     assert not pools.of("up").leases.keys() - {waits.lease}
 
 
-def test_where_nothing_is_foreseen_of_one_request_the_speed_of_all_counts() -> None:
+def wait_in_vain(pools: Pools, now: list[float], count: int) -> None:
+    """They give up together."""
+    waiting = [enter(pools, 50) for _ in range(count)]
+    now[0] += 1.0
+    for one in waiting:
+        assert not one.lease.is_granted
+        one.learn_wait("default")
+        one.lease.release()
+
+
+def test_where_nothing_is_foreseen_of_one_request_nobody_is_refused_for_it() -> None:
     """One long answer and one short one: half of their tokens take longer than may be waited."""
-    pools = a_backend([0.0], 4.0)
+    now = [0.0]
+    pools = a_backend(now, 4.0)
     assert pools.of("up").speed.certainty == 0.0
     enter(pools, 501), enter(pools, 50)
-    with pytest.raises(Overloaded, match=r"would wait about 2\.\d+ s"):
-        enter(pools, 50)
+    wait_in_vain(pools, now, 18)
+
+
+def test_refused_is_who_stands_where_hardly_anybody_was_served() -> None:
+    now = [0.0]
+    pools = a_backend(now, 4.0)
+    enter(pools, 501), enter(pools, 50)
+    for _ in range(25):
+        wait_in_vain(pools, now, 1)
+    outcomes = []
+    for _ in range(20):
+        try:
+            outcomes.append(enter(pools, 50))
+        except Overloaded as error:
+            assert error.code == "predicted_wait_too_long" and "would wait about" in error.message
+            assert error.retry_after is not None and error.retry_after >= 1
+            outcomes.append(None)
+    tried = [one for one in outcomes if one is not None]
+    assert len(tried) < 10
+    assert tried, "some are let in to see whether it is still so"
+    for one in tried:
+        one.lease.grant(now[0])  # it is not
+        one.learn_wait("default")
+    enter(pools, 50)
 
 
 def test_the_speed_of_answers_is_no_mean_of_ratios() -> None:
