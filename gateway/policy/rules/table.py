@@ -50,10 +50,12 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     texts.unknown_entity,
     texts.slow_pattern,
     texts.unproven_pattern,
+    backends.embedder_of_no_engine,
     storage.verifier_of_another_embedder,
     extras.ledger_without_driver,
     residency.nothing_in_region,
     residency.place_outside,
+    residency.embedder_outside,
 )
 """A policy in which one of these finds something is refused."""
 

@@ -55,7 +55,7 @@ def unknown_entity(draft: Draft) -> Findings:
                         pii.checks,
                         pii.languages,
                         sidecar.spacy,
-                        tagger=sidecar.embedder == "builtin",
+                        tagger=sidecar.embedder.is_builtin,
                     ):
                         yield Diagnostic(("guards", name, "entities"), problem)
                     for label in set(pii.patterns) & known_entities():

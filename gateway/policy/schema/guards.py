@@ -20,6 +20,7 @@ from gateway.policy.schema.any_guard import (
     Pattern,
     asked_of,
 )
+from gateway.policy.schema.embedders import EmbedderSettings, NamedEmbedder
 from gateway.policy.schema.judges import NamedJudge
 from gateway.policy.schema.values import Count, Frozen, Name, Network, Share, Size, Text
 from gateway.policy.schema.webhook_guard import WebhookGuard
@@ -210,8 +211,7 @@ class ReviewSettings(Frozen):
 class SidecarSettings(Frozen):
     """The process that runs the small models for guards and the semantic cache."""
 
-    embedder: Text = "builtin"
-    """A sentence-transformers folder or hub id; ``builtin`` is all-MiniLM-L6-v2, which the shipped heads need."""
+    embedder: NamedEmbedder = EmbedderSettings(model="builtin")
     spacy: dict[Language, Text] = Field(default={})
     """The spaCy model of a language, for names and places: ``{en: en_core_web_lg}``."""
     threads: Count = 1

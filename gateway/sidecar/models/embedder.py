@@ -74,7 +74,7 @@ class BuiltInEmbedder:
         return list(self.model.encode(texts).numpy())
 
     def sentence(self, encoding: Floats) -> bytes:
-        return _unit(encoding[self.pools.index("mean6")])
+        return unit(encoding[self.pools.index("mean6")])
 
     def windows(self, text: str, most: int) -> list[Span]:
         if len(text) * _MOST_TOKENS <= self._size:
@@ -97,10 +97,23 @@ class BuiltInEmbedder:
         return text[start:end]
 
 
-class SentenceTransformerEmbedder:
-    """Any model of the sentence-transformers library, by folder or hub id."""
+class SentenceEmbedder:
+    """One of which no more than the sentence embedding is to be had."""
 
     pools: tuple[str, ...] = ("sentence",)
+
+    def sentence(self, encoding: Floats) -> bytes:
+        return unit(encoding[0])
+
+    def windows(self, text: str, most: int) -> list[Span]:
+        raise SidecarError("the shipped heads need the embedder 'builtin'")
+
+    def words(self, texts: Sequence[str], layers: Sequence[int]) -> list[tuple[list[Span], Floats]]:
+        raise SidecarError("the shipped heads need the embedder 'builtin'")
+
+
+class SentenceTransformerEmbedder(SentenceEmbedder):
+    """Any model of the sentence-transformers library, by folder or hub id."""
 
     def __init__(self, name: str) -> None:
         from sentence_transformers import SentenceTransformer
@@ -117,15 +130,6 @@ class SentenceTransformerEmbedder:
             )
         return [np.asarray(row, dtype=np.float32)[None] for row in found]
 
-    def sentence(self, encoding: Floats) -> bytes:
-        return _unit(encoding[0])
-
-    def windows(self, text: str, most: int) -> list[Span]:
-        raise SidecarError("the shipped heads need the embedder 'builtin'")
-
-    def words(self, texts: Sequence[str], layers: Sequence[int]) -> list[tuple[list[Span], Floats]]:
-        raise SidecarError("the shipped heads need the embedder 'builtin'")
-
     def beginning(self, text: str) -> str:
         return text[: self._size * CHARACTERS_PER_TOKEN]  # the library cuts by tokens
 
@@ -138,5 +142,6 @@ def builtin_folder() -> Path:
     return Path(spec.origin).with_name("model")
 
 
-def _unit(vector: Floats) -> bytes:
+def unit(vector: Floats) -> bytes:
+    """Little-endian float32, of length 1."""
     return (vector / max(float(np.linalg.norm(vector)), 1e-12)).astype("<f4").tobytes()

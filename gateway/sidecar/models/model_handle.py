@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from gateway import packages
-from gateway.sidecar.api import SidecarError, SidecarLoading
+from gateway.sidecar.api import SidecarBusy, SidecarDown, SidecarError, SidecarLoading
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _RETRY_PACKAGES = 2.0
-"""Seconds between two checks whether missing packages have been installed."""
+"""Seconds between two checks whether missing packages have been installed,"""
+_RETRY_ENGINE = 1.0
+"""and whether a model's engine is there."""
 
 
 class ModelHandle(Generic[T]):
@@ -50,15 +52,25 @@ async def fill(
     while absent := packages.missing(needed):
         slot.fail(f"{', '.join(absent)} not installed; {packages.no_guards()}")
         await asyncio.sleep(_RETRY_PACKAGES)
+    while not await _filled(slot, load, turn):  # noqa: ASYNC110  (nobody tells when an engine is there)
+        await asyncio.sleep(_RETRY_ENGINE)
+
+
+async def _filled(slot: ModelHandle[T], load: Callable[[], T], turn: asyncio.Lock) -> bool:
+    """Whether that is all: what runs elsewhere may come yet."""
     async with turn:
         try:
             slot.fill(await asyncio.to_thread(load))
-            return
+            return True
+        except (SidecarDown, SidecarBusy) as error:
+            slot.fail(str(error))
+            return False
         except ImportError as error:
             slot.fail(f"{error}; {packages.no_guards()}")
         except Exception as error:  # third-party models raise anything
             slot.fail(str(error).strip().partition("\n")[0] or type(error).__name__)
     log.error("'%s' cannot be used: %s", slot.name, slot.state.removeprefix("failed: "))
+    return True
 
 
 def required(slot: ModelHandle[T] | None, what: str) -> ModelHandle[T]:

@@ -135,12 +135,7 @@ class ModelRegistry:
     def _jobs(self) -> Iterator[tuple[ModelHandle[Any], tuple[str, ...], Callable[[], Any]]]:
         """Handles to fill, the modules that each needs, and its loader, in the order of loading."""
         if self._embedder is not None:
-            builtin = self._config.embedder == "builtin"
-            yield (
-                self._embedder,
-                packages.EMBEDDER if builtin else packages.OTHER_EMBEDDER,
-                self._load_embedder,
-            )
+            yield self._embedder, _packages_of(self._config), self._load_embedder
         for name, slot in self._classifiers.items():
             yield slot, packages.CLASSIFIER, partial(_load_classifier, name)
         if self._index is not None:
@@ -149,6 +144,8 @@ class ModelRegistry:
             yield self._entities, packages.ENTITIES, self._load_entities
 
     def _load_embedder(self) -> Embedder:
+        if self._config.engine:
+            return self._reach_engine(self._config.engine)
         from gateway.sidecar.models import embedder, heads
         from gateway.sidecar.models.tagger import WEIGHTS, Tagger
 
@@ -170,6 +167,13 @@ class ModelRegistry:
                 log.error("%s is no tagger: %s", path, error)
         return loaded
 
+    def _reach_engine(self, url: str) -> Embedder:
+        from gateway.sidecar.models.engine_embedder import EngineEmbedder
+
+        embedder = EngineEmbedder(url, self._config.embedder or "")
+        embedder.encode(["Does it answer?"])
+        return embedder
+
     def _tag(self, texts: Sequence[str]) -> list[list[Finding]]:
         tagger = self._tagger
         if tagger is None:
@@ -185,11 +189,14 @@ class ModelRegistry:
         return Entities(self._config.spacy)
 
     def _load_index(self) -> SemanticIndex:
-        from gateway.sidecar.models.embedder import space
+        from gateway.sidecar.models import embedder, engine_embedder
         from gateway.sidecar.semantic.index import SemanticIndex
 
         config = self._config
-        made_by = space(config.embedder or "builtin")
+        name = config.embedder or "builtin"
+        if config.engine:
+            engine_embedder.EngineEmbedder(config.engine, name).check_is_minilm()
+        made_by = engine_embedder.SPACE if config.engine else embedder.space(name)
         return SemanticIndex(
             self.embed, config.redis, config.index_bytes, config.index_entries, space=made_by
         )
@@ -332,6 +339,13 @@ def _classify(slot: ModelHandle[TextClassifier], texts: Sequence[str]) -> list[M
 def _check_count(texts: Sequence[str]) -> None:
     if len(texts) > _MAX_TEXTS:
         raise SidecarBusy(f"{len(texts)} texts at once; at most {_MAX_TEXTS} are accepted")
+
+
+def _packages_of(config: SidecarConfig) -> tuple[str, ...]:
+    """What its embedder needs."""
+    if config.engine:
+        return packages.ENGINE_EMBEDDER
+    return packages.EMBEDDER if config.embedder == "builtin" else packages.OTHER_EMBEDDER
 
 
 def _load_classifier(name: str) -> TextClassifier:

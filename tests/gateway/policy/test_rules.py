@@ -65,6 +65,7 @@ CALLBACK = f"url: http://c/x, secret: whsec_{'A' * 44}"
 OIDC = "oidc: {issuer: 'https://i', client_id: c, redirect_uri: 'https://g/admin/api/oidc/callback', admins: [ops]}"
 WITH_TIERS = "tiers: {gold: {}}\n"
 EMBEDDER = "sidecar: {embedder: other}\n"
+OF_ENGINE = "sidecar: {embedder: {backend: ours, model: m}}\n"
 
 CASES = {
     "models.unknown_backend": Case(
@@ -356,6 +357,11 @@ CASES = {
         EMBEDDER + "caches: {semantic: {}}",
         EMBEDDER + "caches: {semantic: {mode: 'off'}}",
     ),
+    "backends.embedder_of_no_engine": Case(
+        "sidecar.embedder.backend: 'one' is of kind",
+        "sidecar: {embedder: {backend: one, model: m}}",
+        "backends: {ours: {kind: engine}}\n" + OF_ENGINE + "caches: {semantic: {}}",
+    ),
     "storage.files_elsewhere": Case(
         "files.s3: has no effect without a bucket",
         "files: {s3: {region: eu-west-1}}",
@@ -410,6 +416,11 @@ CASES = {
         "store: is in a region that is not stated, and contents of tenant 'a' are to stay in 'eu'",
         "store: redis://h\ntenants: {a: {residency: [eu]}}",
         "store: redis://h\nregions: {store: eu}\ntenants: {a: {residency: [eu]}}",
+    ),
+    "residency.embedder_outside": Case(
+        "sidecar.embedder.backend: 'ours' is in no stated region, and contents of tenant 'a' are to stay in 'eu'",
+        "backends: {ours: {kind: engine}}\n" + OF_ENGINE + "tenants: {a: {residency: [eu]}}",
+        "backends: {ours: {kind: engine, region: eu}}\n" + OF_ENGINE + "tenants: {a: {residency: [eu]}}",
     ),
     "residency.model_never_served": Case(
         "tenants.a.residency: 'm' can never be served",
