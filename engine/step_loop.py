@@ -112,7 +112,8 @@ class StepLoop:
             step = self._runner.submit(plan, after)
         except OutOfMemory as error:
             return Landed(plan, error=error)
-        self._scheduler.advance(plan)
+        if self._ahead:
+            self._scheduler.advance(plan)
         self._flights.append(_Flight(plan, step, began))
         return None
 
@@ -122,7 +123,8 @@ class StepLoop:
             sampled = self._runner.collect(flight.step)
         except OutOfMemory as error:
             return self._retract(flight, error)
-        outputs = self._scheduler.commit(flight.plan, sampled)
+        record = self._scheduler.commit if self._ahead else self._scheduler.update
+        outputs = record(flight.plan, sampled)
         if sampled.failed:
             # The tokens of this step violate their grammars.
             outputs = [output for output in outputs if output.request_id not in sampled.failed]

@@ -33,7 +33,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "errors logs channel startup extras version config parallel attention kv_cache",
         "core demo",
         "weights",
-        "messages grammar layers",
+        "messages grammar layers step_loop",
         "models",
         "worker",
         "client generation refusals engine_process process engine_core bootstrap adapter_loading offline pooling",

@@ -49,9 +49,10 @@ class ScheduledRequest:
         """The request's next ``count`` tokens."""
         start, tokens = request.computed + request.in_flight, request.tokens
         new = tokens[start : start + count]
-        if request.pending:
+        # While a token is pending, all that are known are computed or about to be.
+        last = start + count >= len(tokens)
+        if len(new) < count:
             new += [PENDING] * (count - len(new))
-        last = start + count == len(tokens) + request.pending
         scheduled = cls(
             request.id,
             new,

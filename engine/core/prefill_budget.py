@@ -53,7 +53,11 @@ class PrefillBudget:
         """``tokens`` among running requests and, with ``admitting``, those that wait and could run now. What they do
         not need is for those admitted after them."""
         queues, parts = self._queues, Parts()
-        prompts = [request for request in queues.running if request.missing > 1]
+        prompts = [
+            request
+            for request in queues.running
+            if len(request.tokens) - request.computed - request.in_flight > 1
+        ]
         head = None
         if admitting and self._chunked and queues.waiting and queues.free_slots > 0 and tokens > 0:
             head = self._admission.next()

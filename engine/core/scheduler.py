@@ -238,10 +238,10 @@ class Scheduler:
             self._preemption.make_room(plan)
         preempted = len(plan.preempted)
         budget = self.max_batched_tokens
-        decoding = sum(
-            len(request.tokens) + request.pending - request.computed - request.in_flight == 1
-            for request in self.running
-        )
+        if plan.ahead:
+            decoding = sum(request.missing == 1 for request in self.running)
+        else:
+            decoding = sum(len(request.tokens) - request.computed == 1 for request in self.running)
         prompts = budget - decoding
         if self._chunked_prefill and self.prefill_chunk is not None and decoding:
             prompts = min(prompts, self.prefill_chunk)
@@ -279,60 +279,22 @@ class Scheduler:
 
     def commit(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
         """Records what the worker sampled for ``plan``, the first of those in flight."""
-        outputs: list[RequestOutput] = []
-        requests, tables, steps = self.queues.by_id, self._tables, self.queues.steps
+        steps, requests = self.queues.steps, self.queues.by_id
         steps.land()
         for scheduled in plan.requests:
             request = requests.get(scheduled.request_id)
             if request is None or request.void >= steps.landed:
                 continue
-            count = len(scheduled.tokens) - scheduled.num_draft_tokens
-            request.in_flight -= count
-            request.computed = scheduled.start + count
+            request.in_flight -= len(scheduled.tokens) - scheduled.num_draft_tokens
             if scheduled.sampling is not None:
                 request.pending -= 1
-            if scheduled.prompt_logprobs is not None and request.prompt_logprobs is not None:
-                # A preempted request computes some of its prompt again.
-                known = len(request.prompt_logprobs) - scheduled.start
-                request.prompt_logprobs += sampled.prompt_logprobs[request.id][known:]
-            if sampled.deferred and not sampled.deferred.isdisjoint(
-                (request.id, *(sibling.id for sibling in request.siblings))
-            ):
-                request.computed -= 1
-                self._void(request)
-                continue
-            if scheduled.sampling is None:
-                if request.computed >= request.boundary:
-                    tables.learn(request)
-                continue
-            output = self._output(request, sampled)
-            outputs.append(output)
-            finish = output.finish
-            if scheduled.num_draft_tokens:
-                draft_tokens = scheduled.tokens[-scheduled.num_draft_tokens :]
-                request.computed += count_accepted(draft_tokens, output.tokens)
-            if self.max_drafts:
-                request.draft_tokens = sampled.draft_tokens.get(request.id, [])
-            if request.computed >= request.boundary:
-                tables.learn(request)
-            if not scheduled.generating:
-                tables.mark(request)
-            forks = self._forks.begin(request) if request.siblings else []
-            for fork in forks:
-                tables.share(request, fork)
-            if finish is not None:
-                self._finish(request)
-            for fork in forks:
-                self.queues.open(fork)
-                outputs.append(self._output(fork, sampled))
-                self._start_fork(fork, outputs[-1].finish)
+        outputs = self._record(plan, sampled, steps.landed)
         self._park_landed()
         return outputs
 
     def update(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
-        """``advance`` and ``commit``, where a step is computed before anything else happens."""
-        self.advance(plan)
-        return self.commit(plan, sampled)
+        """``advance`` and ``commit`` in one, where no step is ever planned while another is in flight."""
+        return self._record(plan, sampled, self.queues.steps.landed + 1)
 
     def retract(self) -> None:
         """The steps in flight had no effect, and can be planned again."""
@@ -361,25 +323,29 @@ class Scheduler:
     def _schedule_running(self, plan: Plan, budget: int, prompts: int, parts: Parts) -> tuple[int, int]:
         """One token for each running request that decodes, its part for each that has a prompt to compute. Returns
         what is left of ``budget`` and of ``prompts``."""
-        running, block_size = self.running, self.block_size
+        running, block_size, ahead = self.running, self.block_size, plan.ahead
         position = 0
         while position < len(running):
             request = running[position]
             position += 1
-            if request.in_flight and self._must_wait(request):
-                continue
-            count = len(request.tokens) + request.pending - request.computed - request.in_flight
+            start = request.computed
+            count = len(request.tokens) - start
+            if ahead and request.in_flight:
+                if self._must_wait(request):
+                    continue
+                start += request.in_flight
+                count += request.pending - request.in_flight
             prefilling = count > 1
             if prefilling:
                 count = parts.tokens[request.id]
                 if count == 0:
                     continue
                 prompts -= count
-            length = request.computed + request.in_flight + count
+            length = start + count
             if (length > len(request.blocks) * block_size or request.forked) and not self._grow(
                 request, length, plan, position - 1
             ):
-                position -= not plan.ahead
+                position -= not ahead
                 continue
             if prefilling:
                 request.credit += count
@@ -423,6 +389,52 @@ class Scheduler:
             if self._preemption.preempt(plan, position) is request:
                 return False
         return True
+
+    def _record(self, plan: Plan, sampled: SamplerOutput, number: int) -> list[RequestOutput]:
+        """``number``: the step's."""
+        outputs: list[RequestOutput] = []
+        requests, tables = self.queues.by_id, self._tables
+        for scheduled in plan.requests:
+            request = requests.get(scheduled.request_id)
+            if request is None or request.void >= number:
+                continue
+            request.computed = scheduled.start + len(scheduled.tokens) - scheduled.num_draft_tokens
+            if scheduled.prompt_logprobs is not None and request.prompt_logprobs is not None:
+                # A preempted request computes some of its prompt again.
+                known = len(request.prompt_logprobs) - scheduled.start
+                request.prompt_logprobs += sampled.prompt_logprobs[request.id][known:]
+            if sampled.deferred and not sampled.deferred.isdisjoint(
+                (request.id, *(sibling.id for sibling in request.siblings))
+            ):
+                request.computed -= 1
+                self._void(request)
+                continue
+            if scheduled.sampling is None:
+                if request.computed >= request.boundary:
+                    tables.learn(request)
+                continue
+            output = self._output(request, sampled)
+            outputs.append(output)
+            finish = output.finish
+            if scheduled.num_draft_tokens:
+                draft_tokens = scheduled.tokens[-scheduled.num_draft_tokens :]
+                request.computed += count_accepted(draft_tokens, output.tokens)
+            if self.max_drafts:
+                request.draft_tokens = sampled.draft_tokens.get(request.id, [])
+            if request.computed >= request.boundary:
+                tables.learn(request)
+            if not scheduled.generating:
+                tables.mark(request)
+            forks = self._forks.begin(request) if request.siblings else []
+            for fork in forks:
+                tables.share(request, fork)
+            if finish is not None:
+                self._finish(request)
+            for fork in forks:
+                self.queues.open(fork)
+                outputs.append(self._output(fork, sampled))
+                self._start_fork(fork, outputs[-1].finish)
+        return outputs
 
     def _must_wait(self, request: Request) -> bool:
         """Whether what a step in flight does for it must be known first: it then ends for sure, or its siblings begin,

@@ -105,8 +105,9 @@ class PendingLogprobs:
         ]
         self._wanted = [sampling_rows[row].sampling.logprobs or 0 for row in self._rows]
         if self._rows:
-            logprobs = logits[self._rows].float().log_softmax(dim=-1)
-            chosen = logprobs.gather(1, sampled[self._rows][:, None]).squeeze(1)
+            (rows,) = upload([np.array(self._rows, dtype=np.int64)], logits.device)
+            logprobs = logits[rows].float().log_softmax(dim=-1)
+            chosen = logprobs.gather(1, sampled[rows][:, None]).squeeze(1)
             values, ids = logprobs.topk(min(max(self._wanted), logits.shape[1]), dim=-1)
             self.tensors = [chosen, values, ids]
 

@@ -61,6 +61,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "kv_cache_blocks": 11,
         "max_model_len": 64,
         "kernels": "reference",
+        "overlap": "off",
         "log_level": "error",
         "otlp_traces_endpoint": "https://collector/v1/traces",
         "otlp_traces_protocol": "grpc",

@@ -52,6 +52,17 @@ def test_nor_do_they_where_longer_ones_wait_before_them() -> None:
     assert [one.id for one in scheduler.waiting] == [2, 3]
 
 
+def test_the_last_but_one_token_of_a_prompt_counts_where_it_is_computed_alone() -> None:
+    scheduler = wide(prefill_chunk=1)
+    scheduler.submit(request(1, 4, generate=100))
+    step(scheduler)
+    scheduler.submit(request(2, 3))
+    step(scheduler)
+    step(scheduler)
+    one = scheduler.running[1]
+    assert (one.missing, one.credit) == (1, 2)
+
+
 def test_what_the_cache_has_of_a_prompt_does_not_make_it_long() -> None:
     scheduler = wide(prefix_caching=True)
     scheduler.submit(request(1, 4000, generate=1))

@@ -87,6 +87,7 @@ class World:
             max_drafts=rng.randint(1, 5) if speculating else 0,
             context_caps=self.caps,
         )
+        self.ahead = ahead
         self.device = Device(self, failing=failing)
         self.loop = StepLoop(self.scheduler, self.device, ahead=ahead, plan=self.plan)
         self.midway = False
@@ -303,7 +304,7 @@ class World:
                 one.scheduled = True
         for one in self.alive.values():
             assert one.scheduled or one.deadline is None or one.deadline > self.now
-        assert plan.ahead == bool(self.device.flights)
+        assert plan.ahead == (self.ahead and bool(self.device.flights))
         assert plan.requests or plan.ahead or len(self.alive) == len(scheduler.parked), (
             "requests, but no work"
         )
@@ -367,6 +368,7 @@ class World:
         self.device.settle()
         pool, size = scheduler.pool, self.block_size
         for flight in self.device.flights:
+            assert self.ahead
             # Nobody else holds what is written, whatever happened to those for whom it is.
             for scheduled, table in zip(flight.plan.requests, flight.tables, strict=True):
                 written = table[scheduled.start // size : (scheduled.end - 1) // size + 1]
