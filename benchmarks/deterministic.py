@@ -76,6 +76,7 @@ class Loop:
             max_model_len=runner.max_model_len,
             max_waiting=streams,
             prefix_caching=False,
+            windows=runner.windows,
         )
         numbers = Random(0)
         params = SamplingParams(max_tokens=tokens, temperature=0)

@@ -69,6 +69,7 @@ class Candidate:
             max_drafts=MOST if self.speculation else 0,
             # A repeat must not find what the last one left.
             prefix_caching=False,
+            windows=self.runner.windows,
         )
         answers: dict[int, list[int]] = {number: [] for number in range(len(requests))}
         began = time.perf_counter()

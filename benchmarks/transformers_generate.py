@@ -47,6 +47,7 @@ def engine(runner: Runner, requests: list[tuple[list[int], int]]) -> tuple[float
         max_batched_tokens=512,
         max_model_len=runner.max_model_len,
         max_waiting=1000,
+        windows=runner.windows,
     )
     began = time.perf_counter()
     for number, (prompt, count) in enumerate(requests):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.config import EngineConfig
+from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import BlockPool
 from engine.core.prefill_chunk import PrefillChunkController
 from engine.core.scheduler import Scheduler
@@ -60,7 +62,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     runner = Runner(config)
     watch.lap("model")
     blocks = runner.cache.blocks
-    max_num_seqs, max_batched_tokens = _limits(config, runner.max_model_len, blocks)
+    max_num_seqs, max_batched_tokens = _limits(config, runner.max_model_len, blocks, runner.windows)
     scheduler = Scheduler(
         BlockPool(blocks),
         block_size=config.block_size,
@@ -75,6 +77,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         context_caps=config.context_caps,
         chunked_prefill=config.chunked_prefill,
         preemption=config.preemption,
+        windows=runner.windows,
     )
     runner.warm_up()
     watch.lap("warm-up")
@@ -116,13 +119,16 @@ def _import_torch() -> None:
     import torch  # noqa: F401
 
 
-def _limits(config: EngineConfig, max_model_len: int, blocks: int) -> tuple[int, int]:
+def _limits(
+    config: EngineConfig, max_model_len: int, blocks: int, windows: Sequence[int | None]
+) -> tuple[int, int]:
     """Sequences and tokens of a step, from a configuration for its device."""
     seqs, tokens = config.max_num_seqs, config.max_batched_tokens
     if seqs is None or tokens is None:
         raise ValueError("the configuration is for no device yet")
     if not config.preemption:
-        seqs = max(1, min(seqs, blocks * config.block_size // max_model_len))
+        demand = BlockDemand(windows, config.block_size, tokens)
+        seqs = max(1, min(seqs, blocks // demand.of(max_model_len)))
         if seqs < config.max_num_seqs:
             log.warning("without preemption %d KV blocks are enough for %d sequences", blocks, seqs)
     if not config.chunked_prefill and tokens < max_model_len + seqs:

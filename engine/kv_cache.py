@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from engine.attention.backend import KVLayer
+from engine.attention.metadata import AttentionMetadata
 from engine.attention.select import select_backend
 from engine.errors import StartupError
+from engine.kv_groups import KVGroup
 
 _STORED = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
@@ -20,16 +23,25 @@ class KVShape:
     layers: int
     kv_heads: int
     head_dim: int
+    windows: tuple[int | None, ...] = ()
+    """Each layer's sliding window, ``None`` where it has none; empty: no layer has one."""
 
-    def block_bytes(self, block_size: int, dtype: torch.dtype, kv_cache_dtype: str = "auto") -> int:
-        """Of all layers, with the scales of a quantized cache. Raises ``StartupError``."""
+    def block_bytes(
+        self,
+        block_size: int,
+        dtype: torch.dtype,
+        kv_cache_dtype: str = "auto",
+        groups: Sequence[KVGroup] = (),
+    ) -> int:
+        """Of one group's layers, or of all, with the scales of a quantized cache. Raises ``StartupError``."""
         stored = stored_dtype(kv_cache_dtype)
         row = self.head_dim * dtype.itemsize if stored is None else self.head_dim + torch.float32.itemsize
-        return 2 * self.layers * self.kv_heads * block_size * row
+        layers = len(groups[0].layers) if groups else self.layers
+        return 2 * layers * self.kv_heads * block_size * row
 
 
 class KVCache:
-    """``layers`` holds the keys and values of each layer.
+    """``layers`` holds the keys and values of each layer; those at the same place in their groups share tensors.
 
     The one block more is never handed out: block tables are padded with it, and it stays zero, so that what is
     read past a sequence's end is finite. Raises ``StartupError`` for an unknown ``kv_cache_dtype``.
@@ -43,20 +55,35 @@ class KVCache:
         device: torch.device,
         dtype: torch.dtype,
         kv_cache_dtype: str = "auto",
+        groups: Sequence[KVGroup] = (),
     ) -> None:
+        """``groups``: of all layers; none: all layers have the same block tables, whatever their windows."""
+        self.groups = list(groups) or [KVGroup(tuple(range(shape.layers)))]
         self.blocks = blocks
         self.block_size = block_size
         self.padding_block = blocks
         self.backend = select_backend(device, dtype, stored_dtype(kv_cache_dtype), shape.head_dim, block_size)
-        self.layers = [
+        self._places = [
             self.backend.allocate(blocks + 1, shape.kv_heads, block_size, shape.head_dim)
-            for _ in range(shape.layers)
+            for _ in range(max((len(group.layers) for group in self.groups), default=0))
         ]
+        places = {
+            layer: (self._places[place], number)
+            for number, group in enumerate(self.groups)
+            for place, layer in enumerate(group.layers)
+        }
+        self.layers = [places[layer][0] for layer in range(shape.layers)]
+        self._group_of = [places[layer][1] for layer in range(shape.layers)]
+
+    def by_layer(self, batch: AttentionMetadata) -> Iterator[tuple[KVLayer, AttentionMetadata]]:
+        """Each layer, and the batch as its group has it."""
+        batches = (batch, *batch.others)
+        return zip(self.layers, (batches[group] for group in self._group_of), strict=True)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks: (from, to), in order."""
         for source, target in pairs:
-            for layer in self.layers:
+            for layer in self._places:
                 for tensor in layer.tensors:
                     tensor[target].copy_(tensor[source])
 

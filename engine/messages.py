@@ -84,6 +84,7 @@ class Ready:
     """The model is loaded and warm."""
 
     max_model_len: int
+    """Tokens of prompt and answer together, for which there are blocks."""
     vocab_size: int
     block_size: int
     blocks: int
@@ -104,11 +105,6 @@ class Ready:
     memory: dict[str, int] = field(default_factory=dict)
     """Bytes: ``weights_predicted`` from the files' headers, ``weights`` measured, ``kv_cache`` at most,
     ``process`` in all."""
-
-    @property
-    def longest(self) -> int:
-        """Tokens of prompt and answer that fit: all but the last token generated have to be in the KV cache."""
-        return min(self.max_model_len, self.blocks * self.block_size + 1)
 
 
 @dataclass(frozen=True, slots=True)

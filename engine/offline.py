@@ -61,6 +61,7 @@ class OfflineEngine:
             max_drafts=config.max_drafts if self.runner.drafting else 0,
             reserve_drafts=self.runner.speculation is not None,
             chunked_prefill=config.chunked_prefill,
+            windows=self.runner.windows,
         )
         self._steps = StepLoop(self._scheduler, self.runner, ahead=self.runner.runs_ahead)
         self._budget = self._scheduler.max_batched_tokens

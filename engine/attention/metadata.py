@@ -115,7 +115,7 @@ class PrefillGroup:
 
 @dataclass(slots=True)
 class AttentionMetadata:
-    """What all layers share in one step; a backend fills in what it reads."""
+    """What all layers of a group share in one step; a backend fills in what it reads."""
 
     slots: Tensor
     """int64 [tokens]: where each token's keys and values are written."""
@@ -125,3 +125,5 @@ class AttentionMetadata:
     """The slots' blocks, and offsets within these."""
     sequences: PagedSequences | None = None
     """All sequences of the batch, for attention in C."""
+    others: list[AttentionMetadata] = field(default_factory=list)
+    """The batch as the other groups of layers have it, where there are several: in other blocks."""

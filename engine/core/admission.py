@@ -59,21 +59,21 @@ class Admission:
         queues, tables = self._queues, self._tables
         found: list[Request] = []
         slots = queues.free_slots - len(heads)
-        blocks = tables.pool.available - len(queues.running) - len(heads)
-        blocks -= sum(tables.count(len(head.tokens)) for head in heads)
+        blocks = tables.pool.available - tables.groups * (len(queues.running) + len(heads))
+        blocks -= sum(tables.demand.of(len(head.tokens)) for head in heads)
         shares = queues.shares() if len({request.tenant for request in queues.waiting}) > 1 else None
         for request in requests:
             if slots <= 0 or blocks <= 0:
                 break
             if (shares is None or shares.within_share(request)) and tables.fits(request, blocks):
                 found.append(request)
-                slots, blocks = slots - 1, blocks - 1 - tables.count(len(request.tokens))
+                slots, blocks = slots - 1, blocks - tables.groups - tables.demand.of(len(request.tokens))
                 if shares is not None:
                     shares.add(request)
         return found
 
     def _fits(self, request: Request) -> bool:
-        # One block is left for each running request: otherwise chunks of a newcomer would preempt them, and be
-        # preempted by them in turn.
-        available = self._tables.pool.available - len(self._queues.running)
+        # One block a group is left for each running request: otherwise chunks of a newcomer would preempt them, and
+        # be preempted by them in turn.
+        available = self._tables.pool.available - self._tables.groups * len(self._queues.running)
         return self._tables.fits(request, available)

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from engine.core.eviction import EvictionOrder, round_weight
 
+GONE = -1
+"""In the place of a block that fell behind a sliding window, and was released or evicted."""
+
 
 class BlockPool:
     """Hands out block numbers 0 … total - 1.

@@ -1,12 +1,18 @@
-"""The blocks that requests hold: allocated, found in the prefix cache, shared, copied on write, released."""
+"""The blocks that requests hold: allocated, found in the prefix cache, shared, copied on write, released.
+
+A request has a block table for each group of layers (``engine/kv_groups.py``). In a group with a sliding window blocks
+behind it are released as the request moves on, and stay in the prefix cache until they are evicted. While its prompt
+is computed, such a group has blocks for the window and one step; the others have them for all tokens from the start.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from engine.core.block_pool import BlockPool
+from engine.core.block_demand import BlockDemand
+from engine.core.block_pool import GONE, BlockPool
 from engine.core.prefix_cache import PrefixCache
 from engine.core.request import Request
 
@@ -14,15 +20,23 @@ _NEVER = sys.maxsize
 
 
 class BlockTables:
-    """``prefixes`` is ``None`` without prefix caching."""
+    """``prefixes`` is ``None`` without prefix caching. ``demand``: ``None`` for one group without a window."""
 
-    def __init__(self, pool: BlockPool, prefixes: PrefixCache | None, block_size: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        prefixes: PrefixCache | None,
+        block_size: int,
+        demand: BlockDemand | None = None,
+    ) -> None:
         self.pool = pool
         self.prefixes = prefixes
         self.block_size = block_size
+        self.demand = demand or BlockDemand(block_size=block_size)
+        self.groups = self.demand.groups
 
     def count(self, length: int) -> int:
-        """Blocks for ``length`` tokens."""
+        """Blocks for ``length`` tokens in one group."""
         return -(-length // self.block_size)
 
     def hit_tokens(self, request: Request) -> int:
@@ -32,73 +46,107 @@ class BlockTables:
         if request.scoring:
             request.chain = self.prefixes.root(request.adapter)
             return 0
-        known = request.chain or self.prefixes.root(request.adapter)
-        request.chain = self.prefixes.match(known, request.tokens, request.salt, request.shared)
-        return request.chain.depth * self.block_size
+        known = request.found or request.chain or self.prefixes.root(request.adapter)
+        chain = self.prefixes.match(known, request.tokens, request.salt, request.shared)
+        if self.demand.windows:
+            request.found = chain
+            chain = self.prefixes.usable(chain)
+        request.chain = chain
+        return chain.depth * self.block_size
 
     def fits(self, request: Request, available: int) -> bool:
         """Whether ``available`` blocks are enough for a request without blocks. Blocks that other requests hold
         already cost nothing; cached ones do, as they count as available."""
-        needed = self.count(len(request.tokens)) - self.hit_tokens(request) // self.block_size
+        needed = self.demand.more(len(request.tokens), self.hit_tokens(request) // self.block_size)
         if needed <= available and self.prefixes is not None and request.chain is not None:
             needed += self.prefixes.unheld(request.chain)
         return needed <= available
 
     def open(self, request: Request) -> None:
         """Gives it blocks for all its tokens, cached ones included, whose tokens count as computed."""
-        needed = self.count(len(request.tokens))
         request.boundary = _NEVER
+        if self.groups > 1:
+            request.others = [[] for _ in range(1, self.groups)]
         if self.prefixes is not None and request.chain is not None:
-            request.blocks = self.prefixes.take(request.chain)
+            # All that is cached, before anything is allocated, which may evict it.
+            for group, table in enumerate(_tables(request)):
+                table += self.prefixes.take(request.chain, group)
             request.computed = len(request.blocks) * self.block_size
             request.boundary = request.computed + self.block_size
-        request.blocks += self.pool.allocate(needed - len(request.blocks))
+            request.found = None
+        needed = self.count(len(request.tokens))
+        for table in _tables(request)[: self.demand.full]:
+            table += self.pool.allocate(needed - len(table))
+        if self.demand.windows:
+            request.behind = sum(table.count(GONE) for table in _tables(request))
+            self._slide(request)
 
     def grow(self, request: Request, length: int, copies: list[tuple[int, int]]) -> bool:
         """Gives it blocks for ``length`` tokens, and a copy of the block written next if that is shared; False if
         there are too few."""
-        blocks, index = request.blocks, request.computed // self.block_size
+        blocks, index, count = request.blocks, request.computed // self.block_size, self.count(length)
         # Blocks for draft tokens do not replace a copy.
-        needed = max(0, self.count(length) - len(blocks))
+        needed = max(0, count - len(blocks))
+        needed += sum(max(0, count - len(table)) for table in request.others)
+        # In all groups, or in none.
         shared = request.forked and self.pool.holders(blocks[index]) > 1
-        if needed + shared > self.pool.available:
+        if needed + shared * self.groups > self.pool.available:
             return False
         if shared:
-            (own,) = self.pool.allocate(1)
-            copies.append((blocks[index], own))
-            self.pool.release((blocks[index],))
-            blocks[index] = own
+            for table in _tables(request):
+                (own,) = self.pool.allocate(1)
+                copies.append((table[index], own))
+                self.pool.release((table[index],))
+                table[index] = own
         request.forked = False
         if needed > 0:
-            blocks.extend(self.pool.allocate(needed))
+            for table in _tables(request):
+                if count > len(table):
+                    table.extend(self.pool.allocate(count - len(table)))
         return True
+
+    def short(self, request: Request, length: int) -> bool:
+        """Whether a group other than the first lacks blocks for ``length`` tokens."""
+        return any(length > len(table) * self.block_size for table in request.others)
 
     def trim(self, requests: Iterable[Request]) -> bool:
         """Releases blocks held for draft tokens only; False if there were none."""
         before = self.pool.available
         for request in requests:
             needed = self.count(len(request.tokens) + request.pending)
-            if len(request.blocks) > needed:
-                self.pool.release(request.blocks[needed:])
-                del request.blocks[needed:]
+            for table in (request.blocks, *request.others):
+                if len(table) > needed:
+                    self.pool.release(table[needed:])
+                    del table[needed:]
         return self.pool.available > before
 
     def learn(self, request: Request) -> None:
-        """Registers its full blocks in the prefix cache. Called once ``computed`` has reached ``boundary``."""
-        if self.prefixes is None or request.chain is None:
-            return
-        chain = self.prefixes.extend(
-            request.chain, request.tokens, request.blocks, request.computed, request.salt, request.shared
-        )
-        request.chain = chain
-        known = chain.depth == request.computed // self.block_size
-        request.boundary = (chain.depth + 1) * self.block_size if known else _NEVER
+        """Registers its full blocks in the prefix cache, and releases those behind windows. Called once ``computed``
+        has reached ``boundary``."""
+        if self.prefixes is not None and request.chain is not None:
+            chain = self.prefixes.extend(
+                request.chain,
+                request.tokens,
+                request.blocks,
+                request.computed,
+                request.salt,
+                request.shared,
+                request.others,
+            )
+            request.chain = chain
+            known = chain.depth == request.computed // self.block_size
+            request.boundary = (chain.depth + 1) * self.block_size if known else _NEVER
+        if self.demand.windows:
+            self._slide(request)
 
     def share(self, leader: Request, fork: Request) -> None:
         """``fork`` shares the blocks of the prompt, all of which is computed."""
         held = self.count(leader.prompt_length)
-        self.pool.share(leader.blocks[:held])
-        fork.blocks = leader.blocks[:held]
+        tables = [table[:held] for table in _tables(leader)]
+        for table in tables:
+            self.pool.share(block for block in table if block != GONE)
+        fork.blocks, *fork.others = tables
+        fork.behind = leader.behind
         fork.computed = leader.prompt_length
         fork.chain, fork.boundary = leader.chain, leader.boundary
         leader.forked = fork.forked = leader.prompt_length % self.block_size > 0
@@ -110,11 +158,15 @@ class BlockTables:
 
     def close(self, request: Request) -> None:
         """Releases all its blocks; those that the prefix cache knows stay cached."""
-        if self.prefixes is not None and request.chain is not None:
-            self.prefixes.release(request.chain, request.blocks, request.weight)
-        else:
-            self.pool.release(request.blocks)
-        request.blocks = []
+        for table in _tables(request)[: self.demand.full]:
+            if self.prefixes is not None and request.chain is not None:
+                self.prefixes.release(request.chain, table, request.weight)
+            else:
+                self.pool.release(table)
+        for _, table in self._windowed(request):
+            self._release(request, [block for block in table if block != GONE])
+        request.blocks, request.others = [], ()
+        request.behind = 0
         request.computed = 0
         request.forked = False
 
@@ -127,16 +179,13 @@ class BlockTables:
             raise AssertionError("blocks are cached that are not registered")
         held: Counter[int] = Counter()
         for request in holders:
-            held.update(request.blocks)
-            if len(set(request.blocks)) != len(request.blocks):
+            blocks = [block for table in _tables(request) for block in table if block != GONE]
+            held.update(blocks)
+            if len(set(blocks)) != len(blocks):
                 raise AssertionError(f"request {request.id} holds a block twice")
-            if request.computed > len(request.blocks) * self.block_size:
-                raise AssertionError(f"request {request.id} has computed more than its blocks hold")
-            node = request.chain
-            while node is not None and node.alive and node.parent is not None:
-                if request.blocks[node.depth - 1] != node.block:
-                    raise AssertionError(f"request {request.id} does not hold what the cache knows of it")
-                node = node.parent
+            if len(blocks) != request.held:
+                raise AssertionError(f"request {request.id} counts {request.held} blocks of {len(blocks)}")
+            self._check_tables(request)
         if len(held) != self.pool.used:
             raise AssertionError(f"requests hold {len(held)} blocks, the pool counts {self.pool.used}")
         for block, count in held.items():
@@ -144,3 +193,56 @@ class BlockTables:
                 raise AssertionError(
                     f"block {block} has {self.pool.holders(block)} references, {count} holders"
                 )
+
+    def _check_tables(self, request: Request) -> None:
+        tables = _tables(request)
+        if len(tables) != self.groups:
+            raise AssertionError(f"request {request.id} has no table for some group")
+        if request.computed > min(map(len, tables)) * self.block_size:
+            raise AssertionError(f"request {request.id} has computed more than its blocks hold")
+        if any(GONE in table for table in tables[: self.demand.full]):
+            raise AssertionError(f"request {request.id} lacks blocks of a group that sees all tokens")
+        for index, table in self._windowed(request):
+            behind = table.count(GONE)
+            if behind > self.demand.behind(index, request.computed) or GONE in table[behind:]:
+                raise AssertionError(f"request {request.id} lacks blocks that are within the window")
+        node = request.chain
+        while node is not None and node.alive and node.parent is not None:
+            for table, block in zip(tables, (node.block, *node.others), strict=True):
+                if table[node.depth - 1] not in (block, GONE):
+                    raise AssertionError(f"request {request.id} does not hold what the cache knows of it")
+            node = node.parent
+
+    def _slide(self, request: Request) -> None:
+        """Releases what is behind windows, and gives those that do not reach the end of the prompt as many blocks."""
+        demand, length = self.demand, len(request.tokens)
+        for index, table in self._windowed(request):
+            behind = demand.behind(index, request.computed)
+            gone = []
+            for place in range(behind - 1, -1, -1):
+                if table[place] == GONE:
+                    break
+                gone.append(table[place])
+                table[place] = GONE
+            if gone:
+                request.behind += len(gone)
+                self._release(request, gone)
+            more = min(demand.reach(index, behind, length) - len(table), self.pool.available)
+            if more > 0:
+                table += self.pool.allocate(more)
+            request.boundary = min(request.boundary, demand.next_behind(index, behind))
+
+    def _release(self, request: Request, blocks: list[int]) -> None:
+        """Of a group with a window, the last first."""
+        if self.prefixes is not None:
+            self.prefixes.let_go(blocks, request.weight)
+        else:
+            self.pool.release(blocks)
+
+    def _windowed(self, request: Request) -> Iterator[tuple[int, list[int]]]:
+        """The tables of groups with a window."""
+        return enumerate(_tables(request)[self.demand.full :])
+
+
+def _tables(request: Request) -> tuple[list[int], ...]:
+    return request.blocks, *request.others

@@ -23,6 +23,7 @@ class DraftScheduler:
         ``budget``: tokens left in the step. ``spare``: blocks that may be allocated for them.
         """
         pool, block_size, max_drafts = self._tables.pool, self._tables.block_size, self._max_drafts
+        groups = self._tables.groups
         for scheduled in plan.requests:
             request = requests[scheduled.request_id]
             if scheduled.sampling is None or request.pending:
@@ -38,10 +39,11 @@ class DraftScheduler:
             slots = len(blocks) * block_size - len(scheduled.history)
             reserved = lookahead if self._reserving else 0
             if drafts + reserved > slots:
-                wanted = min(self._tables.count(drafts + reserved - slots), spare)
+                wanted = min(self._tables.count(drafts + reserved - slots), spare // groups)
                 if wanted > 0:
-                    blocks.extend(pool.allocate(wanted))
-                    spare -= wanted
+                    for table in (blocks, *scheduled.others):
+                        table.extend(pool.allocate(wanted))
+                    spare -= wanted * groups
                     slots += wanted * block_size
                 drafts = min(drafts, slots)
                 if self._reserving:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.core.logprobs import TokenLogprobs
@@ -25,7 +26,8 @@ class ScheduledRequest:
     tokens: list[int]
     start: int
     blocks: list[int]
-    """The request's block table, long enough for the new tokens and for ``lookahead`` more."""
+    """The request's block table in the first group of layers, long enough for the new tokens and for ``lookahead``
+    more. Blocks behind a sliding window are ``GONE``."""
     sampling: SamplingParams | None
     """Set when the last of ``tokens``, draft tokens not counted, is the request's last: then the next one is
     sampled."""
@@ -43,6 +45,8 @@ class ScheduledRequest:
     """The LoRA adapter that the request asks for."""
     prompt_logprobs: int | None = None
     """Set where the logprobs of the prompt tokens after these are wanted: so many most likely ones beside each."""
+    others: Sequence[list[int]] = ()
+    """The block tables in the other groups, where there are several."""
 
     @classmethod
     def of(cls, request: Request, count: int) -> ScheduledRequest:
@@ -64,6 +68,7 @@ class ScheduledRequest:
             request.prompt_length,
         )
         scheduled.adapter = request.adapter
+        scheduled.others = request.others
         if request.scoring:
             scheduled.prompt_logprobs = request.params.prompt_logprobs
         if last and request.siblings:

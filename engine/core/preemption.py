@@ -67,8 +67,8 @@ class Preemption:
                 shares.remove(request)
                 left.remove(request)
                 victims.append(request)
-        within_reach = self._tables.pool.available + sum(len(victim.blocks) for victim in victims)
-        if not victims or not self._tables.fits(head, within_reach - len(left)):
+        within_reach = self._tables.pool.available + sum(victim.held for victim in victims)
+        if not victims or not self._tables.fits(head, within_reach - self._tables.groups * len(left)):
             return
         if plan.ahead:
             plan.stalled = True
@@ -86,8 +86,8 @@ class Preemption:
         if running[-1].rank[0] < bound or self._admission.can_admit(head):
             return
         lower = len(running) - bisect_left(running, bound, key=lambda request: request.rank[0])
-        within_reach = self._tables.pool.available + sum(len(request.blocks) for request in running[-lower:])
-        if not self._tables.fits(head, within_reach - len(running) + lower):
+        within_reach = self._tables.pool.available + sum(request.held for request in running[-lower:])
+        if not self._tables.fits(head, within_reach - self._tables.groups * (len(running) - lower)):
             return
         if plan.ahead:
             plan.stalled = True

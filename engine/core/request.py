@@ -31,6 +31,7 @@ class Request:
 
     __slots__ = (
         "adapter",
+        "behind",
         "blocks",
         "boundary",
         "cached",
@@ -41,9 +42,11 @@ class Request:
         "draft_tokens",
         "estimated",
         "forked",
+        "found",
         "id",
         "in_flight",
         "kind",
+        "others",
         "params",
         "pending",
         "priority",
@@ -116,6 +119,13 @@ class Request:
         self.credit = 0
         """Tokens of its prompt computed, less those that it is owed for others' that were computed before them."""
         self.blocks: list[int] = []
+        """Its block table in the first group of layers."""
+        self.others: Sequence[list[int]] = ()
+        """Those in the other groups, where there are several."""
+        self.behind = 0
+        """Entries of all these that are ``GONE``."""
+        self.found: Node | None = None
+        """Where there are sliding windows, the deepest block of its tokens at the last look-up, while it waits."""
         self.chain: Node | None = None
         """The last of its blocks that the prefix cache knows; while it waits, as of the last look-up."""
         self.boundary = 0
@@ -134,6 +144,11 @@ class Request:
     def missing(self) -> int:
         """Tokens wanted that no step has computed, or is about to."""
         return len(self.tokens) + self.pending - self.computed - self.in_flight
+
+    @property
+    def held(self) -> int:
+        """Blocks that it holds, in all groups."""
+        return len(self.blocks) + sum(map(len, self.others)) - self.behind
 
     @property
     def scoring(self) -> bool:

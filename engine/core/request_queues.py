@@ -81,7 +81,7 @@ class RequestQueues:
 
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless the queues agree about who holds and wants what."""
-        if any(request.blocks or request.computed for request in (*self.waiting, *self.parked.values())):
+        if any(request.held or request.computed for request in (*self.waiting, *self.parked.values())):
             raise AssertionError("a request that is not running holds blocks")
         if any(request in self.steps for request in (*self.waiting, *self.parked.values())):
             raise AssertionError("a request that is not running is part of a step in flight")

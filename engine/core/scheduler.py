@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from engine.core.admission import Admission
+from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import BlockPool
 from engine.core.block_tables import BlockTables
 from engine.core.context_caps import context_limit
@@ -61,6 +62,7 @@ class Scheduler:
         context_caps: Sequence[tuple[int, int]] = (),
         chunked_prefill: bool = True,
         preemption: bool = True,
+        windows: Sequence[int | None] = (None,),
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
@@ -73,10 +75,12 @@ class Scheduler:
         prompt beside a token of every other request, and a prompt that does not fit into a step waits for the next.
         ``preemption``: requests may lose their slots and blocks to others. Otherwise there must be blocks for
         ``max_num_seqs`` requests of full length.
+        ``windows``: of each group of layers, as ``engine/kv_groups.py`` orders them.
         """
+        demand = BlockDemand(windows, block_size, max_batched_tokens)
         if not chunked_prefill and max_batched_tokens < max_model_len + max_num_seqs:
             raise ValueError("a step must hold the longest prompt and a token of every other request")
-        if not preemption and pool.total * block_size < max_num_seqs * max_model_len:
+        if not preemption and pool.total < max_num_seqs * demand.of(max_model_len):
             raise ValueError("there must be blocks for all sequences at full length")
         if max_batched_tokens < max_num_seqs:
             raise ValueError("a step must hold one token of every running request")
@@ -92,10 +96,12 @@ class Scheduler:
         self.prefill_chunk = prefill_chunk
         self.context_caps = sorted(context_caps)
         self.latency = LatencyEstimator(max_num_seqs)
-        self.prefixes = PrefixCache(pool, block_size) if prefix_caching else None
+        self.prefixes = PrefixCache(pool, block_size, demand) if prefix_caching else None
+        self._longest = min(max_model_len, demand.longest(pool.total, max_model_len) + 1)
+        """Tokens; the last one's keys and values are not stored."""
         self._chunked_prefill = chunked_prefill
         self._may_preempt = preemption
-        self._tables = BlockTables(pool, self.prefixes, block_size)
+        self._tables = BlockTables(pool, self.prefixes, block_size, demand)
         self.queues = RequestQueues(self._tables, max_num_seqs)
         self.running, self.waiting, self.parked = self.queues.running, self.queues.waiting, self.queues.parked
         self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0)
@@ -147,8 +153,7 @@ class Scheduler:
 
     def context_limit(self, priority: int) -> int:
         """Most tokens of a request's prompt and answer together."""
-        most = min(self.max_model_len, self.pool.total * self.block_size + 1)
-        return context_limit(most, self.context_caps, priority)
+        return context_limit(self._longest, self.context_caps, priority)
 
     def submit(self, request: Request) -> None:
         """Raises ``ContextLengthExceeded`` if it could never run, ``QueueFull`` if too many wait already, and
@@ -256,7 +261,7 @@ class Scheduler:
         if self.max_drafts:
             # Draft tokens take no blocks from a request that waits for some.
             contended = bool(self.waiting) and len(self.running) < self.queues.max_num_seqs
-            spare = 0 if contended else self.pool.available - len(self.running)
+            spare = 0 if contended else self.pool.available - self._tables.groups * len(self.running)
             self._drafts.add(plan, self.queues.by_id, budget, spare)
         if plan.requests:
             plan.ended, self._ended = self._ended, []
@@ -323,7 +328,7 @@ class Scheduler:
     def _schedule_running(self, plan: Plan, budget: int, prompts: int, parts: Parts) -> tuple[int, int]:
         """One token for each running request that decodes, its part for each that has a prompt to compute. Returns
         what is left of ``budget`` and of ``prompts``."""
-        running, block_size, ahead = self.running, self.block_size, plan.ahead
+        running, block_size, ahead, tables = self.running, self.block_size, plan.ahead, self._tables
         position = 0
         while position < len(running):
             request = running[position]
@@ -342,9 +347,11 @@ class Scheduler:
                     continue
                 prompts -= count
             length = start + count
-            if (length > len(request.blocks) * block_size or request.forked) and not self._grow(
-                request, length, plan, position - 1
-            ):
+            if (
+                length > len(request.blocks) * block_size
+                or request.forked
+                or (request.others and tables.short(request, length))
+            ) and not self._grow(request, length, plan, position - 1):
                 position -= not ahead
                 continue
             if prefilling:

@@ -34,11 +34,11 @@ class Shares:
     def add(self, request: Request) -> None:
         self._register(request)
         self._running[request.tenant] += 1
-        self._held[request.tenant] += len(request.blocks)
+        self._held[request.tenant] += request.held
 
     def remove(self, request: Request) -> None:
         self._running[request.tenant] -= 1
-        self._held[request.tenant] -= len(request.blocks)
+        self._held[request.tenant] -= request.held
 
     def excess(self, tenant: str, *, more: int = 0) -> float:
         """By how much its use, with ``more`` slots, exceeds its share: 0 or less is fair."""

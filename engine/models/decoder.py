@@ -113,7 +113,9 @@ class Decoder:
             weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
         for i in range(config.predictors):
             weights.ignore(f"{prefix}layers.{config.layers + i}.")
-        self.kv_shape = KVShape(config.layers, tp.divide(config.kv_heads, "KV heads"), config.head_dim)
+        self.kv_shape = KVShape(
+            config.layers, tp.divide(config.kv_heads, "KV heads"), config.head_dim, config.windows
+        )
         self._norm = parts.norm(config, weights, f"{prefix}norm")
         if head:
             self._head = _head(config, build, prefix, self.embedding)
@@ -140,8 +142,8 @@ class Decoder:
     def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
         x, rotations = self.embed(tokens), self.rotations(positions)
         residual: Tensor | None = None
-        for (block, rope), layer in zip(self._blocks, cache.layers, strict=True):
-            x, residual = block(x, residual, rotations[rope], batch, layer)
+        for (block, rope), (layer, own) in zip(self._blocks, cache.by_layer(batch), strict=True):
+            x, residual = block(x, residual, rotations[rope], own, layer)
         return self._norm(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -104,3 +105,6 @@ class PassingCache:
     """In the place of a ``KVCache``."""
 
     layers: list[PassingLayer]
+
+    def by_layer(self, batch: Texts) -> Iterable[tuple[PassingLayer, Texts]]:
+        return ((layer, batch) for layer in self.layers)

@@ -83,7 +83,7 @@ def create_app(
     client.on_finish = throughput.finish
     client.retry_after = lambda: throughput.retry_after(client.last.waiting if client.last else 0)
     models = Adapters(client, name, adapters, also)
-    longest = ready.longest // 2 if max_string_length is None else max_string_length
+    longest = ready.max_model_len // 2 if max_string_length is None else max_string_length
     preparer = Preparer(models, ready, tokenizer, template, longest or None)
     generator = Generator(client, tokenizer, metrics, vllm)
     served = ServedModels(name, models, ready)
@@ -177,7 +177,7 @@ class TextEndpoint:
 
     async def _answer(self, body: bytes, hints: Hints, reply: _Reply, traced: TracedRequest | None) -> None:
         arrived = time.monotonic()
-        limit = context_limit(self.ready.longest, self.ready.context_caps, hints.priority)
+        limit = context_limit(self.ready.max_model_len, self.ready.context_caps, hints.priority)
         refuse = self.refuse_over_context or hints.refuse_over_context
         prepared = await self.prepare(body, ContextBudget(limit, refuse), hints.sharing == "system")
         reply.headers = prepared.headers

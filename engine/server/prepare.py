@@ -162,7 +162,7 @@ class Preparer:
         ids = await self._ids(text, special=special)
         written: dict[str, Any] = {
             "count": len(ids),
-            "max_model_len": self.engine.longest,
+            "max_model_len": self.engine.max_model_len,
             "tokens": [] if body.count_only else ids,
         }
         if body.return_token_strs and not body.count_only:

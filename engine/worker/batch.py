@@ -28,9 +28,10 @@ class Batch:
     """int64 [tokens]"""
     positions: Tensor
     """int64 [tokens]"""
-    common: CommonAttentionMetadata
+    common: list[CommonAttentionMetadata]
+    """The batch as each group of layers has it."""
     attention: AttentionMetadata
-    """What the cache's backend made of ``common``."""
+    """What the cache's backend made of these."""
     sampling_rows: list[SamplingRow]
     """A request's rows are adjacent and in order; those of siblings that begin follow."""
     logits_indices: Tensor
@@ -54,6 +55,7 @@ class BatchBuilder:
 
     def __init__(self, cache: KVCache, device: torch.device, *, invariant: bool = False) -> None:
         self._backend = cache.backend
+        self._windows = [group.window for group in cache.groups]
         self._block_size = cache.block_size
         self._padding_block = cache.padding_block
         self._device = device
@@ -81,45 +83,51 @@ class BatchBuilder:
 
         width = max(-(-scheduled.end // self._block_size) for scheduled in order)
         width = max([width, *(width for _, width in groups)])
-        tables = np.full((len(order), width), self._padding_block, dtype=np.int64)
-        for row, scheduled in enumerate(order):
-            used = -(-scheduled.end // self._block_size)
-            tables[row, :used] = scheduled.blocks[:used]
         owners = np.repeat(np.arange(len(order)), counts)
-        blocks, offsets = tables[owners, positions // self._block_size], positions % self._block_size
-        slots = blocks * self._block_size + offsets
+        inside, offsets = positions // self._block_size, positions % self._block_size
+        placed = []
+        for group in range(len(self._windows)):
+            tables = self._tables(order, width, group)
+            blocks = tables[owners, inside]
+            placed += [blocks * self._block_size + offsets, blocks, tables]
 
         decoded = len(order) - len(chunks)
         bounds = np.concatenate([[0], ends])
         sampling_rows, logits_indices = _sampling_rows(order, ends.tolist())
-        arrays = [tokens, positions, slots, blocks, offsets, tables, starts + counts, bounds]
+        arrays = [tokens, positions, offsets, starts + counts, bounds]
         arrays += [bounds[decoded:] - bounds[decoded], np.array(logits_indices, dtype=np.int64)]
         fed = [
             (end - 1, pending[scheduled.request_id])
             for scheduled, end in zip(order, ends.tolist(), strict=True)
             if pending and scheduled.tokens[-1] == PENDING
         ]
-        arrays += [np.array(column, dtype=np.int64) for column in zip(*fed, strict=True)]
-        uploaded = upload(arrays, self._device)
-        token_ids, token_positions, token_slots, token_blocks, token_offsets = uploaded[:5]
-        block_tables, seq_lens, query_starts, prefill_starts, rows_drawn = uploaded[5:10]
-        common = CommonAttentionMetadata(
-            len(tokens),
-            token_slots,
-            block_tables,
-            query_starts,
-            seq_lens,
-            self._block_size,
-            [DecodeShape(len(groups[new, blocks]), new, blocks) for new, blocks in sorted(groups)],
-            prefill_starts if chunks else None,
-            self._tile,
-            (token_blocks, token_offsets),
-        )
+        placed += [np.array(column, dtype=np.int64) for column in zip(*fed, strict=True)]
+        uploaded = upload(arrays + placed, self._device)
+        token_ids, token_positions, token_offsets, seq_lens, query_starts = uploaded[:5]
+        prefill_starts, rows_drawn, *placed_tensors = uploaded[5:]
+        by_group = (placed_tensors[3 * group : 3 * group + 3] for group in range(len(self._windows)))
+        common = [
+            CommonAttentionMetadata(
+                len(tokens),
+                token_slots,
+                block_tables,
+                query_starts,
+                seq_lens,
+                self._block_size,
+                [DecodeShape(len(groups[new, blocks]), new, blocks) for new, blocks in sorted(groups)],
+                prefill_starts if chunks else None,
+                self._tile,
+                (token_blocks, token_offsets),
+            )
+            for token_slots, token_blocks, block_tables in by_group
+        ]
+        attention, *others = map(self._backend.metadata, common)
+        attention.others = others
         return Batch(
             tokens=token_ids,
             positions=token_positions,
             common=common,
-            attention=self._backend.metadata(common),
+            attention=attention,
             sampling_rows=sampling_rows,
             logits_indices=rows_drawn,
             adapters=[
@@ -132,8 +140,19 @@ class BatchBuilder:
                 for scheduled, end in zip(order, ends, strict=True)
                 if scheduled.prompt_logprobs is not None
             ],
-            fed=(uploaded[10], uploaded[11]) if fed else None,
+            fed=(uploaded[-2], uploaded[-1]) if fed else None,
         )
+
+    def _tables(self, order: list[ScheduledRequest], width: int, group: int) -> np.ndarray:
+        """The block tables in a group, [sequences, width]; what is behind a window is padding."""
+        tables = np.full((len(order), width), self._padding_block, dtype=np.int64)
+        window = self._windows[group]
+        for row, scheduled in enumerate(order):
+            table = scheduled.others[group - 1] if group else scheduled.blocks
+            first = 0 if window is None else max(0, scheduled.start + 1 - window) // self._block_size
+            used = -(-scheduled.end // self._block_size)
+            tables[row, first:used] = table[first:used]
+        return tables
 
     def _width(self, length: int) -> int:
         """Blocks that a sequence of ``length`` tokens is padded to; 0: those of the batch's longest."""

@@ -32,12 +32,15 @@ class DecodeGraphs:
         self._cache = cache
         device = cache.layers[0].keys.device
         blocks = -(-length // cache.block_size)
-        self._tokens, self._positions, self._slots, self._seq_lens = (
-            torch.zeros(most, dtype=torch.int64, device=device) for _ in range(4)
+        self._tokens, self._positions, self._seq_lens = (
+            torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
         )
-        self._slots.fill_(-1)
         self._query_starts = torch.arange(most + 1, device=device)
-        self._block_tables = torch.full((most, blocks), cache.padding_block, device=device)
+        # Of each group of layers.
+        self._slots = [torch.full((most,), -1, device=device) for _ in cache.groups]
+        self._block_tables = [
+            torch.full((most, blocks), cache.padding_block, device=device) for _ in cache.groups
+        ]
         self._recorded: dict[int, tuple[Callable[[], None], Tensor]] = {}
         # The largest first: the others then find their memory in what it has taken.
         for size in sorted({*(size for size in SIZES if size < most), most}, reverse=True):
@@ -46,7 +49,7 @@ class DecodeGraphs:
 
     def forward(self, batch: Batch) -> Tensor | None:
         """Hidden states [tokens, hidden], good until the next call; ``None`` for a step that no recording fits."""
-        common = batch.common
+        common = batch.common[0]
         rows = len(batch.tokens)
         if not common.only_single_tokens or batch.adapters:
             return None
@@ -56,15 +59,16 @@ class DecodeGraphs:
         for static, given in (
             (self._tokens, batch.tokens),
             (self._positions, batch.positions),
-            (self._slots, common.slots),
             (self._seq_lens, common.seq_lens),
         ):
             static[:rows].copy_(given)
-        # Tables are padded to a round number of blocks, which may be more than any sequence has.
-        width = min(common.block_tables.shape[1], self._block_tables.shape[1])
-        self._block_tables[:rows, :width].copy_(common.block_tables[:, :width])
+        for group, slots, tables in zip(batch.common, self._slots, self._block_tables, strict=True):
+            slots[:rows].copy_(group.slots)
+            slots[rows:size].fill_(-1)
+            # Tables are padded to a round number of blocks, which may be more than any sequence has.
+            width = min(group.block_tables.shape[1], tables.shape[1])
+            tables[:rows, :width].copy_(group.block_tables[:, :width])
         if rows < size:
-            self._slots[rows:size].fill_(-1)
             self._seq_lens[rows:size].zero_()
         replay, hidden = self._recorded[size]
         replay()
@@ -73,16 +77,21 @@ class DecodeGraphs:
     def _forward(self, size: int) -> Callable[[], Tensor]:
         def forward() -> Tensor:
             # Built anew each time: what metadata computes for a step's layers must be recorded too.
-            common = CommonAttentionMetadata(
-                size,
-                self._slots[:size],
-                self._block_tables[:size],
-                self._query_starts[: size + 1],
-                self._seq_lens[:size],
-                self._cache.block_size,
-                [DecodeShape(size, 1, 0)],
+            batch, *others = (
+                self._cache.backend.metadata(
+                    CommonAttentionMetadata(
+                        size,
+                        slots[:size],
+                        tables[:size],
+                        self._query_starts[: size + 1],
+                        self._seq_lens[:size],
+                        self._cache.block_size,
+                        [DecodeShape(size, 1, 0)],
+                    )
+                )
+                for slots, tables in zip(self._slots, self._block_tables, strict=True)
             )
-            batch = self._cache.backend.metadata(common)
+            batch.others = others
             return self._model.forward(self._tokens[:size], self._positions[:size], batch, self._cache)
 
         return forward

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from engine.config import EngineConfig
+from engine.core.block_demand import BlockDemand
 from engine.errors import StartupError
 
 MARGIN = 0.05
@@ -65,6 +66,7 @@ def available_bytes(meter: Meter, trial: Callable[[], int]) -> int:
 
 def count_blocks(
     config: EngineConfig,
+    demand: BlockDemand,
     *,
     block_bytes: int,
     max_model_len: int,
@@ -72,14 +74,15 @@ def count_blocks(
     ranks: int,
     profile: Callable[[], int] | None,
 ) -> int:
-    """KV blocks of ``block_bytes`` each. ``config`` is for ``device``; ``ranks`` share its memory on a CPU.
+    """KV blocks of ``block_bytes`` each, of which ``demand`` says how many a request needs. ``config`` is for
+    ``device``; ``ranks`` share its memory on a CPU.
     ``profile`` measures the bytes that a GPU has for them, where they are not configured.
 
     Raises ``StartupError`` if there is too little memory.
     """
     blocks = _configured(config, block_bytes)
     if blocks is None:
-        enough = (config.max_num_seqs or 1) * -(-max_model_len // config.block_size)
+        enough = (config.max_num_seqs or 1) * demand.of(max_model_len)
         if profile is None:
             free = int(_CPU_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / ranks)
             blocks = max(1, min(enough, free // block_bytes))

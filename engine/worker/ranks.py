@@ -205,7 +205,14 @@ def _bare(plan: Plan) -> Plan:
     """What a rank that does not sample needs of ``plan``: without the requests' histories, which are long."""
     scheduled = [
         ScheduledRequest(
-            one.request_id, one.tokens, one.start, one.blocks, None, one.generating, adapter=one.adapter
+            one.request_id,
+            one.tokens,
+            one.start,
+            one.blocks,
+            None,
+            one.generating,
+            adapter=one.adapter,
+            others=one.others,
         )
         for one in plan.requests
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,13 @@ import numpy as np
 import torch
 
 from engine.config import EngineConfig
+from engine.core.block_demand import BlockDemand
 from engine.core.plan import Plan, SamplerOutput, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
 from engine.kv_cache import KVCache, KVShape
+from engine.kv_groups import group_layers
 from engine.layers.lora import start_bank
 from engine.messages import LoadAdapter, UnloadAdapter
 from engine.models.registry import load_model
@@ -121,7 +123,13 @@ class Runner:
         self._sampler = Sampler()
         self.compilations = Compilations()
         shape = self.model.kv_shape
-        self.block_bytes = shape.block_bytes(config.block_size, self.dtype, config.kv_cache_dtype)
+        self.groups = group_layers(_windows(shape, config), self.max_model_len)
+        self.windows = [group.window for group in self.groups]
+        """Of each group of layers."""
+        demand = BlockDemand(self.windows, config.block_size, config.max_batched_tokens or 1)
+        self.block_bytes = shape.block_bytes(
+            config.block_size, self.dtype, config.kv_cache_dtype, self.groups
+        )
         proposer = self._load_proposer(config)
         if proposer:
             self.block_bytes += proposer.block_bytes
@@ -132,6 +140,7 @@ class Runner:
         blocks = self.tp.all_reduce_min(
             count_blocks(
                 config,
+                demand,
                 block_bytes=self.block_bytes,
                 max_model_len=self.max_model_len,
                 device=self.device,
@@ -139,18 +148,19 @@ class Runner:
                 profile=profile,
             )
         )
-        if blocks * config.block_size < self.max_model_len:
+        longest = demand.longest(blocks, self.max_model_len)
+        if longest < self.max_model_len:
             if config.max_model_len is not None:
                 raise StartupError(
-                    f"{blocks} KV blocks hold {blocks * config.block_size} tokens, fewer than "
+                    f"{blocks} KV blocks hold {longest} tokens, fewer than "
                     f"--max-model-len {self.max_model_len}. Raise --kv-cache-blocks or --kv-cache-memory, or lower it."
                 )
             log.warning(
                 "the KV cache shortens the context from %d to %d tokens: see --kv-cache-memory and --kv-cache-blocks",
                 self.max_model_len,
-                blocks * config.block_size,
+                longest,
             )
-            self.max_model_len = blocks * config.block_size
+            self.max_model_len = longest
         self._allocate(config, shape, proposer, blocks)
         for key, folder in config.adapters:
             try:
@@ -159,7 +169,9 @@ class Runner:
                 raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
 
     def _allocate(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None, blocks: int) -> None:
-        self.cache = KVCache(shape, blocks, config.block_size, self.device, self.dtype, config.kv_cache_dtype)
+        self.cache = KVCache(
+            shape, blocks, config.block_size, self.device, self.dtype, config.kv_cache_dtype, self.groups
+        )
         if proposer:
             proposer.allocate(blocks)
             self.speculation = Speculation(proposer, config.max_drafts)
@@ -340,20 +352,46 @@ class Runner:
             self.speculation = Speculation(speculation.proposer, limit, policy=FixedDraftLength(limit))
         params = SamplingParams(max_tokens=limit + 2, temperature=0)
         blocks = list(range(self.cache.blocks))
+        others = [blocks] * (len(self.groups) - 1)
         history = [0] * length
         sampled = self.execute(
-            Plan([ScheduledRequest(0, history, 0, blocks, params, False, history, length, lookahead=limit)])
+            Plan(
+                [
+                    ScheduledRequest(
+                        0, history, 0, blocks, params, False, history, length, lookahead=limit, others=others
+                    )
+                ]
+            )
         )
         # On a GPU the last one covers the kernels for sampling and for editing logits.
         randomized = replace(params, temperature=1.0, top_p=0.9, presence_penalty=1.0)
         for sampling in (params, params, randomized if self.device.type == "cuda" else params):
             self.execute(
-                Plan([ScheduledRequest(0, [0], length - 1, blocks, sampling, True, history, length)])
+                Plan(
+                    [
+                        ScheduledRequest(
+                            0, [0], length - 1, blocks, sampling, True, history, length, others=others
+                        )
+                    ]
+                )
             )
         if drafts := sampled.draft_tokens.get(0):
             tokens = [0, *drafts]
             plan = Plan(
-                [ScheduledRequest(0, tokens, length - 1, blocks, params, True, history, length, len(drafts))]
+                [
+                    ScheduledRequest(
+                        0,
+                        tokens,
+                        length - 1,
+                        blocks,
+                        params,
+                        True,
+                        history,
+                        length,
+                        len(drafts),
+                        others=others,
+                    )
+                ]
             )
             self.execute(plan)
         if speculation:
@@ -378,7 +416,9 @@ class Runner:
         if speculation and isinstance(speculation.proposer, DraftModelProposer):
             draft = speculation.proposer
             length = min(limits.length, draft.model.max_positions)
-            draft.warm_up(plans(replace(limits, length=length, adapters=False, prompt_logprobs=False)))
+            draft.warm_up(
+                plans(replace(limits, length=length, adapters=False, prompt_logprobs=False, groups=1))
+            )
 
     def _serving_limits(self) -> ServingLimits:
         space = self.max_model_len
@@ -389,6 +429,7 @@ class Runner:
             space,
             blocks,
             self.adapters is not None,
+            groups=len(self.groups),
         )
 
     def _record_graphs(self) -> None:
@@ -432,3 +473,12 @@ class Runner:
         self._cover(self._compute)
         self._record_graphs()
         return blocks * self.block_bytes
+
+
+def _windows(shape: KVShape, config: EngineConfig) -> Sequence[int | None]:
+    """Each layer's, as blocks are to be kept."""
+    windows = shape.windows or (None,) * shape.layers
+    if config.speculation == "draft" and None not in windows:
+        # The draft model's cache has the blocks of the first group, and may need more than these windows.
+        return (None,) * shape.layers
+    return windows

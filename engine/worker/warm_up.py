@@ -39,6 +39,8 @@ class ServingLimits:
     """As many as such a sequence has. All sequences of a warm-up share them, as nothing reads their content."""
     adapters: bool = False
     prompt_logprobs: bool = True
+    groups: int = 1
+    """Of layers. All have the same tables here."""
 
 
 def plans(limits: ServingLimits) -> Iterator[Plan]:
@@ -105,5 +107,13 @@ def _work(
     history = [0] * (start + count)
     # Real requests have numbers from 0 on.
     return ScheduledRequest(
-        -1 - number, [0] * count, start, limits.blocks, params, True, history, start + count
+        -1 - number,
+        [0] * count,
+        start,
+        limits.blocks,
+        params,
+        True,
+        history,
+        start + count,
+        others=[limits.blocks] * (limits.groups - 1),
     )

@@ -54,6 +54,7 @@ def run(
         max_waiting=1000,
         max_drafts=runner.speculation.max_drafts if runner.speculation else forecasts,
         reserve_drafts=runner.speculation is not None,
+        windows=runner.windows,
     )
     loop = StepLoop(scheduler, runner, ahead=ahead)
     outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})
