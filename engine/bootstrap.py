@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -62,7 +61,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     runner = Runner(config)
     watch.lap("model")
     blocks = runner.cache.blocks
-    max_num_seqs, max_batched_tokens = _limits(config, runner.max_model_len, blocks, runner.windows)
+    max_num_seqs, max_batched_tokens = _limits(config, runner, blocks)
     scheduler = Scheduler(
         BlockPool(blocks),
         block_size=config.block_size,
@@ -78,6 +77,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         chunked_prefill=config.chunked_prefill,
         preemption=config.preemption,
         windows=runner.windows,
+        overlapping=runner.overlapping,
     )
     runner.warm_up()
     watch.lap("warm-up")
@@ -111,7 +111,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         scheduler,
         PrefillChunkController(config.max_itl_ratio, max_batched_tokens),
         ready,
-        ahead=runner.runs_ahead if config.overlap == "auto" else config.overlap == "on",
+        ahead=runner.overlapping,
     )
 
 
@@ -119,15 +119,14 @@ def _import_torch() -> None:
     import torch  # noqa: F401
 
 
-def _limits(
-    config: EngineConfig, max_model_len: int, blocks: int, windows: Sequence[int | None]
-) -> tuple[int, int]:
+def _limits(config: EngineConfig, runner: Runner, blocks: int) -> tuple[int, int]:
     """Sequences and tokens of a step, from a configuration for its device."""
     seqs, tokens = config.max_num_seqs, config.max_batched_tokens
     if seqs is None or tokens is None:
         raise ValueError("the configuration is for no device yet")
+    max_model_len = runner.max_model_len
     if not config.preemption:
-        demand = BlockDemand(windows, config.block_size, tokens)
+        demand = BlockDemand(runner.windows, config.block_size, tokens * (1 + runner.overlapping))
         seqs = max(1, min(seqs, blocks // demand.of(max_model_len)))
         if seqs < config.max_num_seqs:
             log.warning("without preemption %d KV blocks are enough for %d sequences", blocks, seqs)

@@ -62,6 +62,7 @@ class OfflineEngine:
             reserve_drafts=self.runner.speculation is not None,
             chunked_prefill=config.chunked_prefill,
             windows=self.runner.windows,
+            overlapping=self.runner.runs_ahead,
         )
         self._steps = StepLoop(self._scheduler, self.runner, ahead=self.runner.runs_ahead)
         self._budget = self._scheduler.max_batched_tokens

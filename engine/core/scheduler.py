@@ -63,6 +63,7 @@ class Scheduler:
         chunked_prefill: bool = True,
         preemption: bool = True,
         windows: Sequence[int | None] = (None,),
+        overlapping: bool = False,
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
@@ -76,8 +77,9 @@ class Scheduler:
         ``preemption``: requests may lose their slots and blocks to others. Otherwise there must be blocks for
         ``max_num_seqs`` requests of full length.
         ``windows``: of each group of layers, as ``engine/kv_groups.py`` orders them.
+        ``overlapping``: a step may be planned while one is in flight: windows then move on a step later.
         """
-        demand = BlockDemand(windows, block_size, max_batched_tokens)
+        demand = BlockDemand(windows, block_size, max_batched_tokens * (1 + overlapping))
         if not chunked_prefill and max_batched_tokens < max_model_len + max_num_seqs:
             raise ValueError("a step must hold the longest prompt and a token of every other request")
         if not preemption and pool.total < max_num_seqs * demand.of(max_model_len):

@@ -126,7 +126,10 @@ class Runner:
         self.groups = group_layers(_windows(shape, config), self.max_model_len)
         self.windows = [group.window for group in self.groups]
         """Of each group of layers."""
-        demand = BlockDemand(self.windows, config.block_size, config.max_batched_tokens or 1)
+        self.overlapping = self.runs_ahead if config.overlap == "auto" else config.overlap == "on"
+        """Whether steps are to be planned while others are in flight."""
+        step_tokens = (config.max_batched_tokens or 1) * (1 + self.overlapping)
+        demand = BlockDemand(self.windows, config.block_size, step_tokens)
         self.block_bytes = shape.block_bytes(
             config.block_size, self.dtype, config.kv_cache_dtype, self.groups
         )

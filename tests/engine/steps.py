@@ -41,10 +41,12 @@ def run(
     choices: int = 1,
     forecasts: int = 0,
     ahead: bool = False,
+    windows: Sequence[int | None] | None = None,
 ) -> Outcome:
     """Request ``i`` is submitted ``i * late`` steps after the first, and asks for ``adapters[i]``. Its choice ``j`` has
     the number ``i + j * 1000``, and a seed that is ``j`` larger. ``forecasts``: most draft tokens of grammars.
-    ``ahead``: steps are launched before the results of those before them are known."""
+    ``ahead``: steps are launched before the results of those before them are known.
+    ``windows``: of the groups of layers, if not the runner's."""
     scheduler = Scheduler(
         BlockPool(blocks or runner.cache.blocks),
         block_size=runner.block_size,
@@ -54,7 +56,8 @@ def run(
         max_waiting=1000,
         max_drafts=runner.speculation.max_drafts if runner.speculation else forecasts,
         reserve_drafts=runner.speculation is not None,
-        windows=runner.windows,
+        windows=windows or runner.windows,
+        overlapping=ahead,
     )
     loop = StepLoop(scheduler, runner, ahead=ahead)
     outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})

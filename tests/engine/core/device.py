@@ -7,7 +7,7 @@ once, and each answer can be worked out without a scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,8 @@ class Flight:
 
     plan: Plan
     after: Flight | None
-    tables: list[list[int]]
-    """The blocks of each request, as of when it was submitted."""
+    tables: list[list[list[int]]]
+    """The block tables of each request in all groups of layers, as of when it was submitted."""
     states: list[list[int]] = field(default_factory=list)
     """Of each request, once computed."""
     sampled: SamplerOutput = field(default_factory=SamplerOutput)
@@ -53,7 +53,9 @@ class Device:
         for scheduled in plan.requests:
             one = alive[scheduled.request_id]
             assert scheduled.tokens and scheduled.num_draft_tokens <= self.world.scheduler.max_drafts
-            assert len(scheduled.blocks) * size >= scheduled.end + scheduled.lookahead
+            tables = (scheduled.blocks, *scheduled.others)
+            assert len(tables) == len(self.world.windows)
+            assert all(len(table) * size >= scheduled.end + scheduled.lookahead for table in tables)
             assert scheduled.history == one.prompt + one.gained
             assert scheduled.adapter == one.adapter and scheduled.prompt_length == len(one.prompt)
             real = scheduled.end - scheduled.num_draft_tokens
@@ -67,7 +69,8 @@ class Device:
                 scheduled.num_draft_tokens or scheduled.lookahead or scheduled.siblings
             )
             assert scheduled.generating == (scheduled.start >= scheduled.prompt_length)
-        flight = Flight(plan, after, [list(scheduled.blocks) for scheduled in plan.requests])
+        tables = [[list(table) for table in (one.blocks, *one.others)] for one in plan.requests]
+        flight = Flight(plan, after, tables)
         self._launched.append(flight)
         self.fail(flight)
         self.flights.append(flight)
@@ -136,10 +139,10 @@ class Device:
         for source, target in flight.plan.copies:
             cache[target] = list(cache[source])
         work = list(zip(flight.plan.requests, flight.tables, strict=True))
-        for scheduled, table in work:
+        for scheduled, tables in work:
             one = self.world.choices[scheduled.request_id]
             if not flight.orphan:
-                self.check_content(one, table, scheduled.start)
+                self.check_content(one, tables, scheduled.start)
             own = one.states[: scheduled.start]
             for token in scheduled.tokens:
                 if token == PENDING:
@@ -148,13 +151,15 @@ class Device:
                 own.append(hash((own[-1] if own else self.first(one), token)))
             flight.states.append(own)
         # What is read was there before anything is written.
-        for (scheduled, table), own in zip(work, flight.states, strict=True):
-            for position in range(scheduled.start, scheduled.end):
-                cache[table[position // size]][position % size] = own[position]
-        for (scheduled, table), own in zip(work, flight.states, strict=True):
-            assert all(
-                cache[table[i // size]][i % size] == own[i] for i in range(scheduled.start, scheduled.end)
-            )
+        for (scheduled, tables), own in zip(work, flight.states, strict=True):
+            for group, table in enumerate(tables):
+                for position in range(scheduled.start, scheduled.end):
+                    assert table[position // size] >= 0
+                    cache[table[position // size]][position % size] = own[position] ^ group
+        for (scheduled, tables), own in zip(work, flight.states, strict=True):
+            for group, table in enumerate(tables):
+                for i in range(scheduled.start, scheduled.end):
+                    assert cache[table[i // size]][i % size] == own[i] ^ group
 
     def first(self, one: Choice) -> int:
         return self.world.root(one.adapter, self.world.salt(one.tenant))
@@ -193,11 +198,15 @@ class Device:
         if draft_tokens:
             sampled.draft_tokens[scheduled.request_id] = draft_tokens
 
-    def check_content(self, one: Choice, blocks: list[int], length: int) -> None:
-        """Raises ``AssertionError`` unless the first ``length`` tokens in ``blocks`` are the choice's."""
+    def check_content(self, one: Choice, tables: Sequence[list[int]], length: int) -> None:
+        """Raises ``AssertionError`` unless what the next token sees of the first ``length`` is the choice's own in each
+        group's blocks."""
         size, cache, states = self.world.block_size, self.cache, one.states
-        for index, start in enumerate(range(0, length, size)):
-            end = min(start + size, length)
-            assert cache[blocks[index]][: end - start] == states[start:end], (
-                f"request {one.id}, token {start}"
-            )
+        for group, (table, window) in enumerate(zip(tables, self.world.windows, strict=True)):
+            seen = 0 if window is None else max(0, length + 1 - window)
+            for start in range(seen // size * size, length, size):
+                first, end = max(start, seen), min(start + size, length)
+                block = table[start // size]
+                assert block >= 0 or first >= end
+                found = [state ^ group for state in cache[block][first - start : end - start]]
+                assert found == states[first:end], f"request {one.id}, token {first}"

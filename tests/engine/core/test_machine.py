@@ -61,6 +61,7 @@ def machine(tally: Counter[str], **options: int) -> type[RuleBasedStateMachine]:
 ALWAYS = {"finished", "aborted", "refused", "queue full", "unreachable", "expired", "preempted", "chunks"}
 ALWAYS |= {"siblings", "copies", "siblings aborted", "leaders aborted", "parked", "late"}
 HITS = {"hits"}
+WINDOWS = {"behind"}
 AHEAD = {"ahead", "stalled", "dropped"}
 DRAFTS = {"drafts right", "drafts wrong", "stops drafted"}
 
@@ -91,6 +92,16 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         ({"caching": True, "speculating": True, "crowd": False}, ALWAYS | HITS | DRAFTS),
         ({"caching": True, "speculating": False, "crowd": True, "tenants": 2}, ALWAYS | HITS),
         ({"caching": True, "speculating": True, "crowd": False, "tenants": 3}, ALWAYS | HITS | DRAFTS),
+        ({"caching": False, "speculating": True, "crowd": True, "windows": True}, ALWAYS | DRAFTS | WINDOWS),
+        ({"caching": True, "speculating": False, "crowd": True, "windows": True}, ALWAYS | HITS | WINDOWS),
+        (
+            {"caching": True, "speculating": True, "crowd": False, "tenants": 2, "windows": True},
+            ALWAYS | HITS | DRAFTS | WINDOWS,
+        ),
+        (
+            {"caching": True, "speculating": False, "crowd": True, "ahead": True, "windows": True},
+            ALWAYS | HITS | {"ahead"} | WINDOWS,
+        ),
         ({"caching": False, "speculating": False, "crowd": True, "ahead": True}, ALWAYS | AHEAD),
         ({"caching": True, "speculating": False, "crowd": True, "ahead": True}, ALWAYS | AHEAD | HITS),
         ({"caching": True, "speculating": True, "crowd": False, "ahead": True}, ALWAYS | HITS | DRAFTS),

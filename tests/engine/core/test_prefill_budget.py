@@ -244,3 +244,15 @@ class Prompts(RuleBasedStateMachine):
 
 TestPrompts = Prompts.TestCase
 TestPrompts.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
+
+
+def test_a_part_of_one_token_counts_as_much_as_others() -> None:
+    """What a prompt computes makes up for those that overtook it, in parts however small."""
+    scheduler = make(budget=3, sequences=3)
+    for number in (1, 2):
+        scheduler.submit(request(number, 1, generate=50))
+    step(scheduler)
+    scheduler.submit(request(3, 10))
+    for steps in range(1, 10):
+        assert shape(step(scheduler)[0])[2] == (3, steps - 1, 1)
+        assert scheduler.running[2].credit == steps

@@ -7,7 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from engine.core.block_pool import BlockPool
+from engine.core.block_demand import BlockDemand
+from engine.core.block_pool import GONE, BlockPool
 from engine.core.plan import Plan, RequestOutput
 from engine.core.prefix_cache import Node
 from engine.core.request import Request, Sibling
@@ -18,6 +19,8 @@ from engine.step_loop import StepLoop
 from tests.engine.core.device import Device
 
 CONTEXT = 64
+WINDOWS: tuple[tuple[int | None, ...], ...] = ((None, 5), (None, None, 9, 3), (7,), (None, 1), (2, 6))
+"""Of the groups of layers, where there are windows."""
 STOP = 2
 VOCAB = 3
 ADAPTERS = ("a", "b")
@@ -58,6 +61,7 @@ class World:
         tenants: int = 1,
         ahead: bool = False,
         failing: bool = False,
+        windows: bool = False,
     ) -> None:
         """``ahead``: steps are launched before the results of others are known. ``failing``: some run out of memory."""
         self.rng = rng
@@ -74,8 +78,10 @@ class World:
         tokens = rng.randint(12, 48) if crowd else rng.randint(40, 160)
         self.usual = min(30, tokens // 2)
         """Tokens of the longest of usual prompts."""
+        self.windows = rng.choice(WINDOWS) if windows else (None,)
+        self.demand = BlockDemand(self.windows, self.block_size, self.budget * (1 + ahead))
         self.scheduler = Scheduler(
-            BlockPool(tokens // self.block_size),
+            BlockPool(tokens // self.block_size * len(self.windows)),
             block_size=self.block_size,
             max_num_seqs=sequences,
             max_batched_tokens=self.budget,
@@ -86,6 +92,8 @@ class World:
             prefix_caching=caching,
             max_drafts=rng.randint(1, 5) if speculating else 0,
             context_caps=self.caps,
+            windows=self.windows,
+            overlapping=ahead,
         )
         self.ahead = ahead
         self.device = Device(self, failing=failing)
@@ -182,7 +190,7 @@ class World:
         )
         most = max(one.params.max_tokens for one in group)
         cap = min([CONTEXT, *(cap for priority, cap in self.caps if request.priority <= priority)])
-        blocks = -(-(len(prompt) + most - 1) // self.block_size)
+        blocks = self.demand.of(len(prompt) + most - 1)
         fits = len(prompt) + most <= cap and blocks <= scheduler.pool.total
         slots = scheduler.max_num_seqs - len(scheduler.running)
         here = any(one.tenant == tenant and one.id not in scheduler.parked for one in self.alive.values())
@@ -382,10 +390,18 @@ class World:
             # What it computes until it is done makes up for those that overtook it; unless the cache has it.
             assert scheduler.prefixes or request.credit + request.missing // 2 >= 0
         for request in scheduler.running:
-            self.device.check_content(self.alive[request.id], request.blocks, request.computed)
+            tables = (request.blocks, *request.others)
+            self.device.check_content(self.alive[request.id], tables, request.computed)
+            self.tally["behind"] += request.behind > 0
+            # Blocks for draft tokens come on top.
+            drafts = len(self.windows) * (1 + self.demand.count(2 * scheduler.max_drafts))
+            assert request.held <= self.demand.of(len(request.tokens) + request.pending) + drafts
         if scheduler.prefixes is not None:
-            for node in scheduler.prefixes._by_block.values():
-                assert self.device.cache[node.block] == self.content(node), f"block {node.block}"
+            for node in scheduler.prefixes._nodes.values():
+                for group, block in enumerate((node.block, *node.others)):
+                    if block != GONE:
+                        held = [state ^ group for state in self.device.cache[block]]
+                        assert held == self.content(node), f"block {block}"
 
     def content(self, node: Node) -> list[int]:
         """What the block of ``node`` must hold: worked out when it is first seen."""
