@@ -36,7 +36,7 @@ class KVShape:
         """Of one group's layers, or of all, with the scales of a quantized cache. Raises ``StartupError``."""
         stored = stored_dtype(kv_cache_dtype)
         row = self.head_dim * dtype.itemsize if stored is None else self.head_dim + torch.float32.itemsize
-        layers = len(groups[0].layers) if groups else self.layers
+        layers = max((len(group.layers) for group in groups), default=self.layers)
         return 2 * layers * self.kv_heads * block_size * row
 
 

@@ -30,7 +30,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "app process cli __main__",
     ),
     "engine": (
-        "errors logs channel startup extras version config parallel attention kv_cache",
+        "errors logs channel startup extras version config parallel attention kv_cache kv_groups",
         "core demo",
         "weights",
         "messages grammar layers step_loop",

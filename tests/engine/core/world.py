@@ -378,9 +378,10 @@ class World:
         for flight in self.device.flights:
             assert self.ahead
             # Nobody else holds what is written, whatever happened to those for whom it is.
-            for scheduled, table in zip(flight.plan.requests, flight.tables, strict=True):
-                written = table[scheduled.start // size : (scheduled.end - 1) // size + 1]
-                assert all(pool.holders(block) == 1 for block in written)
+            for scheduled, tables in zip(flight.plan.requests, flight.tables, strict=True):
+                for table in tables:
+                    written = table[scheduled.start // size : (scheduled.end - 1) // size + 1]
+                    assert all(pool.holders(block) == 1 for block in written)
         assert pool.free + pool.cached + pool.used == pool.total
         assert scheduler.idle == (len(self.alive) == len(scheduler.parked))
         known = [*scheduler.running, *scheduler.waiting, *scheduler.parked.values()]

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from engine.attention.metadata import AttentionMetadata
+from engine.core.block_pool import GONE
 from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache, KVShape
+from engine.kv_groups import KVGroup
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.cuda_graphs import DecodeGraphs
 
@@ -85,3 +87,30 @@ def test_decodes_are_replayed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) 
         assert recorder.replays == count
         assert replayed is not None
         assert torch.equal(replayed, Given().forward(made.tokens, made.positions, made.attention, cache))
+
+
+def test_each_group_of_layers_has_slots_and_tables_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
+    groups = [KVGroup((0,)), KVGroup((1,), window=20)]
+    cache = KVCache(KVShape(2, 1, 16), 9, 16, CPU, torch.float32, groups=groups)
+
+    class Both(Given):
+        def forward(
+            self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache
+        ) -> Tensor:
+            return torch.cat(
+                [Given.forward(self, tokens, positions, own, cache) for _, own in cache.by_layer(batch)], 1
+            )
+
+    graphs = DecodeGraphs(Both(), cache, 8, 64, Recorder())
+    first = ScheduledRequest(0, [5], 40, [0, 1, 2], None, True, others=[[GONE, 3, 4]])
+    second = ScheduledRequest(1, [6], 3, [5], None, True, others=[[6]])
+    for scheduled in ([first, second], [second], [first]):
+        made = BatchBuilder(cache, CPU).build(Plan(scheduled))
+        replayed = graphs.forward(made)
+        assert replayed is not None
+        assert torch.equal(replayed, Both().forward(made.tokens, made.positions, made.attention, cache))
+    # What is behind the window is padding, and both layers are in the same tensors.
+    assert made.common[1].block_tables[0, :3].tolist() == [cache.padding_block, 3, 4]
+    assert [common.slots.tolist() for common in made.common] == [[2 * 16 + 8], [4 * 16 + 8]]
+    assert cache.layers[0] is cache.layers[1]

@@ -95,7 +95,7 @@ def test_preempted_requests_say_the_same(saved) -> None:
     params = SamplingParams(max_tokens=60, temperature=0)
     prompts = [prompt(length, length) for length in (5, 6, 7, 8)]
     blocks = BlockDemand(windows, 4, 24).of(68) + 4
-    outcome = run(runner, [(tokens, params) for tokens in prompts], budget=24, blocks=blocks)
+    outcome = run(runner, [(tokens, params) for tokens in prompts], sequences=4, budget=24, blocks=blocks)
     assert outcome.preempted > 0
     check(outcome, model, prompts)
 
