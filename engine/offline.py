@@ -10,6 +10,7 @@ from itertools import count
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
+from engine.core.plan import Plan
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -124,8 +125,13 @@ class OfflineEngine:
 
     def _step(self) -> Landed:
         landed, counts = self._steps.step(), self.counts
-        if landed is None or landed.error is not None:
-            raise landed.error if landed and landed.error else RuntimeError("none of the requests can run")
+        if landed is None:
+            if not self._scheduler.idle:
+                raise RuntimeError("there are requests, but none of them can run")
+            # The next request is yet to come.
+            landed = Landed(Plan())
+        if landed.error is not None:
+            raise landed.error
         plan = landed.plan
         counts.steps += 1
         counts.chunks += sum(scheduled.sampling is None for scheduled in plan.requests)

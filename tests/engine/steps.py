@@ -11,7 +11,7 @@ from engine.core.plan import Plan
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
-from engine.step_loop import StepLoop
+from engine.step_loop import Landed, StepLoop
 from engine.worker.runner import Runner
 
 
@@ -72,8 +72,9 @@ def run(
             ]
             scheduler.submit(Request(submitted, prompt, params, adapter=adapter, siblings=siblings))
             submitted += 1
-        landed = loop.step()
-        assert landed is not None and landed.error is None
+        # Nothing is planned until the next request comes.
+        landed = loop.step() or Landed(Plan())
+        assert landed.error is None
         plan = landed.plan
         for output in landed.outputs:
             outcome.tokens[output.request_id] += output.tokens
