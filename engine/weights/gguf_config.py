@@ -30,6 +30,8 @@ _REFUSED = (
     "rope.scaling.yarn_log_multiplier",
 )
 """Keys that are not supported, and must not be ignored."""
+_TYPES = {"Gemma3ForCausalLM": "gemma3_text", "Qwen3MoeForCausalLM": "qwen3_moe"}
+"""transformers' types of models, where they are not the architecture's name."""
 _GEMMA2_27B, _GEMMA3_27B = 46, 62
 """Numbers of layers of the models that scale attention scores differently."""
 
@@ -50,7 +52,10 @@ def config_json(file: Gguf) -> dict[str, Any]:
         if file.value(key) and key not in READ.get(file.architecture, ()):
             raise UnsupportedModel(f"{file.path} sets {key} to {file.value(key)}, which is not supported.")
     common = _common(file)
-    return common | _FAMILIES[file.architecture](file, common)
+    config = common | _FAMILIES[file.architecture](file, common)
+    (name,) = config["architectures"]
+    # transformers does not read a folder without it.
+    return config | {"model_type": _TYPES.get(name, name.removesuffix("ForCausalLM").lower())}
 
 
 def number(file: Gguf, key: str, default: int | None = None) -> int:

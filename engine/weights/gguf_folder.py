@@ -18,7 +18,7 @@ from engine.weights.gguf import Gguf, parts
 from engine.weights.gguf_config import config_json
 from engine.weights.gguf_tokenizer import Vocabulary
 
-_VERSION = 3
+_VERSION = 4
 """Increased when the conversion changes, so that cached folders are not reused."""
 _SIBLING_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 """Taken from the file's folder if it has a tokenizer.json; those that are missing are made from the file."""

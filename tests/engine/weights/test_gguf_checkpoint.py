@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType as Type
 
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.layers.rope import Rope
+from engine.models.registry import read_config
 from engine.weights import dequantize
 from engine.weights.gguf import Gguf, GgufTensor
 from engine.weights.gguf_checkpoint import GgufCheckpoint
@@ -94,7 +95,9 @@ def test_logits_are_those_of_the_original(
     model = save(tmp_path / "model", family, **changes)
     file = gguf_files.write(tmp_path / "m.gguf", tmp_path / "model", **metadata)
     theirs = expected(model, tokens())
-    ours = Paged(as_folder(file)).run(tokens(), [19])
+    folder = as_folder(file)
+    assert read_config(folder)["model_type"] == model.config.model_type
+    ours = Paged(folder).run(tokens(), [19])
     assert theirs.std() > 0.3
     assert (ours - theirs).abs().max() <= 1e-4
     assert (ours - Paged(tmp_path / "model").run(tokens(), [19])).abs().max() <= 1e-5
