@@ -5,7 +5,8 @@
 
 ``conversations.jsonl`` has 100 conversations with the tools of ``tools.json`` and the calls that are right,
 ``schemas.jsonl`` 100 texts with the schema of an answer and what is right in it. Both were written for this project;
-nothing was tuned on them but the order of work. Everything is asked at temperature 0, one after the other. Columns:
+nothing was tuned on them but the order of work. Everything is asked at temperature 0, one after the other; with
+``--answers FILE`` a run goes on where the one before it ended, or judges its answers anew. Columns:
 *valid* fits its schema and names an offered tool, *right* is what was expected, and nothing beside it.
 """
 
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.tool_calls.ask import FOLDER, Judged, conversation, form, rows
+from benchmarks.tool_calls.ask import FOLDER, Judged, Server, conversation, form, rows
 
 _READY = re.compile(r"engine ready on (\S+)")
 
@@ -86,6 +87,9 @@ def main() -> None:
         "--sets", nargs="+", choices=["auto", "required", "schema"], default=["auto", "required", "schema"]
     )
     parser.add_argument("--show", action="store_true", help="print what was not right to stderr")
+    parser.add_argument(
+        "--answers", type=Path, help="keep answers in this file, and ask for none that it has"
+    )
     parser.add_argument("--engine-options", default="--max-model-len 4096", help="of a served model")
     options = parser.parse_args()
     if options.model:
@@ -100,19 +104,20 @@ def run(url: str, options: argparse.Namespace) -> None:
     conversations, schemas = rows("conversations.jsonl")[:: options.every], rows("schemas.jsonl")
     # Calls can be required only where some are right.
     calling = [row for row in conversations if row["calls"]]
-    with httpx.Client(base_url=url, timeout=600) as client:
+    with httpx.Client(base_url=url, timeout=1800) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
+        server = Server(client, model, options.answers)
         print(f"{model}\n\n{HEAD}", flush=True)
         for name in options.sets:
             if name == "schema":
                 chosen = schemas[:: options.every]
-                measure(name, chosen, lambda row: form(client, model, row), show=options.show)
+                measure(name, chosen, lambda row: form(server, row), show=options.show)
                 continue
             chosen = conversations if name == "auto" else calling
             measure(
                 name,
                 chosen,
-                lambda row, choice=name: conversation(client, model, row, tools, choice),
+                lambda row, choice=name: conversation(server, row, tools, choice),
                 show=options.show,
             )
 

@@ -30,19 +30,45 @@ class Judged:
     """The answer, to read."""
 
 
+class Server:
+    """A model's answers. Where a file is given they are kept in it, and what it has is not asked again."""
+
+    def __init__(self, client: httpx.Client, model: str, kept: Path | None = None) -> None:
+        self._client, self._model, self._kept = client, model, kept
+        self._known: dict[str, tuple[float, dict[str, Any]]] = {}
+        if kept is not None and kept.exists():
+            for line in kept.read_text(encoding="utf-8").splitlines():
+                asked, *found = json.loads(line)
+                self._known[asked] = (found[0], found[1])
+
+    def ask(self, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        """Seconds and the answer."""
+        body = {"model": self._model, "temperature": 0, "max_tokens": MAX_TOKENS, **body}
+        asked = json.dumps(body, sort_keys=True)
+        if asked not in self._known:
+            began = time.perf_counter()
+            answer = self._client.post("/v1/chat/completions", json=body)
+            seconds = time.perf_counter() - began
+            if answer.is_error:
+                raise RuntimeError(f"{answer.status_code}: {answer.text[:500]}")
+            self._known[asked] = seconds, answer.json()
+            if self._kept is not None:
+                with self._kept.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([asked, *self._known[asked]], ensure_ascii=False) + "\n")
+        return self._known[asked]
+
+
 def rows(name: str) -> list[dict[str, Any]]:
     with (FOLDER / name).open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
-def conversation(
-    client: httpx.Client, model: str, row: dict[str, Any], tools: dict[str, Any], choice: str
-) -> Judged:
+def conversation(server: Server, row: dict[str, Any], tools: dict[str, Any], choice: str) -> Judged:
     offered = [tools[name] for name in row["tools"]]
     body = {"messages": row["messages"], "tools": offered, "tool_choice": choice}
     if choice == "required" and row["kind"] == "several":
         body["parallel_tool_calls"] = True
-    seconds, found = _asked(client, model, body)
+    seconds, found = server.ask(body)
     message = found["choices"][0]["message"]
     schemas = {name: tools[name]["function"]["parameters"] for name in row["tools"]}
     calls, valid = [], True
@@ -56,32 +82,21 @@ def conversation(
         # Text that looks like a call is none of the answers that are wanted.
         right = right and bool(text.strip()) and '"arguments"' not in text
     right = right and all(word.casefold() in text.casefold() for word in row.get("says", ()))
-    shown = json.dumps(calls, ensure_ascii=False) if calls else text
+    shown = json.dumps(calls, ensure_ascii=False, default=lambda _: "(no JSON)") if calls else text
     return _judged(row["kind"], valid, right, seconds, found, shown)
 
 
-def form(client: httpx.Client, model: str, row: dict[str, Any]) -> Judged:
+def form(server: Server, row: dict[str, Any]) -> Judged:
     schema = row["schema"]
     # Not "strict": its rules (every property required, no open object) are not what is measured.
     asked = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     text = f"Answer with JSON of this schema: {json.dumps(schema, ensure_ascii=False)}\n\n{row['text']}"
     body = {"messages": [{"role": "user", "content": text}], "response_format": asked}
-    seconds, found = _asked(client, model, body)
+    seconds, found = server.ask(body)
     content = found["choices"][0]["message"]["content"] or ""
     value = _json(content)
     valid = _fits(value, schema)
     return _judged("schema", valid, valid and matches(value, row["right"]), seconds, found, content)
-
-
-def _asked(client: httpx.Client, model: str, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    began = time.perf_counter()
-    answer = client.post(
-        "/v1/chat/completions", json={"model": model, "temperature": 0, "max_tokens": MAX_TOKENS, **body}
-    )
-    seconds = time.perf_counter() - began
-    if answer.is_error:
-        raise RuntimeError(f"{answer.status_code}: {answer.text[:500]}")
-    return seconds, answer.json()
 
 
 def _judged(kind: str, valid: bool, right: bool, seconds: float, found: dict[str, Any], shown: str) -> Judged:

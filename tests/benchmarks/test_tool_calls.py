@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from benchmarks.tool_calls.__main__ import HEAD, line
-from benchmarks.tool_calls.ask import FOLDER, Judged, rows
+from benchmarks.tool_calls.ask import FOLDER, MAX_TOKENS, Judged, Server, conversation, rows
 from benchmarks.tool_calls.judge import matches, right_calls
 from benchmarks.tool_calls.schema import fits
 
@@ -86,6 +88,30 @@ def test_texts_match_by_letters_and_numbers_by_value() -> None:
     assert not matches([1, 2], [1])
     with pytest.raises(ValueError, match="not known"):
         fits(1, {"not": {}})
+
+
+def test_kept_answers_are_judged_without_a_server(tmp_path: Path) -> None:
+    """Here one whose arguments the length cut off."""
+    row = rows("conversations.jsonl")[0]
+    call = {"function": {"name": row["tools"][0], "arguments": '{"city": "Par'}}
+    answer = {
+        "choices": [{"message": {"content": None, "tool_calls": [call]}, "finish_reason": "length"}],
+        "usage": {"completion_tokens": 7},
+    }
+    body = {
+        "model": "m",
+        "temperature": 0,
+        "max_tokens": MAX_TOKENS,
+        "messages": row["messages"],
+        "tools": [TOOLS[name] for name in row["tools"]],
+        "tool_choice": "auto",
+    }
+    kept = tmp_path / "answers.jsonl"
+    kept.write_text(json.dumps([json.dumps(body, sort_keys=True), 1.5, answer]) + "\n")
+    with httpx.Client() as client:
+        judged = conversation(Server(client, "m", kept), row, TOOLS, "auto")
+    assert (judged.valid, judged.right, judged.seconds, judged.tokens) == (False, False, 1.5, 7)
+    assert "(no JSON)" in judged.shown
 
 
 def test_the_table() -> None:
