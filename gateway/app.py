@@ -1,4 +1,4 @@
-"""The composition root of a worker: settings in, an ASGI app out; ``runtime.build`` wires what depends on the policy."""
+"""The composition root of a worker: settings in, an ASGI app out; ``runtime.build`` wires what is of a policy."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
             fallback=settings.last_good,
             logs=history is None,
         )
-        # The loop keeps a set of all open async generators, to close them at its end; a stream has several, and this was
-        # 5 % of its cost. All of ours are closed by their readers.
+        # The loop keeps a set of all open async generators, to close them at its end; a stream has several, and this
+        # was 5 % of its cost. All of ours are closed by their readers.
         sys.set_asyncgen_hooks(firstiter=None)
         watching = [asyncio.create_task(metrics.watch_lag())]
         try:

@@ -14,35 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import statistics
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
 import httpx
 
+from benchmarks.served import served
 from benchmarks.tool_calls.ask import FOLDER, Judged, Server, conversation, form, rows
-
-_READY = re.compile(r"engine ready on (\S+)")
-
-
-@contextmanager
-def served(model: Path, options: list[str]) -> Iterator[str]:
-    """The address of an engine that serves the model."""
-    command = [sys.executable, "-m", "engine", "serve", "--model", str(model), "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = _READY.match(process.stdout.readline())
-            if found is None:
-                raise SystemExit("the engine did not start: see above")
-            yield found[1]
-        finally:
-            process.terminate()
 
 
 def measure(name: str, chosen: list[dict], judge: Callable[[dict], Judged], *, show: bool) -> None:

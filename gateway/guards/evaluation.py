@@ -11,6 +11,7 @@ from gateway.guards.requests.screening import Screening
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.injection import CLEAR as INJECTION_CLEAR
 from gateway.guards.scanners.injection import injection
+from gateway.guards.scanners.judge import ModelJudge
 from gateway.guards.scanners.language import is_foreign
 from gateway.guards.scanners.ngrams import SMOOTHING as NGRAM_SMOOTHING
 from gateway.guards.scanners.ngrams import Ngrams
@@ -19,7 +20,7 @@ from gateway.guards.scanners.ngrams import tokens as ngram_tokens
 from gateway.guards.scanners.normalised import plain
 from gateway.guards.scanners.passages import passages
 from gateway.guards.scanners.pii import Pii, apart
-from gateway.guards.scanners.scanner import Origin, Scanner, Verdict
+from gateway.guards.scanners.scanner import Origin, Scanner, Unscanned, Verdict
 from gateway.guards.scanners.secrets import Secrets
 from gateway.guards.scanners.senses import MARK as SENSE_MARK
 from gateway.guards.scanners.topics import Topics
@@ -38,6 +39,7 @@ __all__ = [
     "SENSE_MARK",
     "TOXICITY_CATEGORIES",
     "Guards",
+    "ModelJudge",
     "Ngrams",
     "Origin",
     "Pii",
@@ -46,6 +48,7 @@ __all__ = [
     "Screening",
     "Secrets",
     "Topics",
+    "Unscanned",
     "Verdict",
     "Wording",
     "WordingWeights",
