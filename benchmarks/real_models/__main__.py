@@ -65,7 +65,7 @@ def ask_all(answers: Answers, chosen: Sequence[Prompt], *, offline: bool) -> Non
 
 
 def outcomes_of(chosen: Sequence[Prompt], both: Sequence[Answers]) -> Outcomes:
-    """Up to the first prompt that one of the models has yet to answer: short answers are there sooner than long ones."""
+    """Up to the first prompt that a model has yet to answer: short answers are there sooner than long ones."""
     rows: list[tuple[Prompt, Answer, Answer]] = []
     for one in chosen:
         small, large = (answers.known(one.messages, one.max_tokens) for answers in both)
