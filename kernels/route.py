@@ -72,6 +72,53 @@ class SigmoidRouting:
         return experts, weights * self.scaling
 
 
+@dataclass(frozen=True, slots=True)
+class CorrectedRouting:
+    """How experts are chosen by ERNIE 4.5: by softmax, top(t) being the highest ``p + bias``.
+
+    Weights are normalised by their sum, or by ``least`` where that is greater.
+    """
+
+    least: float = 1e-12
+
+    def __call__(self, scores: Tensor, bias: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+        """As ``route``; ``bias`` float32 [experts]."""
+        chances = torch.softmax(scores, dim=-1, dtype=torch.float32)
+        experts = (chances + bias).topk(top_k, dim=-1).indices
+        weights = chances.gather(1, experts)
+        if normalise:
+            weights = weights / weights.sum(-1, keepdim=True).clamp(min=self.least)
+        return experts, weights
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMixer:
+    """How two experts are chosen by Phi-MoE (SparseMixer-v2, https://arxiv.org/abs/2409.12136).
+
+    Each is the highest of those that are left; its weight is its chance among those whose scores are near:
+    ``(best - score) / max(|score|, best) <= 2 * jitter``. The weights do not sum to one.
+    """
+
+    jitter: float = 0.01
+
+    def __call__(self, scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+        """As ``route``; ``top_k`` experts are chosen one after another."""
+        scores = scores.float()
+        size, left = scores.abs(), scores
+        chosen, weights = [], []
+        for _ in range(top_k):
+            best, expert = left.max(dim=-1, keepdim=True)
+            far = (best - left) / size.clamp(min=best) > 2 * self.jitter
+            chances = torch.softmax(left.masked_fill(far, float("-inf")), dim=-1)
+            chosen.append(expert)
+            weights.append(chances.gather(1, expert))
+            left = left.scatter(1, expert, float("-inf"))
+        weight = torch.cat(weights, 1)
+        if normalise:
+            weight = weight / weight.sum(-1, keepdim=True)
+        return torch.cat(chosen, 1), weight
+
+
 def group(experts: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
     """(expert, rows, ranks)"""
     top_k = experts.shape[1]

@@ -75,10 +75,14 @@ class Rope:
                 return 1.0 / (factors * self.theta**powers)
         return base
 
-    def attention_scaling(self) -> float:
-        """The factor on cosines and sines (``attention_factor``)."""
+    def attention_scaling(self, length: int = 0) -> float:
+        """The factor on cosines and sines (``attention_factor``), for contexts of up to ``length`` tokens."""
         if self.kind not in ("yarn", "longrope"):
             return 1.0
+        # Phi-MoE has one for short contexts, and another for long ones.
+        given = "long_mscale" if length > self.original_positions else "short_mscale"
+        if self.kind == "longrope" and self.scaling.get(given) is not None:
+            return float(self.scaling[given])
         if (given := self.scaling.get("attention_factor")) is not None:
             return float(given)
         factor = self._factor()
@@ -124,7 +128,7 @@ class RotaryTable:
 
     def __init__(self, rope: Rope, length: int, device: torch.device, dtype: torch.dtype) -> None:
         angles = torch.outer(torch.arange(length, dtype=torch.float32), rope.frequencies(length))
-        scale = rope.attention_scaling()
+        scale = rope.attention_scaling(length)
         self._cos = (angles.cos() * scale).to(device, dtype)
         self._sin = (angles.sin() * scale).to(device, dtype)
 

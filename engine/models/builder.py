@@ -89,9 +89,9 @@ class LayerBuilder:
         checked = self._cache is not None and self._cache.complete
         return Embedding(self.weights.rows(name, (count, size), checked=checked))
 
-    def tied(self, name: str, embedding: Embedding) -> Product:
+    def tied(self, name: str, embedding: Embedding, bias: Tensor | None = None) -> Product:
         """The LM head that is tied to the embedding [vocab, hidden]."""
-        return self._cached(f"{name} tied", lambda: self._plain(embedding.weight(), None, head=True), None)
+        return self._cached(f"{name} tied", lambda: self._plain(embedding.weight(), bias, head=True), bias)
 
     def _cached(self, name: str, build: Callable[[], Product], bias: Tensor | None) -> Product:
         """The layer as the cache has it; else what ``build`` makes, which is put there if it can be."""

@@ -9,7 +9,7 @@ from typing import Any
 from engine.errors import UnsupportedModel
 from engine.layers.mlp import ACTIVATIONS, PLAIN_ACTIVATIONS
 from engine.layers.rope import Rope
-from kernels.route import SigmoidRouting
+from kernels.route import CorrectedRouting, SigmoidRouting, SparseMixer
 
 _MAX_LAYERS = 10_000
 
@@ -37,8 +37,15 @@ class Experts:
     shared_name: str = "shared_expert"
     shared_gate: bool = False
     """Whether its output is multiplied by a sigmoid of the token."""
-    sigmoid: SigmoidRouting | None = None
+    router: str = "gate"
+    exact_router: bool = False
+    """Whether scores are computed in float32, as in training; with a ``bias`` they always are."""
+    routing: SigmoidRouting | CorrectedRouting | SparseMixer | None = None
     """``None``: experts are chosen by softmax."""
+    bias: str | None = None
+    """What is added to chances where experts are chosen, and not to their weights."""
+    bias_rows: bool = False
+    """Whether the checkpoint has the bias as a matrix with one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class DecoderConfig:
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     """The names of queries, keys and values, or one for all, if the checkpoint has them in one tensor."""
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")

@@ -164,10 +164,11 @@ def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Em
     if config.tied:
         if not weights.differs(f"{name}.weight", embedding.weight):
             weights.ignore(f"{name}.weight")
-            return build.tied(f"{prefix}embed_tokens", embedding)
+            bias = weights.bias(name, config.vocab_size) if config.head_bias else None
+            return build.tied(f"{prefix}embed_tokens", embedding, bias)
         log.warning(
             "config.json says that the head is the embedding (tie_word_embeddings), but the weights hold another one, "
             "%s.weight: it is used. Correct config.json to silence this warning.",
             name,
         )
-    return build.linear({name: config.vocab_size}, config.hidden)
+    return build.linear({name: config.vocab_size}, config.hidden, bias=config.head_bias)

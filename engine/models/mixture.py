@@ -29,7 +29,7 @@ def mixtral(raw: Raw) -> DecoderConfig:
     raw = {"num_local_experts": 8, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e6, **raw}
     experts = Experts(
         count=integer(raw, "num_local_experts"),
-        top_k=_top_k(raw, integer(raw, "num_local_experts")),
+        top_k=top_k_of(raw, integer(raw, "num_local_experts")),
         width=integer(raw, "intermediate_size"),
         normalise=True,
         layers=frozenset(range(count_layers(raw))),
@@ -85,13 +85,14 @@ def glm4_moe(raw: Raw) -> DecoderConfig:
     first = int(raw.get("first_k_dense_replace", 1))
     experts = Experts(
         count,
-        _top_k(raw, count * top_groups // groups),
+        top_k_of(raw, count * top_groups // groups),
         width,
         bool(raw.get("norm_topk_prob", True)),
         frozenset(range(first, count_layers(raw))),
         shared=width * int(raw.get("n_shared_experts") or 0),
         shared_name="shared_experts",
-        sigmoid=SigmoidRouting(groups, top_groups, float(raw.get("routed_scaling_factor") or 1.0)),
+        routing=SigmoidRouting(groups, top_groups, float(raw.get("routed_scaling_factor") or 1.0)),
+        bias="gate.e_score_correction_bias",
     )
     return read(
         raw,
@@ -112,10 +113,10 @@ def _sparse(raw: Raw, default: int) -> Experts | None:
     if not count or not sparse:
         return None
     width = integer(raw, "moe_intermediate_size")
-    return Experts(count, _top_k(raw, count), width, bool(raw.get("norm_topk_prob")), frozenset(sparse))
+    return Experts(count, top_k_of(raw, count), width, bool(raw.get("norm_topk_prob")), frozenset(sparse))
 
 
-def _top_k(raw: Raw, count: int) -> int:
+def top_k_of(raw: Raw, count: int) -> int:
     top_k = integer(raw, "num_experts_per_tok")
     if not 1 <= top_k <= count:
         raise UnsupportedModel(f"num_experts_per_tok is {top_k}; the model has {count} experts.")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.layers.attention import PagedAttention
 from engine.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP, Xielu
-from engine.layers.moe import MixtureMLP, SharedMixture
+from engine.layers.moe import Choice, MixtureMLP, SharedMixture
 from engine.layers.norm import HeadNorm, JointHeadNorm, LayerNorm, RMSNorm, RotatedHeadNorm
 from engine.layers.product import Product
 from engine.layers.rope import ScaledRotation
@@ -18,7 +18,7 @@ from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Experts
 from engine.weights.weight_loader import WeightLoader
 from kernels.rope import rope as rope_kernel
-from kernels.route import SigmoidRouting, route
+from kernels.route import CorrectedRouting, SigmoidRouting, SparseMixer, route
 
 Norm = RMSNorm | LayerNorm
 
@@ -128,11 +128,19 @@ def _rotation(
 def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: str) -> Product:
     weights, name = build.weights, f"{name}.{experts.name}"
     # The router is small, and sensitive to rounding: it is never quantized.
-    router, choose = weights.take(f"{name}.gate.weight", (experts.count, config.hidden)), route
-    if experts.sigmoid:
+    take = weights.exact if experts.exact_router else weights.take
+    router = take(f"{name}.{experts.router}.weight", (experts.count, config.hidden))
+    choose: Choice = route
+    match experts.routing:
+        case SparseMixer():
+            choose = experts.routing
+        case SigmoidRouting() | CorrectedRouting():
+            shape = (1, experts.count) if experts.bias_rows else (experts.count,)
+            bias = weights.exact(f"{name}.{experts.bias}", shape).flatten()
+            choose = partial(_choose, experts.routing, bias.float())
+    if experts.bias or experts.exact_router:
         # Scores and bias are in float32, as in training: differences between experts are small.
-        bias = weights.exact(f"{name}.gate.e_score_correction_bias", (experts.count,))
-        router, choose = router.float(), partial(_choose, experts.sigmoid, bias.float())
+        router = router.float()
     mlps = (
         gated(config, build, f"{name}.experts.{i}", experts.width, experts.gate_up, experts.down)
         for i in range(experts.count)
@@ -143,12 +151,14 @@ def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: 
     if not experts.shared:
         return routed
     shared_name = f"{name}.{experts.shared_name}"
-    shared = gated(config, build, shared_name, experts.shared, experts.gate_up, experts.down)
+    shared = gated(
+        config, build, shared_name, experts.shared, experts.gate_up, experts.down, bias=config.mlp_bias
+    )
     gate = weights.take(f"{shared_name}_gate.weight", (1, config.hidden)) if experts.shared_gate else None
     return SharedMixture(routed, shared, gate, invariant=build.invariant)
 
 
 def _choose(
-    routing: SigmoidRouting, bias: Tensor, scores: Tensor, top_k: int, normalise: bool
+    routing: SigmoidRouting | CorrectedRouting, bias: Tensor, scores: Tensor, top_k: int, normalise: bool
 ) -> tuple[Tensor, Tensor]:
     return routing(scores, bias, top_k, normalise)

@@ -35,6 +35,7 @@ from engine.models.llama_kin import (
     starcoder2,
 )
 from engine.models.mixture import glm4_moe, mixtral, qwen2_moe, qwen3_moe
+from engine.models.mixture_kin import ernie_moe, hunyuan_moe, olmoe, phimoe
 from engine.models.olmo import exaone4, olmo2, olmo3
 from engine.models.refused import MISSING
 from engine.parallel import SINGLE_RANK, TPGroup
@@ -96,6 +97,10 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "Qwen2MoeForCausalLM": qwen2_moe,
     "Qwen3MoeForCausalLM": qwen3_moe,
     "Glm4MoeForCausalLM": glm4_moe,
+    "OlmoeForCausalLM": olmoe,
+    "PhimoeForCausalLM": phimoe,
+    "Ernie4_5_MoeForCausalLM": ernie_moe,
+    "HunYuanMoEV1ForCausalLM": hunyuan_moe,
 }
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.route import group, route
+from kernels.route import CorrectedRouting, SparseMixer, group, route
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -36,3 +36,23 @@ def test_groups_hold_each_choice_once_and_only_experts_in_use() -> None:
         4: [(0, 0), (2, 0), (3, 1)],
         7: [(2, 1), (3, 0)],
     }
+
+
+def test_a_bias_changes_which_experts_are_chosen_and_not_their_weights() -> None:
+    chances = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
+    bias = torch.tensor([-1.0, 0.0, 0.0, 0.2])
+    experts, weights = CorrectedRouting()(chances.log(), bias, 2, True)
+    assert experts.tolist() == [[1, 3]]
+    torch.testing.assert_close(weights, torch.tensor([[0.3 / 0.35, 0.05 / 0.35]]))
+    _, weights = CorrectedRouting(least=0.5)(chances.log(), bias, 2, True)
+    torch.testing.assert_close(weights, torch.tensor([[0.6, 0.1]]))
+
+
+def test_sparse_mixer_weighs_each_expert_against_those_that_are_near() -> None:
+    scores = torch.tensor([[2.0, 1.9, 0.5, 1.85], [2.0, 1.0, 0.5, 0.9]])
+    experts, weights = SparseMixer(jitter=0.04)(scores, 2, False)
+    assert experts.tolist() == [[0, 1], [0, 1]]
+    first = torch.softmax(torch.tensor([2.0, 1.9, 1.85]), 0)[0]
+    second = torch.softmax(torch.tensor([1.9, 1.85]), 0)[0]
+    torch.testing.assert_close(weights[0], torch.stack([first, second]))
+    assert weights[1].tolist() == [1.0, 1.0]

@@ -43,6 +43,7 @@ GLM_MOE = {
     "head_dim": 24,
     "routed_scaling_factor": 1.7,
 }
+ERNIE_MOE = {"moe_num_experts": 6, "moe_k": 3, "moe_intermediate_size": 40}
 GRANITE = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.3,
@@ -252,6 +253,55 @@ CASES = [
         mlp_only_layers=[3],
     ),
     case("qwen3-moe-window", "Qwen3Moe", **EXPERTS, use_sliding_window=True, sliding_window=WINDOW),
+    case("olmoe", "Olmoe", num_experts=6, num_experts_per_tok=3),
+    case(
+        "olmoe-bias", "Olmoe", num_experts=5, num_experts_per_tok=2, norm_topk_prob=True, attention_bias=True
+    ),
+    case(
+        "phi-moe",
+        "Phimoe",
+        num_local_experts=5,
+        # Wide enough that a token's weights depend on which experts are near.
+        router_jitter_noise=0.3,
+        attention_bias=True,
+        lm_head_bias=True,
+        original_max_position_embeddings=32,
+        # transformers takes the short factors always.
+        rope_parameters={
+            **LONGROPE,
+            "short_factor": LONGROPE["long_factor"],
+            "short_mscale": 1.1,
+            "long_mscale": 1.3,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    case("phi-moe-window", "Phimoe", num_local_experts=4, sliding_window=WINDOW),
+    case("ernie-4.5-moe", "Ernie4_5_Moe", **ERNIE_MOE, moe_num_shared_experts=2),
+    case(
+        "ernie-4.5-moe-some",
+        "Ernie4_5_Moe",
+        **ERNIE_MOE,
+        head_dim=24,
+        use_bias=True,
+        num_hidden_layers=6,
+        moe_num_shared_experts=1,
+        moe_layer_interval=2,
+        moe_layer_start_index=2,
+        moe_layer_end_index=4,
+        moe_norm_min=0.9,
+        tie_word_embeddings=False,
+    ),
+    case("ernie-4.5-moe-alone", "Ernie4_5_Moe", **ERNIE_MOE, moe_num_shared_experts=0, use_bias=True),
+    case("hunyuan-moe", "HunYuanMoEV1", head_dim=16, num_experts=6, moe_topk=3),
+    case(
+        "hunyuan-moe-lists",
+        "HunYuanMoEV1",
+        head_dim=24,
+        num_experts=5,
+        moe_topk=[2, 2, 2],
+        attention_bias=True,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 50.0},
+    ),
 ]
 
 
