@@ -12,7 +12,13 @@ from engine.arguments import add_serve
 from engine.errors import StartupError
 from engine.extras import install_command
 from engine.options import read_options
-from engine.tool_arguments import add_bench, add_evaluation, add_quantization, add_verification
+from engine.tool_arguments import (
+    add_bench,
+    add_draft_training,
+    add_evaluation,
+    add_quantization,
+    add_verification,
+)
 from engine.version import version
 
 
@@ -46,6 +52,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add_quantization(quantization)
     quantization.set_defaults(run=run_quantization)
+    training = commands.add_parser(
+        "train-draft",
+        help="train an EAGLE-3 head, which drafts tokens for a model",
+        description="Exits 1 where the model or the texts cannot be used.",
+    )
+    add_draft_training(training)
+    training.set_defaults(run=run_draft_training)
     verification = commands.add_parser(
         "verify",
         help="whether each feature gives the same answers here as plain torch",
@@ -125,6 +138,12 @@ def run_evaluation(options: dict[str, object]) -> int:
 
 def run_quantization(options: dict[str, Any]) -> int:
     from engine.quantizer.run import run
+
+    return run(options)
+
+
+def run_draft_training(options: dict[str, Any]) -> int:
+    from engine.drafts.run import run
 
     return run(options)
 

@@ -131,12 +131,14 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--speculation",
-        choices=["off", "ngram", "draft"],
-        help="where draft tokens come from: nowhere, the text so far, or --draft-model (default: off)",
+        choices=["off", "ngram", "draft", "eagle", "medusa"],
+        help="where draft tokens come from: nowhere, the text so far, or --draft-model, which is a small model, an "
+        "EAGLE-3 head or Medusa heads (default: off, or as --draft-model's config.json says)",
     )
     add(
         "--draft-model",
-        help="the small model that proposes draft tokens: 'demo', a folder, a .gguf file, or a hub id",
+        help="what proposes draft tokens: a small model ('demo', a folder, a .gguf file, or a hub id), or the folder "
+        "of heads",
     )
     add(
         "--deterministic",

@@ -61,9 +61,9 @@ class EngineConfig:
     kv_cache_dtype: str = "auto"
     """``auto`` (the compute dtype), ``int8`` or ``fp8``."""
     speculation: str = "off"
-    """``off``, ``ngram`` or ``draft``: where draft tokens come from."""
+    """``off``, ``ngram``, ``draft``, ``eagle`` or ``medusa``: where draft tokens come from."""
     draft_model: Path | None = None
-    """The folder of the small model that proposes draft tokens."""
+    """The folder of the small model, or of the heads, that propose draft tokens."""
     max_drafts: int = 4
     """Most draft tokens a step and request."""
     adapters: tuple[tuple[str, Path], ...] = ()
@@ -112,8 +112,10 @@ class EngineConfig:
             raise StartupError(f"--max-itl-ratio must be 0 or more than 1, not {self.max_itl_ratio}.")
         if self.max_drafts < 1:
             raise StartupError(f"--max-drafts must be at least 1, not {self.max_drafts}.")
-        if self.draft_model is not None and self.speculation != "draft":
-            raise StartupError(f"--draft-model is for --speculation draft, not {self.speculation}.")
+        if self.draft_model is not None and self.speculation not in ("draft", "eagle", "medusa"):
+            raise StartupError(
+                f"--draft-model is for --speculation draft, eagle or medusa, not {self.speculation}."
+            )
         if any(tokens < 2 for _, tokens in self.context_caps):
             raise StartupError("--context-cap must allow a prompt and an answer: 2 tokens or more.")
         if self.max_waiting < 0:

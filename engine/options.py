@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from engine.config import EngineConfig, ServerConfig
+from engine.drafts.kind import draft_kind
 
 
 def read_options(options: dict[str, object], *, find: Callable[[str], Path] | None = None) -> ServerConfig:
@@ -51,7 +52,7 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
     if "draft_model" in rest:
         draft = str(rest["draft_model"])
         rest["draft_model"] = find(DEMO_DRAFT if draft == DEMO else draft)
-        rest.setdefault("speculation", "draft")
+        rest.setdefault("speculation", draft_kind(cast(Path, rest["draft_model"])))
     named = {"served_model_name": name, "given_model_name": model}
     return ServerConfig(engine=EngineConfig(model=find(model), **rest), **named, **server)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The flags of ``python -m engine eval``, ``quantize``, ``verify`` and ``bench``."""
+"""The flags of ``python -m engine eval``, ``quantize``, ``train-draft``, ``verify`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -61,6 +61,37 @@ def add_quantization(parser: argparse.ArgumentParser) -> None:
         help="of what is not quantized (default: float16)",
     )
     add("--out", type=Path, required=True, help="the folder to write, which must be new or empty")
+
+
+def add_draft_training(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="'demo', a folder, a .gguf file, or a Hugging Face hub id")
+    add(
+        "--texts",
+        type=Path,
+        required=True,
+        help='JSON Lines with "text", or with "prompt", which the model answers first',
+    )
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="the head's folder; answers and a head that are there already are gone on with",
+    )
+    add("--draft-vocab", type=int, default=8192, help="tokens that may be proposed (default: 8192)")
+    add("--width", type=int, help="of the head's MLP (default: the model's)")
+    add(
+        "--depth",
+        type=int,
+        default=3,
+        help="draft tokens that follow from one another in training (default: 3)",
+    )
+    add("--steps", type=int, default=2000, help="most steps (default: 2000)")
+    add("--seconds", type=float, default=3600, help="most seconds of training (default: 3600)")
+    add("--rate", type=float, default=5e-4, help="the highest learning rate (default: 0.0005)")
+    add("--length", type=int, default=512, help="tokens of a text, at most (default: 512)")
+    add("--answer", type=int, default=256, help="tokens of an answer, at most (default: 256)")
+    add("--threads", type=int, help="(default: as for serving)")
 
 
 def add_verification(parser: argparse.ArgumentParser) -> None:

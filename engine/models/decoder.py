@@ -18,6 +18,7 @@ from engine.layers.rope import NoRotation, RotaryTable, ScalingRotaryTable
 from engine.models import parts
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig
+from engine.models.hidden_states import HiddenStates
 
 log = logging.getLogger("engine.models")
 
@@ -139,11 +140,24 @@ class Decoder:
         """Of each of the configuration's ropes."""
         return [table(positions) for table in self._tables]
 
-    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        batch: AttentionMetadata,
+        cache: KVCache,
+        states: HiddenStates | None = None,
+    ) -> Tensor:
         x, rotations = self.embed(tokens), self.rotations(positions)
         residual: Tensor | None = None
-        for (block, rope), (layer, own) in zip(self._blocks, cache.by_layer(batch), strict=True):
+        for number, ((block, rope), (layer, own)) in enumerate(
+            zip(self._blocks, cache.by_layer(batch), strict=True)
+        ):
+            if states is not None:
+                states.keep(number, x, residual)
             x, residual = block(x, residual, rotations[rope], own, layer)
+        if states is not None:
+            states.keep(len(self._blocks), x, residual)
         return self._norm(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:

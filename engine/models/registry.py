@@ -22,6 +22,7 @@ from engine.models.decoder import Decoder
 from engine.models.gemma import gemma, gemma2, gemma3, gemma3_text
 from engine.models.glm import glm, glm4
 from engine.models.granite import granite, granite_hybrid
+from engine.models.hidden_states import HiddenStates
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.llama_kin import (
     apertus,
@@ -55,8 +56,20 @@ class Model(Protocol):
     kv_shape: KVShape
     """This rank's."""
 
-    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
-        """Hidden states [tokens, hidden] of ``tokens`` int64 [tokens] at ``positions`` int64 [tokens]."""
+    def embed(self, tokens: Tensor) -> Tensor:
+        """What the first layer reads [tokens, hidden]."""
+        ...
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        batch: AttentionMetadata,
+        cache: KVCache,
+        states: HiddenStates | None = None,
+    ) -> Tensor:
+        """Hidden states [tokens, hidden] of ``tokens`` int64 [tokens] at ``positions`` int64 [tokens]. ``states``
+        keeps those between layers."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ is taken.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,18 +15,27 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.errors import ModelUnavailable, UnsupportedModel
+from engine.weights.pickled import PickledTensors
 
 
 class SafetensorsReader:
     """Raises ``ModelUnavailable`` if the folder holds no readable weights."""
 
-    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        paths: Sequence[Path] | None = None,
+    ) -> None:
+        """``paths``: its files, where they have other names than a model's; among them may be pickles of tensors."""
         self._device = device
         self._dtype = dtype
-        self._files: dict[str, safe_open] = {}
-        self.paths = paths = _paths(folder)
+        self._files: dict[str, safe_open | PickledTensors] = {}
+        self.paths = paths = _paths(folder) if paths is None else list(paths)
         for path in paths:
-            file = open_file(path)
+            file = open_file(path) if path.suffix == ".safetensors" else PickledTensors(path)
             self._files |= dict.fromkeys(file.keys(), file)
         self._left = set(self._files)
         self.total_bytes = sum(path.stat().st_size for path in paths)

@@ -40,6 +40,8 @@ class Batch:
     """Rows by adapter: (adapter, first row, row after its last)."""
     scored: list[tuple[ScheduledRequest, int]]
     """Requests for prompt logprobs, and the row of the first token of each."""
+    order: list[ScheduledRequest]
+    """The requests as their rows follow one another."""
     fed: tuple[Tensor, Tensor] | None = None
     """int64: places in ``tokens``, and the rows of the step before whose samples belong there."""
 
@@ -140,6 +142,7 @@ class BatchBuilder:
                 for scheduled, end in zip(order, ends, strict=True)
                 if scheduled.prompt_logprobs is not None
             ],
+            order=order,
             fed=(uploaded[-2], uploaded[-1]) if fed else None,
         )
 

@@ -39,7 +39,7 @@ class LogitEditor:
         ``logit_bias`` is added; then the penalties. Where a grammar allows nothing but stop tokens, ``min_tokens`` is
         ignored.
         """
-        rows = [row for row, sampling_row in enumerate(sampling_rows) if _edited(sampling_row.sampling)]
+        rows = [row for row, sampling_row in enumerate(sampling_rows) if edited(sampling_row.sampling)]
         if not rows and masks is None:
             self._cached = {}
             return logits
@@ -86,7 +86,8 @@ class LogitEditor:
         return stops, biases, counts
 
 
-def _edited(params: SamplingParams) -> bool:
+def edited(params: SamplingParams) -> bool:
+    """Whether logits are changed before a token is sampled."""
     return bool(params.min_tokens or params.logit_bias or _penalized(params))
 
 

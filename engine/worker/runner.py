@@ -29,7 +29,9 @@ from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.device import check_kernels, pick_device, pick_dtype, pick_threads
 from engine.worker.download import Download
 from engine.worker.draft_model import DraftModelProposer
+from engine.worker.eagle import EagleProposer
 from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes, count_blocks
+from engine.worker.medusa import MedusaProposer
 from engine.worker.memory import taken, trim
 from engine.worker.ngram import NgramProposer
 from engine.worker.ranks import start_ranks
@@ -275,9 +277,13 @@ class Runner:
         masks = self._start_masks(step) if after is None else None
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
-        hidden = self._graphs.forward(batch) if self._graphs else None
+        states = self.speculation.states() if self.speculation else None
+        hidden = self._graphs.forward(batch) if self._graphs and states is None else None
         if hidden is None:
-            hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache)
+            hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache, states)
+        if states is not None:
+            states.last = hidden
+            step.observed = batch, states
         if batch.scored:
             step.output.prompt_logprobs = score(self.model.logits, hidden, batch.scored)
         if step.rows:
@@ -335,6 +341,8 @@ class Runner:
         if not step.plan.requests:
             return output
         if self.speculation:
+            if step.observed is not None:
+                self.speculation.observe(*step.observed, output.tokens)
             output.draft_tokens = self.speculation.propose(step.plan, output.tokens)
         elif step.masked and self.grammars and self._forecasting:
             output.draft_tokens = self.grammars.propose(step.plan.requests, output.tokens)
@@ -453,8 +461,14 @@ class Runner:
             return None
         if config.speculation == "ngram":
             return NgramProposer()
+        if config.speculation == "eagle":
+            return EagleProposer(config, self.model, self.device, self.dtype)
+        if config.speculation == "medusa":
+            return MedusaProposer(config, self.model, self.device, self.dtype)
         if config.speculation != "draft":
-            raise StartupError(f"--speculation must be off, ngram or draft, not {config.speculation!r}.")
+            raise StartupError(
+                f"--speculation must be off, ngram, draft, eagle or medusa, not {config.speculation!r}."
+            )
         if config.draft_model is None:
             raise StartupError("--speculation draft needs --draft-model.")
         return DraftModelProposer(

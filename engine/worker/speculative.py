@@ -22,6 +22,9 @@ from:
 In particular the tokens are the very same as without speculation, for greedy and for seeded requests alike, as far as
 the model's logits do not depend on how many tokens are computed together.
 
+The same holds for the drafts of a head that reads the target's hidden states (``eagle.py``, ``medusa.py``): they are
+draft tokens like others.
+
 ``draft_length.py`` decides how many draft tokens to propose. Nothing in this file needs torch.
 """
 
@@ -29,10 +32,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from engine.core.plan import Plan
 from engine.worker.draft_length import DraftLengthPolicy
+
+if TYPE_CHECKING:
+    from engine.models.hidden_states import HiddenStates
+    from engine.worker.batch import Batch
 
 
 class Proposer(Protocol):
@@ -68,6 +75,19 @@ class Proposer(Protocol):
     def forget(self, request_ids: Sequence[int]) -> None: ...
 
 
+@runtime_checkable
+class HeadProposer(Proposer, Protocol):
+    """Proposes from the target's hidden states: ``observe`` comes between ``begin`` and ``look``."""
+
+    def states(self) -> HiddenStates:
+        """What the next forward pass is to keep."""
+        ...
+
+    def observe(self, batch: Batch, states: HiddenStates, tokens: Mapping[int, Sequence[int]]) -> None:
+        """Called after every step. ``tokens``: what it has sampled, by request."""
+        ...
+
+
 class LengthPolicy(Protocol):
     """How many draft tokens to propose. ``DraftLengthPolicy`` documents each method."""
 
@@ -96,6 +116,7 @@ class Speculation:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.proposer = proposer
+        self._head = proposer if isinstance(proposer, HeadProposer) else None
         self.policy: LengthPolicy = policy or DraftLengthPolicy(max_drafts)
         self.max_drafts = max_drafts
         self.proposed = 0
@@ -121,6 +142,15 @@ class Speculation:
             self.forget(plan.ended)
         self._began = self._clock()
         self.proposer.begin(plan)
+
+    def states(self) -> HiddenStates | None:
+        """What the forward pass is to keep for ``observe``, if anything."""
+        return self._head.states() if self._head else None
+
+    def observe(self, batch: Batch, states: HiddenStates, tokens: Mapping[int, Sequence[int]]) -> None:
+        """What ``states`` asked for is there. Its time counts as the step's, as every step needs it."""
+        if self._head:
+            self._head.observe(batch, states, tokens)
 
     def propose(self, plan: Plan, tokens: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
         """Draft tokens for the next step, by request. ``tokens``: what this step sampled and kept, by request."""

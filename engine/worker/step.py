@@ -8,6 +8,8 @@ from torch import Tensor
 
 from engine.core.plan import Plan, SamplerOutput
 from engine.core.sampling_row import SamplingRow
+from engine.models.hidden_states import HiddenStates
+from engine.worker.batch import Batch
 from engine.worker.download import Download
 from engine.worker.sampler import PendingLogprobs
 
@@ -26,6 +28,8 @@ class Step:
     logprobs: PendingLogprobs | None = None
     download: Download | None = None
     """Of ``sampled``, and of the tensors of ``logprobs``."""
+    observed: tuple[Batch, HiddenStates] | None = None
+    """What a proposer of draft tokens looks at once the tokens are known."""
     output: SamplerOutput = field(default_factory=SamplerOutput)
     """As far as it is known."""
 

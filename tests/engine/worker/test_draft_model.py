@@ -294,8 +294,8 @@ def test_another_vocabulary_is_refused(tiny_model: Path, tmp_path: Path) -> None
 def test_a_draft_that_is_not_named_or_not_known_is_said_so(tiny_model: Path) -> None:
     with pytest.raises(StartupError, match="--draft-model"):
         Runner(EngineConfig(model=tiny_model, kv_cache_blocks=8, speculation="draft"))
-    with pytest.raises(StartupError, match="'medusa'"):
-        Runner(EngineConfig(model=tiny_model, kv_cache_blocks=8, speculation="medusa"))
+    with pytest.raises(StartupError, match="'oracle'"):
+        Runner(EngineConfig(model=tiny_model, kv_cache_blocks=8, speculation="oracle"))
 
 
 def test_a_draft_of_shorter_context_falls_silent(tiny_model: Path, model_of: Callable[..., Path]) -> None:

@@ -1,0 +1,1 @@
+"""Training of draft heads: ``python -m engine train-draft``."""

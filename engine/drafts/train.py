@@ -1,0 +1,177 @@
+"""Training of an EAGLE-3 head by the tokens that a text goes on with.
+
+As in the paper (https://arxiv.org/abs/2503.01840, *training-time test*) the head is trained on what it will see: the
+second draft token and those after it follow from its own hidden states. In difference to it tokens are learnt, not the
+model's distributions: where texts are the model's own greedy answers these are the same token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.drafts.head import TrainedHead
+from engine.drafts.texts import Sequenced
+
+_DECAY = 0.8
+"""Weight of each further draft token in the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    steps: int
+    peak: float = 5e-4
+    """The highest learning rate."""
+    tokens: int = 512
+    """Of a step."""
+    depth: int = 3
+    """Draft tokens that follow from one another."""
+    warmup: int = 10
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    text: Sequenced
+    states: Tensor
+    """The model's [tokens, 3 * hidden]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    loss: float
+    right: list[float]
+    """By draft token, how often it is the text's, if those before it were."""
+
+    @property
+    def accepted(self) -> float:
+        """Draft tokens accepted of as many, were the texts what the model says."""
+        chance, total = 1.0, 0.0
+        for share in self.right:
+            chance *= share
+            total += chance
+        return total
+
+
+def vocabulary(texts: Sequence[Sequenced], most: int, vocab: int) -> list[int]:
+    """The tokens that are most frequent in what is to be proposed, in order; of equals the lowest."""
+    counts = Counter(token for text in texts for token in text.tokens[text.first :])
+    chosen = [token for token, _ in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:most]]
+    if len(chosen) < min(most, vocab):
+        # Low ids are frequent tokens in most vocabularies.
+        more = (token for token in range(vocab) if token not in counts)
+        chosen += [token for token, _ in zip(more, range(min(most, vocab) - len(chosen)), strict=False)]
+    return sorted(chosen)
+
+
+class HeadTrainer:
+    def __init__(
+        self,
+        head: TrainedHead,
+        embed: Callable[[Tensor], Tensor],
+        ids: Sequence[int],
+        vocab: int,
+        recipe: Recipe,
+        *,
+        autocast: bool = True,
+    ) -> None:
+        """``embed``: the model's embedding. ``ids``: the draft vocabulary; ``vocab``: the size of the model's."""
+        self.head = head
+        self._embed = embed
+        self._recipe = recipe
+        self._autocast = autocast
+        self._label = torch.full((vocab,), -100)
+        self._label[torch.tensor(ids)] = torch.arange(len(ids))
+        self._optimizer = torch.optim.AdamW(
+            head.parameters(), lr=recipe.peak, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=True
+        )
+        self.step = 0
+
+    def learn(self, examples: Sequence[Example], done: float) -> Measured:
+        """One step. ``done``: the part of the training that lies behind, by steps or by time."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate(done)
+        loss, measured = self._loss(examples)
+        self._optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
+        self._optimizer.step()
+        self.step += 1
+        return measured
+
+    @torch.no_grad()
+    def measure(self, examples: Sequence[Example]) -> Measured:
+        found = [
+            self._loss(batch)[1] for batch in batches(examples, self._recipe.tokens, Random(0), rounds=1)
+        ]
+        depth = range(self._recipe.depth)
+        return Measured(
+            sum(one.loss for one in found) / len(found),
+            [sum(one.right[i] for one in found) / len(found) for i in depth],
+        )
+
+    def _rate(self, done: float) -> float:
+        """A linear warm-up, then a cosine down to a twentieth."""
+        recipe = self._recipe
+        if self.step < recipe.warmup:
+            return recipe.peak * (self.step + 1) / recipe.warmup
+        return recipe.peak * (0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, done))) / 2)
+
+    def _loss(self, examples: Sequence[Example]) -> tuple[Tensor, Measured]:
+        depth = self._recipe.depth
+        longest = max(len(example.text.tokens) for example in examples)
+        tokens = torch.zeros(len(examples), longest + depth, dtype=torch.int64)
+        # By place, whether it is one of a text's own and what is to be proposed there.
+        wanted = torch.zeros(len(examples), longest + depth, dtype=torch.bool)
+        states = examples[0].states.new_zeros(len(examples), longest - 1, examples[0].states.shape[1])
+        for row, example in enumerate(examples):
+            count = len(example.text.tokens)
+            tokens[row, :count] = torch.tensor(example.text.tokens)
+            wanted[row, max(2, example.text.first) : count] = True
+            states[row, : count - 1] = example.states[: count - 1]
+        length = longest - 1
+        mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+        embeddings = self._embed(tokens[:, 1:].flatten()).view(len(examples), longest + depth - 1, -1).float()
+        loss, total, right = torch.zeros(()), 0.0, []
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
+            found = self.head(embeddings, states.float(), mask, depth)
+            so_far = torch.ones(len(examples), length, dtype=torch.bool)
+            for step, hidden in enumerate(found):
+                inside = wanted[:, step + 2 : step + 2 + length]
+                labels = self._label[tokens[:, step + 2 : step + 2 + length]]
+                rows = inside.nonzero(as_tuple=True)
+                logits = self.head.logits(hidden[rows]).float()
+                one = functional.cross_entropy(logits, labels[rows], ignore_index=-100)
+                loss = loss + _DECAY**step * torch.nan_to_num(one)
+                total += _DECAY**step
+                hit = torch.zeros(len(examples), length, dtype=torch.bool)
+                hit[rows] = logits.argmax(-1) == labels[rows]
+                tried = so_far & inside
+                right.append(float((hit & tried).sum()) / max(1, int(tried.sum())))
+                so_far = so_far & hit
+        return loss, Measured(float(loss.detach()) / total, right)
+
+
+def batches(
+    examples: Sequence[Example], tokens: int, random: Random, *, rounds: int | None = None
+) -> Iterator[list[Example]]:
+    """Texts of about ``tokens`` tokens together, all once in each round; for ever unless ``rounds`` says how often."""
+    done = 0
+    while rounds is None or done < rounds:
+        # Texts of about the same length are together, as the shorter are padded.
+        order = sorted(examples, key=lambda example: len(example.text.tokens) + random.random() * 16)
+        groups: list[list[Example]] = [[]]
+        for example in order:
+            if groups[-1] and (len(groups[-1]) + 1) * len(example.text.tokens) > tokens:
+                groups.append([])
+            groups[-1].append(example)
+        random.shuffle(groups)
+        yield from groups
+        done += 1

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.__main__ import main
+from engine.config import EngineConfig
+from engine.core.sampling_params import SamplingParams
+from engine.drafts.kind import draft_kind
+from engine.drafts.run import Settings, train
+from engine.drafts.texts import Sequenced
+from engine.drafts.train import Recipe, vocabulary
+from engine.errors import StartupError
+from engine.options import read_options
+from engine.worker.runner import Runner
+from tests.engine.heads import write_eagle, write_medusa
+from tests.engine.worker.drafting import drive
+from tests.engine.worker.test_draft_model import always, prompts
+
+SHORT = Settings(Recipe(40, peak=5e-3, tokens=512), 320, None, 512, 1e9, every=40)
+
+
+def test_acceptance_rises(tiny_model: Path, tiny_runner: Runner, tmp_path: Path) -> None:
+    """On the answers of a model that makes no sense, which can only be learnt by heart."""
+    asked = prompts([random.Random(1).randrange(2, 20) for _ in range(12)], seed=11)
+    requests = [(prompt, SamplingParams(max_tokens=32, temperature=0)) for prompt in asked]
+    plain = drive(tiny_runner, requests)
+    texts = [
+        Sequenced(prompt + answer, len(prompt)) for prompt, answer in zip(asked, plain.tokens, strict=True)
+    ]
+    torch.manual_seed(0)
+    shares = []
+    for name, recipe in (("before", replace(SHORT.recipe, steps=1)), ("after", SHORT.recipe)):
+        lines: list[str] = []
+        train(tiny_model, texts, tmp_path / name, replace(SHORT, recipe=recipe), report=lines.append)
+        assert "accepted" in lines[-1]
+        config = EngineConfig(
+            model=tiny_model,
+            kv_cache_blocks=200,
+            threads=1,
+            speculation="eagle",
+            draft_model=tmp_path / name,
+        )
+        reported = drive(always(Runner(config)), requests)
+        assert reported.tokens == plain.tokens
+        shares.append(sum(reported.kept) / reported.checked)
+    assert shares[0] < 0.1
+    assert shares[1] > 0.3
+
+
+def test_the_command_answers_prompts_and_goes_on_where_it_ended(tiny_model: Path, tmp_path: Path) -> None:
+    texts, out = tmp_path / "texts.jsonl", tmp_path / "head"
+    rows = [{"prompt": "bal bel bil"}, {"text": "dal del dil dol dul " * 4}, {"prompt": "fal fel"}]
+    texts.write_text("\n".join(json.dumps(row) for row in rows))
+    flags = [
+        "train-draft", str(tiny_model), "--texts", str(texts), "--out", str(out), "--steps", "2", "--draft-vocab",
+        "100", "--answer", "8", "--length", "64", "--width", "32", "--threads", "1",
+    ]  # fmt: skip
+    assert main(flags) == 0
+    answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+    assert [len(row["tokens"]) - row["first"] for row in answers] == [8, 8]
+    first = (out / "model.safetensors").read_bytes()
+    assert main(flags) == 0
+    assert (out / "model.safetensors").read_bytes() != first
+    assert len((out / "answers.jsonl").read_text().splitlines()) == 2
+    assert main([*flags, "--width", "48"]) == 1
+    options = read_options({"model": str(tiny_model), "draft_model": str(out), "kv_cache_blocks": 40})
+    assert options.engine.speculation == "eagle"
+    runner = always(Runner(replace(options.engine, threads=1)))
+    assert drive(runner, [([5, 6, 7], SamplingParams(max_tokens=9, temperature=0))]).checked > 0
+
+
+def test_texts_that_cannot_be_used_are_said_so(
+    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = tmp_path / "texts.jsonl"
+    flags = ["train-draft", str(tiny_model), "--texts", str(texts), "--out", str(tmp_path / "head")]
+    for content, complaint in (
+        ("", "no rows"),
+        ('{"txt": "a"}', "row 1"),
+        ("nonsense", "JSON Lines"),
+        ('{"text": "a few words"}', "fewer than two"),
+    ):
+        texts.write_text(content)
+        assert main(flags) == 1
+        assert complaint in capsys.readouterr().err
+    with pytest.raises(StartupError, match="at least 8"):
+        main_options = {"steps": 1, "rate": 1.0, "depth": 1, "draft_vocab": 1, "width": None, "length": 2}
+        from engine.drafts.run import run
+
+        run({**main_options, "seconds": 1.0})
+
+
+def test_the_vocabulary_is_that_of_answers_by_frequency() -> None:
+    texts = [Sequenced([9, 9, 9, 5, 5, 7], 3), Sequenced([1, 8, 5], 1)]
+    assert vocabulary(texts, 2, 20) == [5, 7]
+    assert vocabulary(texts, 6, 20) == [0, 1, 2, 5, 7, 8]
+    assert vocabulary(texts, 99, 4 + 6) == list(range(10))
+
+
+def test_a_drafts_kind_is_told_by_its_config(tiny_model: Path, tmp_path: Path) -> None:
+    assert draft_kind(tiny_model) == "draft"
+    assert draft_kind(tmp_path) == "draft"
+    assert draft_kind(write_eagle(tmp_path / "eagle")) == "eagle"
+    assert draft_kind(write_medusa(tmp_path / "medusa")) == "medusa"

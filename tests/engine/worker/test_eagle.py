@@ -1,0 +1,241 @@
+"""Heads that draft from hidden states, through the real worker and scheduler: no token may change."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.config import EngineConfig
+from engine.core.sampling_params import SamplingParams
+from engine.errors import StartupError, UnsupportedModel
+from engine.worker.runner import Runner
+from tests.engine import dense
+from tests.engine.heads import eagle_weights, write_eagle, write_medusa
+from tests.engine.steps import run
+from tests.engine.tiny import SHAPE
+from tests.engine.worker.drafting import drive
+from tests.engine.worker.test_draft_model import GREEDY, WARM, always, mixed, prompts
+from tests.engine.worker.test_speculative import PROMPT, answers, chi_square
+
+SAID = [40, 42, 44, 46]
+"""Nearly all that the narrow model says, so that random heads are often right."""
+SAMPLED = SamplingParams(max_tokens=3, temperature=6.0, top_k=4)
+BLOCKS = 400
+
+
+@pytest.fixture(scope="module")
+def narrow(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "narrow"
+    shutil.copytree(tiny_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    said = torch.full((SHAPE["vocab_size"], 1), 0.05)
+    said[SAID] = 3
+    weights["lm_head.weight"] = weights["lm_head.weight"] * said
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(narrow: Path) -> Runner:
+    return Runner(EngineConfig(model=narrow, kv_cache_blocks=BLOCKS, threads=1))
+
+
+@pytest.fixture(scope="module", params=["eagle", "eagle_of_all_tokens", "medusa"])
+def drafted(narrow: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Runner:
+    folder = tmp_path_factory.mktemp("heads") / "head"
+    kind = request.param.split("_")[0]
+    if request.param == "medusa":
+        write_medusa(folder)
+        weights = load_file(folder / "medusa_lm_head.safetensors")
+        for i in range(3):
+            said = torch.zeros(SHAPE["vocab_size"], 1)
+            said[SAID] = 1
+            weights[f"{i}.1.weight"] *= 3 * said
+        save_file(weights, folder / "medusa_lm_head.safetensors")
+    else:
+        weights = eagle_weights(vocabulary=[2, *SAID, 300])
+        if request.param != "eagle":
+            weights = eagle_weights()
+            weights["lm_head.weight"][[i for i in range(SHAPE["vocab_size"]) if i not in SAID]] = 0
+        write_eagle(folder, weights=weights)
+    runner = Runner(
+        EngineConfig(model=narrow, kv_cache_blocks=BLOCKS, threads=1, speculation=kind, draft_model=folder)
+    )
+    return always(runner)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "disturb"),
+    [(512, 0.0), (7, 0.0), (512, 0.15), (23, 0.1)],
+    ids=["", "chunked_prefill", "disturbed", "both"],
+)
+def test_no_token_and_no_logprob_changes(plain: Runner, drafted: Runner, chunk: int, disturb: float) -> None:
+    expected = drive(plain, mixed())
+    reported = drive(drafted, mixed(), chunk=chunk, disturb=disturb, seed=3)
+    assert reported.tokens == expected.tokens
+    for row, other in zip(reported.logprobs, expected.logprobs, strict=True):
+        assert [one.token for one in row] == [one.token for one in other]
+    assert 5 < sum(reported.kept) < reported.checked
+    assert (reported.preempted > 2) == bool(disturb)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"budget": 12, "late": 2, "sequences": 8},
+        {"blocks": 9, "sequences": 8, "budget": 64},
+        {"blocks": 8, "sequences": 8, "budget": 16},
+    ],
+    ids=["", "chunked_prefill", "preempted", "crowded"],
+)
+def test_the_scheduler_gets_the_same_tokens(plain: Runner, drafted: Runner, options: dict[str, int]) -> None:
+    expected = run(plain, mixed())
+    reported = run(drafted, mixed(), **options)
+    assert reported.tokens == expected.tokens
+    assert (reported.preempted > 0) == ("blocks" in options)
+
+
+def test_choices_of_a_prompt_and_prefixes_are_drafted_as_well(plain: Runner, drafted: Runner) -> None:
+    assert drafted.speculation is not None
+    shared = prompts([40], seed=6)[0]
+    requests = [(shared + tail, replace(WARM, seed=10 * i)) for i, tail in enumerate(prompts([3, 12, 30], 7))]
+    expected = run(plain, requests, choices=3, late=4)
+    before = drafted.speculation.accepted
+    reported = run(drafted, requests, choices=3, late=4, blocks=40)
+    assert reported.tokens == expected.tokens
+    assert reported.copies > 0
+    assert reported.hit_tokens >= 64
+    assert drafted.speculation.accepted - before > 10
+
+
+def test_the_distribution_is_the_targets(narrow: Path, drafted: Runner) -> None:
+    """Of 2,048 seeds."""
+    assert drafted.speculation is not None
+    weights = load_file(narrow / "model.safetensors")
+
+    def after(tokens: list[int]) -> dict[int, float]:
+        values, ids = dense.logits(weights, SHAPE, PROMPT + tokens)[-1].topk(4)
+        return dict(
+            zip(ids.tolist(), (values.double() / SAMPLED.temperature).softmax(-1).tolist(), strict=True)
+        )
+
+    truth = {
+        (a, b, c): p * q * r
+        for a, p in after([]).items()
+        for b, q in after([a]).items()
+        for c, r in after([a, b]).items()
+    }
+    before = drafted.speculation.accepted
+    found = answers(drafted, 2048, SAMPLED)
+    assert found.keys() <= truth.keys()
+    assert drafted.speculation.accepted - before > 200
+    assert chi_square(found, truth) < 3
+
+
+def test_a_prompt_in_chunks_leaves_the_head_as_one_at_once(narrow: Path, tmp_path: Path) -> None:
+    """Its drafts are the same."""
+    folder = write_eagle(tmp_path / "head", weights=eagle_weights(vocabulary=[2, *SAID, 300]))
+    found = []
+    for chunk in (512, 7):
+        config = EngineConfig(
+            model=narrow, kv_cache_blocks=BLOCKS, threads=1, speculation="eagle", draft_model=folder
+        )
+        requests = [(prompt, GREEDY) for prompt in prompts([90, 64, 33])]
+        runner = always(Runner(config))
+        results = [drive(runner, [request], chunk=chunk).kept for request in requests]
+        found.append(results)
+    assert found[0] == found[1]
+
+
+def test_a_head_of_shorter_context_falls_silent(narrow: Path, tmp_path: Path) -> None:
+    folder = write_eagle(tmp_path / "head", max_position_embeddings=40)
+    runner = always(
+        Runner(
+            EngineConfig(model=narrow, kv_cache_blocks=60, threads=1, speculation="eagle", draft_model=folder)
+        )
+    )
+    reported = drive(runner, [(prompt, GREEDY) for prompt in prompts([30, 38, 39, 60])])
+    assert 0 < reported.checked < 60
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+@pytest.mark.parametrize("blocks", [1, 2, 40])
+def test_warming_up_leaves_no_trace(tiny_model: Path, tmp_path: Path, kind: str, blocks: int) -> None:
+    folder = write_eagle(tmp_path / "head") if kind == "eagle" else write_medusa(tmp_path / "head")
+    config = EngineConfig(
+        model=tiny_model, kv_cache_blocks=blocks, threads=1, speculation=kind, draft_model=folder
+    )
+    runner = Runner(config)
+    assert runner.speculation is not None
+    policy = runner.speculation.policy
+    runner.warm_up()
+    assert runner.speculation.policy is policy
+    assert (runner.speculation.proposed, runner.speculation.accepted) == (0, 0)
+
+
+def test_the_heads_cache_counts(tiny_model: Path, tmp_path: Path) -> None:
+    """One layer beside the model's two."""
+    config = EngineConfig(model=tiny_model, kv_cache_memory=9 * 2**20, threads=1)
+    alone = Runner(config)
+    folder = write_eagle(tmp_path / "head")
+    both = Runner(replace(config, speculation="eagle", draft_model=folder))
+    assert both.block_bytes == 1.5 * alone.block_bytes
+    assert both.cache.blocks == alone.cache.blocks * 2 // 3
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+def test_pickles_and_quantized_heads_draft_too(tiny_model: Path, tmp_path: Path, kind: str) -> None:
+    write = write_eagle if kind == "eagle" else write_medusa
+    requests = [(prompt, SamplingParams(max_tokens=12, temperature=0)) for prompt in prompts([9, 20])]
+    for quantization in (None, "int8"):
+        expected = drive(
+            Runner(EngineConfig(model=tiny_model, kv_cache_blocks=60, threads=1, quantization=quantization)),
+            requests,
+        )
+        config = EngineConfig(
+            model=tiny_model,
+            kv_cache_blocks=60,
+            threads=1,
+            speculation=kind,
+            draft_model=write(tmp_path / f"head-{quantization}", pickled=True),
+            quantization=quantization,
+        )
+        reported = drive(always(Runner(config)), requests)
+        assert reported.checked > 0
+        if quantization is None:
+            assert reported.tokens == expected.tokens
+
+
+def test_a_head_for_another_model_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    def start(folder: Path, kind: str = "eagle") -> None:
+        Runner(EngineConfig(model=tiny_model, kv_cache_blocks=8, speculation=kind, draft_model=folder))
+
+    with pytest.raises(StartupError, match="--draft-model"):
+        Runner(EngineConfig(model=tiny_model, kv_cache_blocks=8, speculation="eagle"))
+    with pytest.raises(StartupError, match="--draft-model"):
+        Runner(EngineConfig(model=tiny_model, kv_cache_blocks=8, speculation="medusa"))
+    weights = eagle_weights()
+    weights["d2t"][-1] = 1
+    with pytest.raises(UnsupportedModel, match="vocabulary of 320"):
+        start(write_eagle(tmp_path / "vocabulary", weights=weights))
+    folder = write_eagle(tmp_path / "layers", eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 15, 28]})
+    with pytest.raises(UnsupportedModel, match="layers \\(2, 16, 29\\), but the model has 2"):
+        start(folder)
+    wide = {**SHAPE, "hidden_size": 128}
+    folder = write_eagle(tmp_path / "wide", weights=eagle_weights(wide), hidden_size=128)
+    with pytest.raises(UnsupportedModel, match="hidden states of 128, the model of 64"):
+        start(folder)
+    folder = write_medusa(tmp_path / "medusa")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "medusa_num_layers": 2}))
+    with pytest.raises(UnsupportedModel, match="no Medusa heads"):
+        start(folder, "medusa")
+    with pytest.raises(StartupError, match="not ngram"):
+        EngineConfig(model=tiny_model, speculation="ngram", draft_model=folder)
