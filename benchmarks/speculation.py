@@ -20,7 +20,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -56,6 +56,7 @@ class Candidate:
     samples: int = 0
     """Times that a request drew: what it gains beyond one token each was drafted."""
     differing: int = 0
+    clock: Callable[[], float] = time.perf_counter
 
     def serve(self, requests: Requests, batch: int) -> dict[int, list[int]]:
         self.runner.speculation = self.speculation
@@ -72,7 +73,7 @@ class Candidate:
             windows=self.runner.windows,
         )
         answers: dict[int, list[int]] = {number: [] for number in range(len(requests))}
-        began = time.perf_counter()
+        began = self.clock()
         for number, (prompt, params) in enumerate(requests):
             scheduler.submit(Request(number, prompt, params))
         while not scheduler.idle:
@@ -80,7 +81,7 @@ class Candidate:
             for output in scheduler.update(plan, self.runner.execute(plan)):
                 answers[output.request_id] += output.tokens
                 self.samples += 1
-        seconds = time.perf_counter() - began
+        seconds = self.clock() - began
         count = sum(map(len, answers.values()))
         self.tokens += count
         self.rates.append(count / seconds)
