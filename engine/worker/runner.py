@@ -495,7 +495,7 @@ class Runner:
 def _windows(shape: KVShape, config: EngineConfig) -> Sequence[int | None]:
     """Each layer's, as blocks are to be kept."""
     windows = shape.windows or (None,) * shape.layers
-    if config.speculation == "draft" and None not in windows:
-        # The draft model's cache has the blocks of the first group, and may need more than these windows.
+    if config.speculation in ("draft", "eagle") and None not in windows:
+        # The draft's cache has the blocks of the first group, and may need more than these windows.
         return (None,) * shape.layers
     return windows

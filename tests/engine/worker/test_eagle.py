@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,6 +179,16 @@ def test_warming_up_leaves_no_trace(tiny_model: Path, tmp_path: Path, kind: str,
     runner.warm_up()
     assert runner.speculation.policy is policy
     assert (runner.speculation.proposed, runner.speculation.accepted) == (0, 0)
+
+
+def test_blocks_behind_the_models_windows_are_kept_for_the_head(
+    model_of: Callable[..., Path], tmp_path: Path
+) -> None:
+    model = model_of(architectures=["MistralForCausalLM"], sliding_window=32)
+    config = EngineConfig(model=model, kv_cache_blocks=40, threads=1)
+    assert Runner(config).windows == [32]
+    folder = write_eagle(tmp_path / "head")
+    assert Runner(replace(config, speculation="eagle", draft_model=folder)).windows == [None]
 
 
 def test_the_heads_cache_counts(tiny_model: Path, tmp_path: Path) -> None:
