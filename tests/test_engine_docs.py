@@ -42,6 +42,7 @@ PACKAGES = [
     "pooling",
     "grammar",
     "server",
+    "drafts",
     "quantizer",
     "evaluation",
     "verify",
@@ -112,7 +113,7 @@ def test_every_flag_is_on_the_page_and_no_other() -> None:
 
 
 def test_no_flag_is_named_that_is_not_there() -> None:
-    known = {*actions("serve"), *actions("eval"), *actions("quantize"), *actions("verify"), *actions("bench")}
+    known = {*actions("serve"), *actions("eval"), *actions("quantize"), *actions("train-draft"), *actions("verify"), *actions("bench")}
     page = re.sub(r"python -m benchmarks[^`]*", "", PAGE)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) <= known
 
