@@ -120,7 +120,9 @@ class Exchange:
                     while part and not decoder.done:
                         if relay is not None:
                             size = len(part)
-                            if len(part := relay.take(part)) >= size:
+                            relay.is_refused = False
+                            part = relay.take(part)
+                            if relay.is_refused:
                                 # Piece by piece it would take ten times as long.
                                 await relay.sink.caught_up()
                                 part = relay.take(part)

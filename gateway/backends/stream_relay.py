@@ -22,7 +22,7 @@ class StreamRelay:
     stream it shares: ``reader``, ``template`` and ``limits``.
     """
 
-    __slots__ = ("_half", "_limits", "_reader", "_template", "_timeouts", "sink")
+    __slots__ = ("_half", "_limits", "_reader", "_template", "_timeouts", "is_refused", "sink")
 
     def __init__(
         self,
@@ -39,6 +39,8 @@ class StreamRelay:
         self._limits = limits
         self._half = b""
         """The beginning of an event, which followed what was passed on last."""
+        self.is_refused = False
+        """There were pieces to pass on, and the sink did not take them."""
 
     def take(self, part: bytes) -> bytes:
         """Pass on the pieces that ``part`` begins with, all of them or none; what is left is for the decoder."""
@@ -50,7 +52,10 @@ class StreamRelay:
             return part
         texts, end = template.texts(part, MOST)
         size = limits.size + end
-        if not texts or size > MAX_STREAM or not self.sink.pass_on(known, texts):
+        if not texts or size > MAX_STREAM:
+            return part
+        if not self.sink.pass_on(known, texts):
+            self.is_refused = True
             return part
         limits.size = size - template.around * len(texts)
         self._timeouts.went_on()

@@ -67,6 +67,16 @@ class Stream:
                 return
 
 
+def test_only_who_took_no_pieces_is_waited_for() -> None:
+    stream = Stream()
+    other = sse(delta("other", index=1))
+    assert stream.relay.take(other) == other
+    assert not stream.relay.is_refused
+    stream.sink.is_slow = True
+    assert stream.relay.take(words("word")) == words("word")
+    assert stream.relay.is_refused
+
+
 EVENTS = [
     words("word"),
     words("wörld"),
