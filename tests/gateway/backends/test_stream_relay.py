@@ -67,7 +67,7 @@ class Stream:
                 return
 
 
-def test_only_who_took_no_pieces_is_waited_for() -> None:
+async def test_only_who_took_no_pieces_is_waited_for() -> None:
     stream = Stream()
     other = sse(delta("other", index=1))
     assert stream.relay.take(other) == other
