@@ -42,6 +42,12 @@ async def ask(client: openai.AsyncOpenAI, question: str) -> str:
     return text
 
 
+def large_steps(stack: Stack) -> float:
+    """Steps of more than eight sequences; their mean falls where a busy machine brings the requests one by one."""
+    small = stack.engine_metric(r'tollgate_engine_step_batch_size_bucket\{[^}]*le="8(?:\.0)?"\}')
+    return stack.engine_metric("tollgate_engine_step_batch_size_count") - small
+
+
 def client_of(stack: Stack) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key=stack.key, max_retries=0, timeout=300)
 
@@ -50,14 +56,11 @@ def client_of(stack: Stack) -> openai.AsyncOpenAI:
 async def test_64_streams_at_once_say_what_each_says_alone(stack: Stack) -> None:
     async with client_of(stack) as client:
         alone = {question: await ask(client, question) for question in QUESTIONS}
-        steps = stack.engine_metric("tollgate_engine_step_batch_size_count")
-        rows = stack.engine_metric("tollgate_engine_step_batch_size_sum")
+        large = large_steps(stack)
         together = await asyncio.gather(*(ask(client, QUESTIONS[i % len(QUESTIONS)]) for i in range(64)))
     assert len(set(alone.values())) == len(QUESTIONS)
     assert together == [alone[QUESTIONS[i % len(QUESTIONS)]] for i in range(64)]
-    steps = stack.engine_metric("tollgate_engine_step_batch_size_count") - steps
-    rows = stack.engine_metric("tollgate_engine_step_batch_size_sum") - rows
-    assert rows / steps > 4, "64 streams at once should share steps"
+    assert large_steps(stack) > large, "64 streams at once should share steps"
 
 
 @pytest.mark.anyio

@@ -140,7 +140,8 @@ def test_answers_are_the_same_bits(
         assert answers(runner, asked, sequences=5, budget=budget, late=2) == alone, budget
 
     few = run(runner, asked, sequences=5, blocks=tight, budget=160)
-    assert few.preempted > 0
+    # Behind windows no request grows beyond what it was admitted with (tests/engine/worker/test_windows.py).
+    assert few.preempted > 0 or family == "Gemma3Text"
     assert [(few.tokens[i], few.logprobs[i]) for i in range(len(asked))] == alone
 
     twice = run(runner, asked + asked, late=2)
