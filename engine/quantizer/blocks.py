@@ -108,7 +108,7 @@ class _Trunk(LayerBuilder):
             self.weights.take(f"{name}.weight", (out, in_features))
         return lambda x: x
 
-    def tied(self, name: str, embedding: Embedding) -> Product:
+    def tied(self, name: str, embedding: Embedding, bias: Tensor | None = None) -> Product:
         return lambda x: x
 
 

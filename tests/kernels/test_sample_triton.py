@@ -184,9 +184,14 @@ def test_a_batch_of_requests_draws_the_same_tokens_as_on_a_cpu(monkeypatch: pyte
         for i, wish in enumerate(wishes)
     ]
     masks = ([2, 8], torch.randint(-(2**31), 2**31, (2, 4), dtype=torch.int32))
-    expected = [sampler.Sampler().sample(logits, sampling_rows, given) for given in (None, masks)]
+
+    def drawn(rows: int, given: tuple[list[int], torch.Tensor] | None = None) -> list[int]:
+        tokens: list[int] = sampler.Sampler().sample(logits[:rows], sampling_rows[:rows], given).tolist()
+        return tokens
+
+    expected = [drawn(9), drawn(9, masks)]
     for module in (sampler, logit_editor, sample):
         monkeypatch.setattr(module, "on_triton", lambda x: True)
-    assert [sampler.Sampler().sample(logits, sampling_rows, given) for given in (None, masks)] == expected
-    assert sampler.Sampler().sample(logits[:1], sampling_rows[:1]) == expected[0][:1]
+    assert [drawn(9), drawn(9, masks)] == expected
+    assert drawn(1) == expected[0][:1]
     assert expected[0][5] == 70
