@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from gateway.databases.database import DatabaseError
 from gateway.databases.postgres import PostgresDatabase
+from tests.ports import free_port
 
 PROGRAMS = "/usr/lib/postgresql"
 """Where Debian keeps each version's programs, which are not on PATH."""
@@ -41,9 +41,7 @@ class PostgresServer:
         if self._as_nobody:
             nobody = pwd.getpwnam("nobody")
             os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._databases = 0
         data = ("--pgdata", str(self._folder / "data"), "--username", "tollgate", "--auth", "trust")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ from typing import Any
 
 import httpx
 import yaml
+
+from tests.ports import free_port
 
 SHIPPED = Path(__file__).parents[1] / "deploy" / "prometheus"
 SECONDS = 120.0
@@ -36,8 +37,7 @@ class PrometheusServer:
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         for name in config["rule_files"]:
             shutil.copy(SHIPPED / name, folder)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         self._http = httpx.Client(
             base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=False, timeout=SECONDS
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from tests.ports import free_port
 
 DEPLOY = Path(__file__).parents[1] / "deploy" / "proxy"
 HTTP2_ON = (1, 25, 1)
@@ -66,11 +67,6 @@ async def caddy(program: str, folder: Path, gateway: int, certificate: Path) -> 
     command = [program, "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
     async with _running(command, folder, port):
         yield f"https://127.0.0.1:{port}"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def _changed(text: str, old: str, new: str) -> str:

@@ -7,14 +7,14 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.ports import free_port
+
 
 class RedisServer:
     """A redis-server process of our own, that can be killed and started again at the same port."""
 
     def __init__(self, program: str, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._command = [
             program,
             "--port",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.ports import free_port
 
 METRICS_TOKEN = "metrics-token"
 OPERATOR = {"authorization": f"Bearer {METRICS_TOKEN}"}
@@ -30,11 +31,6 @@ models:
   tollgate-demo: {{targets: [{{backend: bundled, model: "{model}"}}]}}
   scripted: {{targets: [{{backend: scripted, model: any}}]}}
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def children(parent: int, *words: str) -> list[int]:

@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.e2e.conftest import METRICS_TOKEN, free_port, stop
+from tests.e2e.conftest import METRICS_TOKEN, stop
+from tests.ports import free_port
 
 
 @contextmanager

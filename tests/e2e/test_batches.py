@@ -22,9 +22,9 @@ from gateway.databases.opening import open_database
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.policy.schema import LedgerSettings
 from tests.conftest import PostgresServer
-from tests.e2e.conftest import free_port
 from tests.fakes import FakeUpstream, completion, reply
 from tests.ledgers import rows
+from tests.ports import free_port
 from tests.serving import KEY, chat, key
 
 pytestmark = pytest.mark.anyio

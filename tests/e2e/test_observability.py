@@ -12,8 +12,9 @@ from typing import Any
 
 import httpx
 
-from tests.e2e.conftest import Stack, free_port
+from tests.e2e.conftest import Stack
 from tests.e2e.gateways import serving
+from tests.ports import free_port
 from tests.prometheus_server import SECONDS, PrometheusServer
 
 DASHBOARDS = Path(__file__).parents[2] / "deploy" / "grafana"

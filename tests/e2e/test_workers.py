@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 from tests.conftest import RedisServer
-from tests.e2e.conftest import METRICS_TOKEN, OPERATOR, children, free_port
+from tests.e2e.conftest import METRICS_TOKEN, OPERATOR, children
+from tests.ports import free_port
 
 POLICY = """
 version: 1

@@ -11,10 +11,11 @@ import httpx
 import pytest
 
 from gateway.sidecar.config import CONFIG, SidecarConfig
-from tests.e2e.conftest import OPERATOR, free_port
+from tests.e2e.conftest import OPERATOR
 from tests.e2e.gateways import serving
 from tests.e2e.keys.conftest import Folders
 from tests.e2e.keys.harness import on, shows
+from tests.ports import free_port
 from tests.serving import KEY, key
 
 MARK, VALUE = "MIRROR_OF_OURS", "http://mirror.example"

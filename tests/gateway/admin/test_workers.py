@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import pytest
 import yaml
 
 from benchmarks.attacks.frame.gateway import workers_of
+from tests.ports import free_port
 from tests.serving import KEY, a_policy, chat, key
 
 ADMIN = "tg-admin-1"
@@ -87,8 +87,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     file = folder / "policies" / "gateway.yaml"
     file.parent.mkdir()
     file.write_text(yaml.safe_dump(whole))
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "gateway", "serve", "--policies", str(file.parent), "--port", str(port)]
     environment = {
         **os.environ,

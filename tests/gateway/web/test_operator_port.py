@@ -8,8 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.conftest import OPERATOR, free_port
+from tests.e2e.conftest import OPERATOR
 from tests.e2e.gateways import serving
+from tests.ports import free_port
 
 POLICY = {
     "version": 1,
