@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import USUAL, RequestLimits
@@ -204,7 +205,7 @@ def _complaint(error: ValidationError) -> BadRequest:
         return BadRequest(
             f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
         )
-    message = worst["msg"].removeprefix("Value error, ")
+    message = _any_of(same, worst) or worst["msg"].removeprefix("Value error, ")
     value = worst.get("input")
     shown = (
         f" (got {value!r})" if isinstance(value, bool | int | float | str) and len(repr(value)) <= 80 else ""
@@ -212,6 +213,25 @@ def _complaint(error: ValidationError) -> BadRequest:
     if not param:
         return BadRequest(f"Invalid request: {message}.", code="invalid_value")
     return BadRequest(f"Invalid value for '{param}': {message}{shown}.", param=param, code="invalid_value")
+
+
+def _any_of(errors: list[ErrorDetails], worst: ErrorDetails) -> str:
+    """What a value of none of the types that it may have should be; ``""`` where there is one type only."""
+    if worst["type"] not in _TYPES:
+        return ""
+    place = _plain(worst["loc"])
+    names = [_TYPES[e["type"]] for e in errors if e["type"] in _TYPES and _plain(e["loc"]) == place]
+    return f"Input should be a valid {' or '.join(dict.fromkeys(names))}" if len(set(names)) > 1 else ""
+
+
+_TYPES = {
+    "string_type": "string",
+    "list_type": "list",
+    "dict_type": "dictionary",
+    "int_type": "integer",
+    "float_type": "number",
+    "bool_type": "boolean",
+}
 
 
 def _plain(loc: tuple[int | str, ...]) -> list[int | str]:

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import BadRequest
 from gateway.policy.schema.limits import RequestLimits
 from gateway.wire import json_body
-from gateway.wire.apis import tokens
+from gateway.wire.apis import score, tokens
 from gateway.wire.openai import chat as openai_chat
 from gateway.wire.openai import completions as openai_completions
 
@@ -115,3 +115,19 @@ def test_what_is_wrong_with_a_body_as_a_whole_names_no_field() -> None:
     ) as refused:
         tokens.read_tokenize(b'{"model": "m"}')
     assert refused.value.param is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "said_of_it"),
+    [
+        ({"text_1": 5}, "'text_1': Input should be a valid string or list (got 5)"),
+        ({"text_1": ["a", 5]}, "'text_1[1]': Input should be a valid string (got 5)"),
+        ({"text_1": "a", "text_2": {}}, "'text_2': Input should be a valid string or list."),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_told_of_all_that_it_may_have(
+    fields: dict[str, Any], said_of_it: str
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        score.read_request(said(**{"text_2": "a", **fields}))
+    assert said_of_it in refused.value.message
