@@ -49,7 +49,7 @@ class Deadlines(Replay):
     def __init__(self, arrivals: list[Arrival], *, learnt: bool, **options: float) -> None:
         super().__init__(arrivals, **options)
         if not learnt:
-            self.scheduler.latency = Mean(self.scheduler.max_num_seqs)
+            self.scheduler.intake.latency = Mean(self.scheduler.max_num_seqs)
         self._lengths: dict[int, int] = {}
         self._deadline: dict[int, float] = {}
         self._let_in: set[int] = set()

@@ -26,6 +26,8 @@ class RequestQueues:
         self.by_id: dict[int, Request] = {}
         self.tenants: Counter[str] = Counter()
         """Open requests of each tenant, parked ones not counted."""
+        self.ended: list[int] = []
+        """Those that finished or were aborted, and no plan has said so yet."""
         self.steps = StepsInFlight(tables)
         self._tables = tables
 
@@ -63,16 +65,34 @@ class RequestQueues:
         self.waiting.add(request)
 
     def park(self, request: Request) -> None:
+        """Out of running or waiting: at once, or when it is out of the steps in flight."""
+        if request in self.steps:
+            self.steps.parking[request.id] = request
+            return
         self.remove(request)
         request.draft_tokens = []
         request.kind = None
         self.parked[request.id] = request
         self.tenants -= Counter((request.tenant,))
 
-    def unpark(self, request: Request) -> None:
-        del self.parked[request.id]
+    def park_landed(self) -> None:
+        """Those that were to be parked and are out of all steps by now."""
+        for request in list(self.steps.parking.values()):
+            if request not in self.steps:
+                del self.steps.parking[request.id]
+                if self.by_id.get(request.id) is request:
+                    self.park(request)
+
+    def unpark(self, request_id: int) -> bool:
+        """False if it is not parked, nor about to be."""
+        if self.steps.parking.pop(request_id, None) is not None:
+            return True
+        request = self.parked.pop(request_id, None)
+        if request is None:
+            return False
         self.tenants[request.tenant] += 1
         self.waiting.add(request)
+        return True
 
     def shares(self) -> Shares:
         return Shares(

@@ -12,12 +12,12 @@ first come, first served, and whoever waits long enough becomes the first of all
 Tenants share by ``Shares``. Where several have open requests, one below its share goes before those above theirs, takes
 over slots of theirs, and gets its part of each step's prompt tokens. So rank decides among the requests of one tenant.
 
-``admission.py`` decides who runs next, ``preemption.py`` who gives way, ``request_queues.py`` holds the state.
+``intake.py`` decides who is let in, ``admission.py`` who runs next, ``preemption.py`` who gives way; ``results.py``
+takes in what came of a step, ``steps_in_flight.py`` what is still to come; ``request_queues.py`` holds the state.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,18 +26,17 @@ from engine.core.admission import Admission
 from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import BlockPool
 from engine.core.block_tables import BlockTables
-from engine.core.context_caps import context_limit
-from engine.core.deadlines import Deadlines
-from engine.core.draft_scheduler import DraftScheduler, count_accepted
+from engine.core.draft_scheduler import DraftScheduler
 from engine.core.forks import Forks
-from engine.core.latency_estimator import Kind, LatencyEstimator
+from engine.core.intake import Intake
+from engine.core.latency_estimator import LatencyEstimator
 from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.preemption import Preemption
 from engine.core.prefill_budget import Parts, PrefillBudget
 from engine.core.prefix_cache import PrefixCache
-from engine.core.request import FinishReason, Request
+from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
-from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
+from engine.core.results import Results
 
 
 class Scheduler:
@@ -91,16 +90,9 @@ class Scheduler:
         self.pool = pool
         self.block_size = block_size
         self.max_batched_tokens = max_batched_tokens
-        self.max_model_len = max_model_len
-        self.max_waiting = max_waiting
-        self.priority_ageing = priority_ageing
         self.max_drafts = max_drafts
         self.prefill_chunk = prefill_chunk
-        self.context_caps = sorted(context_caps)
-        self.latency = LatencyEstimator(max_num_seqs)
         self.prefixes = PrefixCache(pool, block_size, demand) if prefix_caching else None
-        self._longest = min(max_model_len, demand.longest(pool.total, max_model_len) + 1)
-        """Tokens; the last one's keys and values are not stored."""
         self._chunked_prefill = chunked_prefill
         self._may_preempt = preemption
         self._tables = BlockTables(pool, self.prefixes, block_size, demand)
@@ -113,14 +105,18 @@ class Scheduler:
         self._prefill = PrefillBudget(self.queues, self._tables, self._admission, chunked=chunked_prefill)
         self._drafts = DraftScheduler(self._tables, max_drafts, reserving=reserve_drafts)
         self._forks = Forks()
-        self._clock = clock
-        self._arrivals = itertools.count()
-        self._deadlines = Deadlines()
-        self._ended: list[int] = []
-        self._parking: dict[int, Request] = {}
-        """By id: those to be parked when they are out of all steps."""
-        self._submitted = Plan()
-        """The last plan of which a worker has been told."""
+        self.intake = Intake(
+            self.queues,
+            self._tables,
+            self._forks,
+            # The last token's keys and values are not stored.
+            max_tokens=min(max_model_len, demand.longest(pool.total, max_model_len) + 1),
+            max_waiting=max_waiting,
+            context_caps=context_caps,
+            priority_ageing=priority_ageing,
+            clock=clock,
+        )
+        self._results = Results(self.queues, self._tables, self._forks, self.intake, drafting=max_drafts > 0)
         self._stalled = False
 
     @property
@@ -136,7 +132,7 @@ class Scheduler:
     def can_run_ahead(self) -> bool:
         """Whether another step can be planned although the last one is in flight: not if draft tokens may come of it,
         or if a request is to be preempted."""
-        return not self._stalled and not (self.max_drafts and self._drafts.binds(self._submitted))
+        return not self._stalled and not (self.max_drafts and self._drafts.binds(self.queues.steps.last))
 
     @property
     def waiting_by_priority(self) -> Counter[int]:
@@ -144,8 +140,11 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Waiting sequences, those included that begin when their siblings' prompt is computed."""
-        return len(self.waiting) + len(self._forks)
+        return self.intake.num_waiting
+
+    @property
+    def latency(self) -> LatencyEstimator:
+        return self.intake.latency
 
     @property
     def num_prefills(self) -> int:
@@ -154,55 +153,27 @@ class Scheduler:
         return prefilling + min(len(self.waiting), self.queues.free_slots)
 
     def context_limit(self, priority: int) -> int:
-        """Most tokens of a request's prompt and answer together."""
-        return context_limit(self._longest, self.context_caps, priority)
+        return self.intake.context_limit(priority)
 
     def submit(self, request: Request) -> None:
-        """Raises ``ContextLengthExceeded`` if it could never run, ``QueueFull`` if too many wait already, and
-        ``DeadlineUnreachable`` if it is hardly going to be done in time."""
-        limit = self.context_limit(request.priority)
-        if request.longest + 1 > limit:
-            asked = request.longest + 1 - request.prompt_length
-            raise ContextLengthExceeded(request.prompt_length, asked, limit=limit)
-        group = 1 + len(request.siblings)
-        # A group larger than the bound is accepted where it has the engine to itself.
-        capacity = self.queues.free_slots + self.max_waiting
-        if request.tenant and self.queues.tenants[request.tenant]:
-            # An eighth is reserved for tenants without open requests.
-            capacity -= self.max_waiting // 8
-        if self.queues.by_id and self.num_waiting + group > capacity:
-            raise QueueFull(self.num_waiting)
-        request.rank = (request.submitted - self.priority_ageing * request.priority, next(self._arrivals))
-        for _ in request.siblings:
-            next(self._arrivals)
-        request.kind, request.estimated = self._estimate(request)
-        if request.deadline is not None:
-            needed = self.latency.soonest(request.kind, request.estimated)
-            allowed = request.deadline - self._clock()
-            if needed > allowed or allowed <= 0:
-                if allowed > 0:
-                    self.latency.doubt(request.kind)
-                raise DeadlineUnreachable(needed, allowed)
-            self._deadlines.add(request.deadline, request.id, self.queues.by_id.keys())
-        self.queues.open(request)
-        self._forks.add(request)
-        self.waiting.add(request)
+        """Raises what ``Intake.submit`` does."""
+        self.intake.submit(request)
 
     def abort(self, request_id: int) -> bool:
         """Drops the request and frees its blocks; False if there is no such request (any more). Siblings go on."""
         request = self.queues.by_id.get(request_id)
         if request is None and not self._forks.drop(request_id):
             return False
-        self._ended.append(request_id)
+        self.queues.ended.append(request_id)
         if request is None:
             return True
         self.queues.forget(request)
         if request.siblings:
             self._forks.promote(request)
-            self._void(request)
+            self.queues.steps.void(request)
             self.queues.open(request)
-            if request.deadline is not None and not request.started:
-                self._deadlines.add(request.deadline, request.id, self.queues.by_id.keys())
+            if not request.started:
+                self.intake.watch(request)
         elif self.parked.pop(request_id, None) is None:
             self.queues.remove(request)
         return True
@@ -215,21 +186,12 @@ class Scheduler:
         request = self.queues.by_id.get(request_id)
         if request is None or request.siblings or not request.generated or request_id in self.parked:
             return False
-        if request in self.queues.steps:
-            self._parking[request_id] = request
-        else:
-            self.queues.park(request)
+        self.queues.park(request)
         return True
 
     def unpark(self, request_id: int) -> bool:
         """False if it is not parked."""
-        if self._parking.pop(request_id, None) is not None:
-            return True
-        request = self.parked.get(request_id)
-        if request is None:
-            return False
-        self.queues.unpark(request)
-        return True
+        return self.queues.unpark(request_id)
 
     def forget_adapter(self, name: str) -> None:
         """Invalidates what was computed with the adapter: it was unloaded, or its weights changed."""
@@ -266,60 +228,34 @@ class Scheduler:
             spare = 0 if contended else self.pool.available - self._tables.groups * len(self.running)
             self._drafts.add(plan, self.queues.by_id, budget, spare)
         if plan.requests:
-            plan.ended, self._ended = self._ended, []
+            plan.ended, self.queues.ended = self.queues.ended, []
         self._stalled = plan.stalled
         return plan
 
     def advance(self, plan: Plan) -> None:
         """The worker has ``plan``: what it is to compute need not be planned again."""
-        steps, requests = self.queues.steps, self.queues.by_id
-        steps.submitted += 1
-        self._submitted = plan
-        for scheduled in plan.requests:
-            request = requests.get(scheduled.request_id)
-            if request is None:
-                continue
-            request.step = steps.submitted
-            request.in_flight += len(scheduled.tokens) - scheduled.num_draft_tokens
-            if scheduled.sampling is not None:
-                request.pending += 1
+        self.queues.steps.submit(plan, self.queues.by_id)
 
     def commit(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
         """Records what the worker sampled for ``plan``, the first of those in flight."""
-        steps, requests = self.queues.steps, self.queues.by_id
-        steps.land()
-        for scheduled in plan.requests:
-            request = requests.get(scheduled.request_id)
-            if request is None or request.void >= steps.landed:
-                continue
-            request.in_flight -= len(scheduled.tokens) - scheduled.num_draft_tokens
-            if scheduled.sampling is not None:
-                request.pending -= 1
-        outputs = self._record(plan, sampled, steps.landed)
-        self._park_landed()
+        steps = self.queues.steps
+        steps.land(plan, self.queues.by_id)
+        outputs = self._results.record(plan, sampled, steps.landed)
+        self.queues.park_landed()
         return outputs
 
     def update(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
         """``advance`` and ``commit`` in one, where no step is ever planned while another is in flight."""
-        return self._record(plan, sampled, self.queues.steps.landed + 1)
+        return self._results.record(plan, sampled, self.queues.steps.landed + 1)
 
     def retract(self) -> None:
         """The steps in flight had no effect, and can be planned again."""
-        for request in self.running:
-            if request in self.queues.steps:
-                self._void(request)
-        self.queues.steps.land(len(self.queues.steps))
-        self._park_landed()
+        self.queues.steps.retract(self.running)
+        self.queues.park_landed()
 
     def dropped(self, plan: Plan) -> set[int]:
         """Requests whose samples in ``plan``, the first of those in flight, do not count any more."""
-        found: set[int] = set()
-        for scheduled in plan.requests:
-            request = self.queues.by_id.get(scheduled.request_id)
-            if request is None or request.void > self.queues.steps.landed:
-                found.add(scheduled.request_id)
-                found.update(sibling.id for sibling in scheduled.siblings)
-        return found
+        return self.queues.steps.dropped(plan, self.queues.by_id)
 
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless blocks, requests and queues agree about who holds and wants what."""
@@ -331,6 +267,7 @@ class Scheduler:
         """One token for each running request that decodes, its part for each that has a prompt to compute. Returns
         what is left of ``budget`` and of ``prompts``."""
         running, block_size, ahead, tables = self.running, self.block_size, plan.ahead, self._tables
+        must_wait = self.queues.steps.must_wait
         position = 0
         while position < len(running):
             request = running[position]
@@ -338,7 +275,7 @@ class Scheduler:
             start = request.computed
             count = len(request.tokens) - start
             if ahead and request.in_flight:
-                if self._must_wait(request):
+                if must_wait(request):
                     continue
                 start += request.in_flight
                 count += request.pending - request.in_flight
@@ -399,121 +336,10 @@ class Scheduler:
                 return False
         return True
 
-    def _record(self, plan: Plan, sampled: SamplerOutput, number: int) -> list[RequestOutput]:
-        """``number``: the step's."""
-        outputs: list[RequestOutput] = []
-        requests, tables = self.queues.by_id, self._tables
-        for scheduled in plan.requests:
-            request = requests.get(scheduled.request_id)
-            if request is None or request.void >= number:
-                continue
-            request.computed = scheduled.start + len(scheduled.tokens) - scheduled.num_draft_tokens
-            if scheduled.prompt_logprobs is not None and request.prompt_logprobs is not None:
-                # A preempted request computes some of its prompt again.
-                known = len(request.prompt_logprobs) - scheduled.start
-                request.prompt_logprobs += sampled.prompt_logprobs[request.id][known:]
-            if sampled.deferred and not sampled.deferred.isdisjoint(
-                (request.id, *(sibling.id for sibling in request.siblings))
-            ):
-                request.computed -= 1
-                self._void(request)
-                continue
-            if scheduled.sampling is None:
-                if request.computed >= request.boundary:
-                    tables.learn(request)
-                continue
-            output = self._output(request, sampled)
-            outputs.append(output)
-            finish = output.finish
-            if scheduled.num_draft_tokens:
-                draft_tokens = scheduled.tokens[-scheduled.num_draft_tokens :]
-                request.computed += count_accepted(draft_tokens, output.tokens)
-            if self.max_drafts:
-                request.draft_tokens = sampled.draft_tokens.get(request.id, [])
-            if request.computed >= request.boundary:
-                tables.learn(request)
-            if not scheduled.generating:
-                tables.mark(request)
-            forks = self._forks.begin(request) if request.siblings else []
-            for fork in forks:
-                tables.share(request, fork)
-            if finish is not None:
-                self._finish(request)
-            for fork in forks:
-                self.queues.open(fork)
-                outputs.append(self._output(fork, sampled))
-                self._start_fork(fork, outputs[-1].finish)
-        return outputs
-
-    def _must_wait(self, request: Request) -> bool:
-        """Whether what a step in flight does for it must be known first: it then ends for sure, or its siblings begin,
-        or it is parked."""
-        if request.id in self._parking:
-            return True
-        if not request.pending:
-            return False
-        return bool(request.siblings) or request.generated + request.pending >= request.params.max_tokens
-
-    def _park_landed(self) -> None:
-        for request in list(self._parking.values()):
-            if request not in self.queues.steps:
-                del self._parking[request.id]
-                if self.queues.by_id.get(request.id) is request:
-                    self.queues.park(request)
-
-    def _void(self, request: Request) -> None:
-        """Whatever steps in flight do for it does not count."""
-        request.in_flight = request.pending = 0
-        request.void = self.queues.steps.submitted
-
-    def _output(self, request: Request, sampled: SamplerOutput) -> RequestOutput:
-        tokens, finish = request.extend(sampled.tokens[request.id])
-        logprobs = sampled.logprobs.get(request.id) if sampled.logprobs else None
-        output = RequestOutput(
-            request.id,
-            tokens,
-            finish,
-            logprobs and logprobs[: len(tokens)],
-            request.cached,
-            request.prompt_logprobs,
-        )
-        request.cached, request.prompt_logprobs = 0, None
-        return output
-
-    def _start_fork(self, fork: Request, finish: FinishReason | None) -> None:
-        """It runs if there is a slot, else it waits as if preempted."""
-        self.queues.run(fork)
-        if finish is not None:
-            self._finish(fork)
-        elif len(self.running) > self.queues.max_num_seqs:
-            self.queues.requeue(fork)
-
-    def _finish(self, request: Request) -> None:
-        self.latency.finish(request.generated)
-        if request.kind is not None:
-            self.latency.compare(request.kind, request.estimated, self._clock() - request.submitted)
-        self._tables.mark(request)
-        self._ended.append(request.id)
-        self.queues.forget(request)
-        self.queues.remove(request)
-
-    def _estimate(self, request: Request) -> tuple[Kind, float]:
-        """Its kind, and the seconds that it takes, were it submitted now."""
-        ahead = self.waiting.ahead(request) + 1 - self.queues.free_slots
-        # The look-up in the prefix cache also tells whom its prompt may overtake.
-        missing = request.prompt_length - self._tables.hit_tokens(request)
-        seconds = self.latency.estimate(missing, request.params.max_tokens, ahead)
-        return self.latency.kind(request.tenant, ahead), seconds
-
     def _expire(self, plan: Plan) -> None:
         """Drops requests whose deadline passed before they ever ran; a preempted one has begun its answer."""
-        if not self._deadlines:
-            return
-        now = self._clock()
-        while (request_id := self._deadlines.pop(now)) is not None:
-            request = self.queues.by_id.get(request_id)
-            if request is not None and not request.started:
-                plan.expired.append((request_id, self._estimate(request)[1]))
-                for sibling in list(request.siblings):
-                    self.abort(sibling.id)
-                self.abort(request_id)
+        for request, seconds in self.intake.expired():
+            plan.expired.append((request.id, seconds))
+            for sibling in list(request.siblings):
+                self.abort(sibling.id)
+            self.abort(request.id)

@@ -397,4 +397,4 @@ def test_far_deadlines_of_those_that_are_done_do_not_pile_up() -> None:
     for number in range(2000):
         scheduler.submit(request(number, 1, deadline=1e9))
         scheduler.abort(number)
-    assert len(scheduler._deadlines) < 100
+    assert len(scheduler.intake.deadlines) < 100

@@ -194,7 +194,7 @@ class World:
         fits = len(prompt) + most <= cap and blocks <= scheduler.pool.total
         slots = scheduler.max_num_seqs - len(scheduler.running)
         here = any(one.tenant == tenant and one.id not in scheduler.parked for one in self.alive.values())
-        room = slots + scheduler.max_waiting - (scheduler.max_waiting // 8 if here else 0)
+        room = slots + scheduler.intake.max_waiting - (scheduler.intake.max_waiting // 8 if here else 0)
         full = bool(self.alive) and scheduler.num_waiting + len(group) > room
         before = (scheduler.num_waiting, scheduler.idle)
         try:
@@ -238,7 +238,7 @@ class World:
     def park(self) -> None:
         """One that was parked goes on, or another is parked."""
         rng, scheduler = self.rng, self.scheduler
-        parked = [*scheduler.parked, *scheduler._parking]
+        parked = [*scheduler.parked, *scheduler.queues.steps.parking]
         if parked and rng.random() < 0.5:
             assert scheduler.unpark(rng.choice(parked))
         elif self.alive:
@@ -290,7 +290,7 @@ class World:
 
     def must_wait(self, request: Request) -> bool:
         """Whether a plan made ahead leaves it out."""
-        if request.in_flight and request.id in self.scheduler._parking:
+        if request.in_flight and request.id in self.scheduler.queues.steps.parking:
             return True
         ends = request.generated + request.pending == request.params.max_tokens
         return request.pending > 0 and (ends or bool(request.siblings))
@@ -421,7 +421,10 @@ class World:
     def drain(self) -> None:
         """Whatever is left ends within a bounded number of steps, and each end was told exactly once."""
         scheduler, self.late = self.scheduler, False
-        for number in [*scheduler.parked, *(number for number in scheduler._parking if number in self.alive)]:
+        for number in [
+            *scheduler.parked,
+            *(number for number in scheduler.queues.steps.parking if number in self.alive),
+        ]:
             assert scheduler.unpark(number)
         left = sum(len(one.prompt) + len(one.wanted) for one in self.alive.values())
         # Each may have to be computed again for each other that comes before it; and chunks of 0 take their time.
