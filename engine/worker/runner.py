@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,35 +13,26 @@ import numpy as np
 import torch
 
 from engine.config import EngineConfig
-from engine.core.block_demand import BlockDemand
-from engine.core.plan import Plan, SamplerOutput, ScheduledRequest
-from engine.core.sampling_params import SamplingParams
+from engine.core.plan import Plan, SamplerOutput
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
-from engine.kv_cache import KVCache, KVShape
-from engine.kv_groups import group_layers
-from engine.layers.lora import start_bank
 from engine.messages import LoadAdapter, UnloadAdapter
-from engine.models.registry import load_model
 from engine.parallel import TPGroup
 from engine.worker.batch import BatchBuilder
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
-from engine.worker.device import check_kernels, pick_device, pick_dtype, pick_threads
+from engine.worker.device import check_kernels, pick_device
 from engine.worker.download import Download
 from engine.worker.draft_model import DraftModelProposer
-from engine.worker.eagle import EagleProposer
-from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes, count_blocks
-from engine.worker.medusa import MedusaProposer
-from engine.worker.memory import taken, trim
-from engine.worker.ngram import NgramProposer
+from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes
+from engine.worker.loaded_model import LoadedModel
 from engine.worker.ranks import start_ranks
 from engine.worker.rejection_sampler import accepted, accepted_tokens
 from engine.worker.sampler import PendingLogprobs, Sampler
 from engine.worker.scoring import score
-from engine.worker.speculative import FixedDraftLength, Proposer, Speculation
+from engine.worker.speculative import FixedDraftLength, Speculation
 from engine.worker.step import Step
 from engine.worker.upload import upload
-from engine.worker.warm_up import ServingLimits, plans, sample_masked
+from engine.worker.warm_up import EDITED, PLAIN, FirstRequest, ServingLimits, plans, sample_masked
 from kernels.compilations import Compilations
 from kernels.launch import on_triton, path
 
@@ -83,35 +74,17 @@ class Runner:
             raise
 
     def _load(self, config: EngineConfig, device: torch.device) -> None:
-        self.device = self.tp.local_device(device)
-        if self.device.index is not None:
-            # Triton launches on the current device, whatever device its arguments are on.
-            torch.cuda.set_device(self.device)
-        self.dtype = pick_dtype(config.dtype, config.model, self.device)
-        threads = config.threads or max(1, pick_threads(config.model) // self.tp.size)
-        torch.set_num_threads(threads)
-        self.adapters = start_bank(config, self.tp)
-        before = taken(self.device)
-        self.model = load_model(
-            config.model,
-            self.device,
-            self.dtype,
-            tp=self.tp,
-            adapters=self.adapters,
-            max_model_len=config.max_model_len,
-            quantization=config.quantization,
-            invariant=config.deterministic,
-            weights_cache=config.weights_cache,
-        )
-        trim()
-        self.weight_bytes = taken(self.device) - before
-        """As measured."""
-        self.max_model_len = config.max_model_len or self.model.max_positions
-        if self.max_model_len > self.model.max_positions:
-            raise StartupError(
-                f"--max-model-len {self.max_model_len} is more than the {self.model.max_positions} positions "
-                "that the model supports."
-            )
+        self._loaded = loaded = LoadedModel(config, device, self.tp)
+        self.device, self.dtype = loaded.device, loaded.dtype
+        self.model, self.adapters = loaded.model, loaded.adapters
+        self.weight_bytes, self.block_bytes = loaded.weight_bytes, loaded.block_bytes
+        self.groups = loaded.groups
+        self.windows = [group.window for group in self.groups]
+        """Of each group of layers."""
+        self.runs_ahead = loaded.runs_ahead
+        """Whether ``submit`` returns before the step is computed, so that the next one can be planned meanwhile."""
+        self.overlapping = loaded.overlapping
+        """Whether it is."""
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
@@ -124,65 +97,29 @@ class Runner:
             self.grammars = GrammarManager(config.model, self.model.vocab_size)
         self._sampler = Sampler()
         self.compilations = Compilations()
-        shape = self.model.kv_shape
-        self.groups = group_layers(_windows(shape, config), self.max_model_len)
-        self.windows = [group.window for group in self.groups]
-        """Of each group of layers."""
-        self.overlapping = self.runs_ahead if config.overlap == "auto" else config.overlap == "on"
-        """Whether steps are to be planned while others are in flight."""
-        step_tokens = (config.max_batched_tokens or 1) * (1 + self.overlapping)
-        demand = BlockDemand(self.windows, config.block_size, step_tokens)
-        self.block_bytes = shape.block_bytes(
-            config.block_size, self.dtype, config.kv_cache_dtype, self.groups
-        )
-        proposer = self._load_proposer(config)
-        if proposer:
-            self.block_bytes += proposer.block_bytes
         self.speculation: Speculation | None = None
         if self._meter is None and self.device.type == "cuda":
             self._meter = GpuMeter(self.device)
-        profile = partial(self._profile, config, shape, proposer, self._meter) if self._meter else None
-        blocks = self.tp.all_reduce_min(
-            count_blocks(
-                config,
-                demand,
-                block_bytes=self.block_bytes,
-                max_model_len=self.max_model_len,
-                device=self.device,
-                ranks=self.tp.size,
-                profile=profile,
-            )
-        )
-        longest = demand.longest(blocks, self.max_model_len)
-        if longest < self.max_model_len:
-            if config.max_model_len is not None:
-                raise StartupError(
-                    f"{blocks} KV blocks hold {longest} tokens, fewer than "
-                    f"--max-model-len {self.max_model_len}. Raise --kv-cache-blocks or --kv-cache-memory, or lower it."
-                )
-            log.warning(
-                "the KV cache shortens the context from %d to %d tokens: see --kv-cache-memory and --kv-cache-blocks",
-                self.max_model_len,
-                longest,
-            )
-            self.max_model_len = longest
-        self._allocate(config, shape, proposer, blocks)
+        self._allocate(loaded.count_blocks(partial(self._profile, self._meter) if self._meter else None))
         for key, folder in config.adapters:
             try:
                 self.load_adapter(key, folder)
             except InvalidRequest as error:
                 raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
 
-    def _allocate(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None, blocks: int) -> None:
-        self.cache = KVCache(
-            shape, blocks, config.block_size, self.device, self.dtype, config.kv_cache_dtype, self.groups
-        )
-        if proposer:
-            proposer.allocate(blocks)
-            self.speculation = Speculation(proposer, config.max_drafts)
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence."""
+        return self._loaded.max_model_len
+
+    def _allocate(self, blocks: int) -> None:
+        loaded = self._loaded
+        self.cache = loaded.allocate(blocks)
+        if loaded.proposer:
+            self.speculation = Speculation(loaded.proposer, loaded.config.max_drafts)
         # In float32 a CPU is batch-invariant without the flag, except with Triton's interpreter.
         plain = self.device.type == "cpu" and path() != "triton"
-        invariant = config.deterministic or (plain and self.dtype == torch.float32)
+        invariant = loaded.config.deterministic or (plain and self.dtype == torch.float32)
         self._batches = BatchBuilder(self.cache, self.device, invariant=invariant)
 
     @property
@@ -210,12 +147,6 @@ class Runner:
             raise KeyError(key)
         self.adapters.unload(key)
         self.tp.send(UnloadAdapter(key))
-
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether ``submit`` returns before the step is computed, so that the next one can be planned meanwhile. Not
-        with several ranks: only the first one has what was sampled."""
-        return self.device.type == "cuda" and self.tp.size == 1
 
     def submit(self, plan: Plan, after: Step | None = None) -> Step:
         """Launches it; on a CPU it is computed now.
@@ -355,56 +286,21 @@ class Runner:
 
     def warm_up(self) -> None:
         """Runs a chunk and a few single tokens, so that the first request does not pay for lazy initialization."""
-        speculation, limit = self.speculation, 0
+        speculation, lookahead = self.speculation, 0
         space = min(self.max_model_len, self.cache.blocks * self.block_size)
         length = min(2 * self.block_size + 1, space)
         if speculation:
-            limit = min(speculation.max_drafts, space - length)
-            self.speculation = Speculation(speculation.proposer, limit, policy=FixedDraftLength(limit))
-        params = SamplingParams(max_tokens=limit + 2, temperature=0)
-        blocks = list(range(self.cache.blocks))
-        others = [blocks] * (len(self.groups) - 1)
-        history = [0] * length
-        sampled = self.execute(
-            Plan(
-                [
-                    ScheduledRequest(
-                        0, history, 0, blocks, params, False, history, length, lookahead=limit, others=others
-                    )
-                ]
+            lookahead = min(speculation.max_drafts, space - length)
+            self.speculation = Speculation(
+                speculation.proposer, lookahead, policy=FixedDraftLength(lookahead)
             )
-        )
+        first = FirstRequest(length, lookahead, list(range(self.cache.blocks)), len(self.groups))
+        sampled = self.execute(first.prompt())
         # On a GPU the last one covers the kernels for sampling and for editing logits.
-        randomized = replace(params, temperature=1.0, top_p=0.9, presence_penalty=1.0)
-        for sampling in (params, params, randomized if self.device.type == "cuda" else params):
-            self.execute(
-                Plan(
-                    [
-                        ScheduledRequest(
-                            0, [0], length - 1, blocks, sampling, True, history, length, others=others
-                        )
-                    ]
-                )
-            )
+        for params in (PLAIN, PLAIN, EDITED if self.device.type == "cuda" else PLAIN):
+            self.execute(first.decode(params))
         if drafts := sampled.draft_tokens.get(0):
-            tokens = [0, *drafts]
-            plan = Plan(
-                [
-                    ScheduledRequest(
-                        0,
-                        tokens,
-                        length - 1,
-                        blocks,
-                        params,
-                        True,
-                        history,
-                        length,
-                        len(drafts),
-                        others=others,
-                    )
-                ]
-            )
-            self.execute(plan)
+            self.execute(first.verify(drafts))
         if speculation:
             speculation.forget([0])
             self.speculation = speculation
@@ -455,47 +351,18 @@ class Runner:
         """From now on decode steps replay graphs."""
         self._graphs = DecodeGraphs(self.model, self.cache, self._max_num_seqs, self.max_model_len, recorder)
 
-    def _load_proposer(self, config: EngineConfig) -> Proposer | None:
-        """On rank 0 only: what is accepted, it sends to the others."""
-        if config.speculation == "off" or self.tp.rank > 0:
-            return None
-        if config.speculation == "ngram":
-            return NgramProposer()
-        if config.speculation == "eagle":
-            return EagleProposer(config, self.model, self.device, self.dtype)
-        if config.speculation == "medusa":
-            return MedusaProposer(config, self.model, self.device, self.dtype)
-        if config.speculation != "draft":
-            raise StartupError(
-                f"--speculation must be off, ngram, draft, eagle or medusa, not {config.speculation!r}."
-            )
-        if config.draft_model is None:
-            raise StartupError("--speculation draft needs --draft-model.")
-        return DraftModelProposer(
-            config, self.model, self.device, pick_dtype(config.dtype, config.draft_model, self.device)
-        )
-
-    def _profile(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None, meter: Meter) -> int:
+    def _profile(self, meter: Meter) -> int:
         """Bytes that the device has for the KV cache."""
-        available = available_bytes(meter, partial(self._run_trial, config, shape, proposer))
+        available = available_bytes(meter, self._run_trial)
         self._graphs = None
         del self.cache
         return available
 
-    def _run_trial(self, config: EngineConfig, shape: KVShape, proposer: Proposer | None) -> int:
+    def _run_trial(self) -> int:
         """The most that serving can do, in a cache just large enough for a step. Returns that cache's bytes."""
-        blocks = -(-min(config.max_batched_tokens, self.max_model_len) // config.block_size) + 1
-        self._allocate(config, shape, proposer, blocks)
+        blocks = -(-min(self._max_tokens, self.max_model_len) // self.block_size) + 1
+        self._allocate(blocks)
         # Nothing is sent to other ranks: they run the same trial.
         self._cover(self._compute)
         self._record_graphs()
         return blocks * self.block_bytes
-
-
-def _windows(shape: KVShape, config: EngineConfig) -> Sequence[int | None]:
-    """Each layer's, as blocks are to be kept."""
-    windows = shape.windows or (None,) * shape.layers
-    if config.speculation in ("draft", "eagle") and None not in windows:
-        # The draft's cache has the blocks of the first group, and may need more than these windows.
-        return (None,) * shape.layers
-    return windows

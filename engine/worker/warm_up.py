@@ -27,6 +27,48 @@ MEASURED = replace(PLAIN, logprobs=1)
 
 
 @dataclass(frozen=True, slots=True)
+class FirstRequest:
+    """A prompt of ``length`` tokens in the first of ``blocks``, and a few tokens after it: what any request does."""
+
+    length: int
+    lookahead: int
+    """Draft tokens that are proposed after the prompt."""
+    blocks: list[int]
+    groups: int
+    """Of layers. All have the same tables here."""
+
+    def prompt(self) -> Plan:
+        return self._step([0] * self.length, 0, PLAIN, lookahead=self.lookahead)
+
+    def decode(self, params: SamplingParams) -> Plan:
+        return self._step([0], self.length - 1, params)
+
+    def verify(self, drafts: list[int]) -> Plan:
+        return self._step([0, *drafts], self.length - 1, PLAIN, drafts=len(drafts))
+
+    def _step(
+        self, tokens: list[int], start: int, params: SamplingParams, *, drafts: int = 0, lookahead: int = 0
+    ) -> Plan:
+        return Plan(
+            [
+                ScheduledRequest(
+                    0,
+                    tokens,
+                    start,
+                    self.blocks,
+                    replace(params, max_tokens=self.lookahead + 2),
+                    start > 0,
+                    [0] * self.length,
+                    self.length,
+                    num_draft_tokens=drafts,
+                    lookahead=lookahead,
+                    others=[self.blocks] * (self.groups - 1),
+                )
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ServingLimits:
     """The largest that serving can need."""
 

@@ -252,7 +252,7 @@ def test_a_start_that_fails_or_is_interrupted_leaves_no_ranks_behind(
     def interrupt(*parts: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    for where in ("engine.worker.runner.load_model", "engine.worker.ranks.dist.all_reduce"):
+    for where in ("engine.worker.loaded_model.load_model", "engine.worker.ranks.dist.all_reduce"):
         with monkeypatch.context() as patch:
             patch.setattr(where, interrupt)
             with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,156 @@
+"""A model on one device: weights, adapters and proposer, and the KV cache that they get."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+
+from engine.config import EngineConfig
+from engine.core.block_demand import BlockDemand
+from engine.errors import StartupError
+from engine.kv_cache import KVCache, KVShape
+from engine.kv_groups import group_layers
+from engine.layers.lora import start_bank
+from engine.models.registry import load_model
+from engine.parallel import TPGroup
+from engine.worker.device import pick_dtype, pick_threads
+from engine.worker.draft_model import DraftModelProposer
+from engine.worker.eagle import EagleProposer
+from engine.worker.kv_cache_size import count_blocks
+from engine.worker.medusa import MedusaProposer
+from engine.worker.memory import taken, trim
+from engine.worker.ngram import NgramProposer
+from engine.worker.speculative import Proposer
+
+log = logging.getLogger("engine.worker")
+
+
+class LoadedModel:
+    """Raises ``StartupError`` if it does not load."""
+
+    def __init__(self, config: EngineConfig, device: torch.device, tp: TPGroup) -> None:
+        self.config = config
+        self.tp = tp
+        self.device = tp.local_device(device)
+        if self.device.index is not None:
+            # Triton launches on the current device, whatever device its arguments are on.
+            torch.cuda.set_device(self.device)
+        self.dtype = pick_dtype(config.dtype, config.model, self.device)
+        threads = config.threads or max(1, pick_threads(config.model) // tp.size)
+        torch.set_num_threads(threads)
+        self.adapters = start_bank(config, tp)
+        before = taken(self.device)
+        self.model = load_model(
+            config.model,
+            self.device,
+            self.dtype,
+            tp=tp,
+            adapters=self.adapters,
+            max_model_len=config.max_model_len,
+            quantization=config.quantization,
+            invariant=config.deterministic,
+            weights_cache=config.weights_cache,
+        )
+        trim()
+        self.weight_bytes = taken(self.device) - before
+        """As measured."""
+        self.max_model_len = config.max_model_len or self.model.max_positions
+        if self.max_model_len > self.model.max_positions:
+            raise StartupError(
+                f"--max-model-len {self.max_model_len} is more than the {self.model.max_positions} positions "
+                "that the model supports."
+            )
+        shape = self.model.kv_shape
+        self.groups = group_layers(_windows(shape, config), self.max_model_len)
+        # Of several ranks only the first has what was sampled.
+        self.runs_ahead = self.device.type == "cuda" and tp.size == 1
+        """Whether a step that was submitted is computed while the next one is planned."""
+        self.overlapping = self.runs_ahead if config.overlap == "auto" else config.overlap == "on"
+        """Whether steps are to be planned while others are in flight."""
+        self.block_bytes = shape.block_bytes(
+            config.block_size, self.dtype, config.kv_cache_dtype, self.groups
+        )
+        self.proposer = self._load_proposer()
+        if self.proposer:
+            self.block_bytes += self.proposer.block_bytes
+
+    def count_blocks(self, profile: Callable[[], int] | None) -> int:
+        """Of the KV cache, which may shorten the context. ``profile`` measures the bytes that there are for it.
+
+        Raises ``StartupError`` where it would be too small."""
+        config = self.config
+        step_tokens = (config.max_batched_tokens or 1) * (1 + self.overlapping)
+        demand = BlockDemand([group.window for group in self.groups], config.block_size, step_tokens)
+        blocks = self.tp.all_reduce_min(
+            count_blocks(
+                config,
+                demand,
+                block_bytes=self.block_bytes,
+                max_model_len=self.max_model_len,
+                device=self.device,
+                ranks=self.tp.size,
+                profile=profile,
+            )
+        )
+        longest = demand.longest(blocks, self.max_model_len)
+        if longest < self.max_model_len:
+            if config.max_model_len is not None:
+                raise StartupError(
+                    f"{blocks} KV blocks hold {longest} tokens, fewer than "
+                    f"--max-model-len {self.max_model_len}. Raise --kv-cache-blocks or --kv-cache-memory, or lower it."
+                )
+            log.warning(
+                "the KV cache shortens the context from %d to %d tokens: see --kv-cache-memory and --kv-cache-blocks",
+                self.max_model_len,
+                longest,
+            )
+            self.max_model_len = longest
+        return blocks
+
+    def allocate(self, blocks: int) -> KVCache:
+        """The proposer's cache has as many."""
+        config = self.config
+        cache = KVCache(
+            self.model.kv_shape,
+            blocks,
+            config.block_size,
+            self.device,
+            self.dtype,
+            config.kv_cache_dtype,
+            self.groups,
+        )
+        if self.proposer:
+            self.proposer.allocate(blocks)
+        return cache
+
+    def _load_proposer(self) -> Proposer | None:
+        """On rank 0 only: what is accepted, it sends to the others."""
+        config = self.config
+        if config.speculation == "off" or self.tp.rank > 0:
+            return None
+        if config.speculation == "ngram":
+            return NgramProposer()
+        if config.speculation == "eagle":
+            return EagleProposer(config, self.model, self.device, self.dtype)
+        if config.speculation == "medusa":
+            return MedusaProposer(config, self.model, self.device, self.dtype)
+        if config.speculation != "draft":
+            raise StartupError(
+                f"--speculation must be off, ngram, draft, eagle or medusa, not {config.speculation!r}."
+            )
+        if config.draft_model is None:
+            raise StartupError("--speculation draft needs --draft-model.")
+        return DraftModelProposer(
+            config, self.model, self.device, pick_dtype(config.dtype, config.draft_model, self.device)
+        )
+
+
+def _windows(shape: KVShape, config: EngineConfig) -> Sequence[int | None]:
+    """Each layer's, as blocks are to be kept."""
+    windows = shape.windows or (None,) * shape.layers
+    if config.speculation in ("draft", "eagle") and None not in windows:
+        # The draft's cache has the blocks of the first group, and may need more than these windows.
+        return (None,) * shape.layers
+    return windows
