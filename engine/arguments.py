@@ -11,7 +11,11 @@ from engine.config import parse_bytes
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", required=True, help="'demo', a folder, a .gguf file, or a Hugging Face hub id")
+    add(
+        "--model",
+        required=True,
+        help="'demo', a folder, a .gguf file, s3://BUCKET/PREFIX or a .gguf there, or a Hugging Face hub id",
+    )
     add("--served-model-name", help="the model's name in the API (default: --model, or its folder's name)")
     add(
         "--task",

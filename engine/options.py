@@ -16,14 +16,14 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
 
     Raises ``StartupError`` for a value that makes no sense, or a model that cannot be found.
     """
-    from engine.weights.source import DEMO, DEMO_DRAFT, locate
+    from engine.weights.source import DEMO, DEMO_DRAFT, is_url, locate
 
     find = find or locate
     rest = dict(options)
     model = str(rest.pop("model")).rstrip("/")
     name = str(
         rest.pop("served_model_name", "")
-        or (Path(model).name.removesuffix(".gguf") if Path(model).exists() else model)
+        or (Path(model).name.removesuffix(".gguf") if is_url(model) or Path(model).exists() else model)
     )
     server: dict[str, object] = {
         key: rest.pop(key)

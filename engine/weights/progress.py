@@ -1,4 +1,4 @@
-"""Progress of loading weights: a bar on a terminal, log lines otherwise."""
+"""Progress of loading weights, or of fetching them: a bar on a terminal, log lines otherwise."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _EVERY = 5.0
 class Progress:
     """Called with the number of bytes read."""
 
-    def __init__(self, total: int, bar: tqdm) -> None:
+    def __init__(self, total: int, bar: tqdm, what: str) -> None:
         self._total = total
+        self._what = what
         self._bar = bar
         self._read = 0
         self._last_logged = time.monotonic()
@@ -30,14 +31,12 @@ class Progress:
         self._bar.update(count)
         if self._bar.disable and time.monotonic() - self._last_logged > _EVERY:
             self._last_logged = time.monotonic()
-            log.info("loading weights: %.0f %% of %.1f GB", 100 * self._read / self._total, self._total / 1e9)
+            log.info("%s: %.0f %% of %.1f GB", self._what, 100 * self._read / self._total, self._total / 1e9)
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Progress]:
+def progress(total: int, what: str = "loading weights") -> Iterator[Progress]:
     """``total``: bytes to be read."""
     # disable=None: no bar unless stderr is a terminal.
-    with tqdm(
-        total=total, desc="loading weights", unit="B", unit_scale=True, disable=None, file=sys.stderr
-    ) as bar:
-        yield Progress(max(1, total), bar)
+    with tqdm(total=total, desc=what, unit="B", unit_scale=True, disable=None, file=sys.stderr) as bar:
+        yield Progress(max(1, total), bar, what)

@@ -1,4 +1,4 @@
-"""Locates a model's files: the bundled folder, a local folder or GGUF file, or a repository on the hub."""
+"""Locates a model's files: the bundled folder, a local folder or GGUF file, a bucket, or a repository on the hub."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def locate(model: str) -> Path:
     if model in (DEMO, DEMO_DRAFT):
         folder = Path(__file__).parents[1] / "demo" / ("model" if model == DEMO else "draft")
         return _checked(folder, "The bundled demo model is missing from this installation")
+    if is_url(model):
+        # Imported lazily: only buckets need it.
+        from engine.weights.s3 import fetch
+
+        return locate(str(fetch(model)))
     folder = Path(model).expanduser()
     if folder.is_symlink() and not folder.exists():
         raise ModelUnavailable(f"{model} is a link to {folder.readlink()}, which is not there.")
@@ -31,17 +36,23 @@ def locate(model: str) -> Path:
         return _checked(folder, f"{model} is not a model folder")
     if not _is_hub_id(model):
         raise ModelUnavailable(
-            f"There is no folder {model}. --model takes {DEMO!r}, a folder, a .gguf file, "
+            f"There is no folder {model}. --model takes {DEMO!r}, a folder, a .gguf file, s3://BUCKET/PREFIX, "
             "or a hub id such as 'org/name'."
         )
     return _checked(_download(model), f"The repository {model} is not a model")
 
 
 def on_this_machine(model: str) -> Path:
-    """What ``locate`` would find, as far as is known without reading weights or asking the hub. Raises
+    """What ``locate`` would find, as far as is known without reading weights or asking a hub or a bucket. Raises
     ``ModelUnavailable``."""
     path = Path(model).expanduser()
+    if is_url(model):
+        return path
     return path if _gguf(path) or (not path.exists() and _is_hub_id(model)) else locate(model)
+
+
+def is_url(model: str) -> bool:
+    return model.startswith("s3://")
 
 
 def _is_hub_id(model: str) -> bool:

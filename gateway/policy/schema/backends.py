@@ -101,7 +101,7 @@ class EngineBackend(Server):
     base_url: Annotated[HttpUrl, AfterValidator(_engine_base)] = "http://127.0.0.1:8100"
     launch: bool = False
     model: Text = "demo"
-    """What the launched engine serves: ``demo``, a local folder, or a hub id."""
+    """What the launched engine serves: ``demo``, a local folder or file, one in a bucket, or a hub id."""
     args: tuple[str, ...] = ()
     """More options for the launched engine's command line, as ``python -m engine serve --help`` lists them."""
     env: tuple[Text, ...] = ()
