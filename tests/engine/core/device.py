@@ -55,7 +55,8 @@ class Device:
             assert scheduled.tokens and scheduled.num_draft_tokens <= self.world.scheduler.max_drafts
             tables = (scheduled.blocks, *scheduled.others)
             assert len(tables) == len(self.world.windows)
-            assert all(len(table) * size >= scheduled.end + scheduled.lookahead for table in tables)
+            reserved = scheduled.lookahead if self.world.reserving else 0
+            assert all(len(table) * size >= scheduled.end + reserved for table in tables)
             assert scheduled.history == one.prompt + one.gained
             assert scheduled.adapter == one.adapter and scheduled.prompt_length == len(one.prompt)
             real = scheduled.end - scheduled.num_draft_tokens
@@ -85,6 +86,9 @@ class Device:
         self.compute(flight)
         for scheduled, own in zip(flight.plan.requests, flight.states, strict=True):
             number = scheduled.request_id
+            if scheduled.prompt_logprobs is not None and number not in dropped:
+                scores = self.world.choices[number].scores()
+                flight.sampled.prompt_logprobs[number] = scores[scheduled.start : scheduled.end]
             if scheduled.sampling is None:
                 continue
             if number in dropped:
@@ -192,7 +196,8 @@ class Device:
             ]
         state = hash((states[scheduled.end - 1 - scheduled.num_draft_tokens + len(kept) - 1], kept[-1]))
         draft_tokens = []
-        for _ in range(rng.randint(0, scheduled.lookahead) if scheduled.lookahead else 0):
+        proposing = scheduled.lookahead and (self.world.reserving or params.grammar is not None)
+        for _ in range(rng.randint(0, scheduled.lookahead) if proposing else 0):
             draft_tokens.append(self.world.draw(state, params) if rng.random() < 0.75 else rng.randrange(3))
             state = hash((state, draft_tokens[-1]))
         if draft_tokens:

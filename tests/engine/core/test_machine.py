@@ -1,6 +1,7 @@
 """100,000 random steps: whatever happens, blocks add up, nobody is lost, and every answer is as if alone.
 
-Each slow case drives a fifth of them, and a quick one a thousand. ``TOLLGATE_MACHINE_STEPS`` asks for more in all.
+``test_so_it_is_with_any_settings`` drives all of them, each other slow one a fifth, and quick ones a thousand.
+``TOLLGATE_MACHINE_STEPS`` asks for more.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ ACTIONS: dict[str, Callable[[World], None]] = {
 CHOICES = ["step"] * 9 + ["submit"] * 5 + ["abort", "abort midway", "forget", "park"]
 
 
+def anything(rng: Random) -> dict[str, int]:
+    """Settings that no list thought of."""
+    switches = ("caching", "speculating", "crowd", "ahead", "failing", "windows")
+    options: dict[str, int] = {name: rng.random() < 0.5 for name in switches}
+    options["tenants"] = rng.choice((1, 1, 2, 3))
+    return options
+
+
 def machine(tally: Counter[str], **options: int) -> type[RuleBasedStateMachine]:
     class Machine(RuleBasedStateMachine):
         """What happens is Hypothesis's to choose and to shrink; how, a seed says."""
@@ -42,7 +51,8 @@ def machine(tally: Counter[str], **options: int) -> type[RuleBasedStateMachine]:
 
         @initialize(seed=st.integers(0, 2**32 - 1))
         def start(self, seed: int) -> None:
-            self.world = World(Random(seed), tally, **options)
+            rng = Random(seed)
+            self.world = World(rng, tally, **(options or anything(rng)))
 
         @rule(action=st.sampled_from(CHOICES))
         def act(self, action: str) -> None:
@@ -59,10 +69,11 @@ def machine(tally: Counter[str], **options: int) -> type[RuleBasedStateMachine]:
 
 
 ALWAYS = {"finished", "aborted", "refused", "queue full", "unreachable", "expired", "preempted", "chunks"}
-ALWAYS |= {"siblings", "copies", "siblings aborted", "leaders aborted", "parked", "late"}
+ALWAYS |= {"siblings", "copies", "siblings aborted", "leaders aborted", "parked", "late", "scored"}
 HITS = {"hits"}
 WINDOWS = {"behind"}
 AHEAD = {"ahead", "stalled", "dropped"}
+FAILING = {"out of memory", "failed beside another"}
 DRAFTS = {"drafts right", "drafts wrong", "stops drafted"}
 
 
@@ -71,7 +82,8 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
     run_state_machine_as_test(
         machine(tally, **options),
         settings=settings(
-            max_examples=-(-steps // LENGTH) + 2,
+            # Some end early.
+            max_examples=-(-steps * 51 // (LENGTH * 50)) + 2,
             stateful_step_count=LENGTH,
             suppress_health_check=list(HealthCheck),
         ),
@@ -111,12 +123,19 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         ),
         (
             {"caching": True, "speculating": False, "crowd": True, "ahead": True, "failing": True},
-            ALWAYS | AHEAD | {"out of memory", "failed beside another"},
+            ALWAYS | AHEAD | FAILING,
         ),
     ],
 )
 def test_every_answer_is_as_if_alone(options: dict[str, int], expected: set[str], steps: int) -> None:
     drive(options, expected, steps)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("steps", [QUICK, pytest.param(STEPS, marks=pytest.mark.slow)])
+def test_so_it_is_with_any_settings(steps: int) -> None:
+    rare = HITS | WINDOWS | AHEAD | DRAFTS | FAILING if steps > QUICK else set()
+    drive({}, ALWAYS | rare, steps)
 
 
 @pytest.mark.timeout(900)

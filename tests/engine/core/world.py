@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import GONE, BlockPool
+from engine.core.logprobs import TokenLogprobs
 from engine.core.plan import Plan, RequestOutput
 from engine.core.prefix_cache import Node
 from engine.core.request import Request, Sibling
-from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_params import Grammar, SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
 from engine.step_loop import StepLoop
@@ -24,6 +25,7 @@ WINDOWS: tuple[tuple[int | None, ...], ...] = ((None, 5), (None, None, 9, 3), (7
 STOP = 2
 VOCAB = 3
 ADAPTERS = ("a", "b")
+GRAMMAR = Grammar("regex", "")
 Ranks = dict[int, tuple[float, int]]
 Owed = dict[int, tuple[int, int]]
 
@@ -45,6 +47,11 @@ class Choice:
     """All choices of its request."""
     gained: list[int] = field(default_factory=list)
     scheduled: bool = False
+
+    def scores(self) -> list[TokenLogprobs]:
+        """Of the prompt's tokens but the first: each with what was before it."""
+        states = zip(self.prompt[1:], self.states, strict=False)
+        return [TokenLogprobs(token, float(state), []) for token, state in states]
 
 
 class World:
@@ -75,10 +82,9 @@ class World:
         tokens = rng.randint(12, 48) if crowd else rng.randint(40, 160)
         self.usual = min(30, tokens // 2)
         """Tokens of the longest of usual prompts."""
-        tokens = rng.randint(12, 48) if crowd else rng.randint(40, 160)
-        self.usual = min(30, tokens // 2)
-        """Tokens of the longest of usual prompts."""
         self.windows = rng.choice(WINDOWS) if windows else (None,)
+        self.reserving = speculating and rng.random() < 0.7
+        """Whether draft tokens come of a proposer that needs blocks for them, else of some requests' grammars."""
         self.demand = BlockDemand(self.windows, self.block_size, self.budget * (1 + ahead))
         self.scheduler = Scheduler(
             BlockPool(tokens // self.block_size * len(self.windows)),
@@ -91,6 +97,7 @@ class World:
             clock=lambda: self.now,
             prefix_caching=caching,
             max_drafts=rng.randint(1, 5) if speculating else 0,
+            reserve_drafts=self.reserving,
             context_caps=self.caps,
             windows=self.windows,
             overlapping=ahead,
@@ -163,12 +170,15 @@ class World:
         adapter = rng.choice((None, None, None, *ADAPTERS))
         tenant = rng.choice(self.tenants)
         stops = frozenset({STOP}) if rng.random() < 0.4 else frozenset()
+        usual = SamplingParams(
+            1,
+            stop_token_ids=stops,
+            prompt_logprobs=0 if rng.random() < 0.15 else None,
+            grammar=GRAMMAR if rng.random() < 0.3 else None,
+        )
         group = [
             self.choice(
-                prompt,
-                SamplingParams(rng.choice((1, 2, 5, 9, 17)), seed=seed, stop_token_ids=stops),
-                adapter,
-                tenant,
+                prompt, replace(usual, max_tokens=rng.choice((1, 2, 5, 9, 17)), seed=seed), adapter, tenant
             )
             for seed in rng.choices(range(3), k=rng.choice((1, 1, 1, 2, 3, 5)))
         ]
@@ -356,6 +366,12 @@ class World:
             one = self.alive[output.request_id]
             one.gained += output.tokens
             assert output.tokens and one.gained == one.wanted[: len(one.gained)]
+            if one.params.prompt_logprobs is None or one.gained != output.tokens:
+                assert output.prompt_logprobs is None
+            elif output.prompt_logprobs:
+                # Only one choice of a prompt reports them.
+                assert output.prompt_logprobs == one.scores()
+                self.tally["scored"] += 1
             if output.finish is not None:
                 assert one.gained == one.wanted
                 assert output.finish == ("stop" if one.gained[-1] in one.params.stop_token_ids else "length")
