@@ -34,6 +34,8 @@ class BlockTables:
         self.block_size = block_size
         self.demand = demand or BlockDemand(block_size=block_size)
         self.groups = self.demand.groups
+        self.altered: dict[int, int] = {}
+        """For the next plan: ``Plan.altered``."""
 
     def count(self, length: int) -> int:
         """Blocks for ``length`` tokens in one group."""
@@ -98,6 +100,7 @@ class BlockTables:
                 copies.append((table[index], own))
                 self.pool.release((table[index],))
                 table[index] = own
+            self._alter(request, index)
         request.forked = False
         if needed > 0:
             for table in _tables(request):
@@ -124,6 +127,7 @@ class BlockTables:
         """Registers its full blocks in the prefix cache, and releases those behind windows. Called once ``computed``
         has reached ``boundary``."""
         if self.prefixes is not None and request.chain is not None:
+            depth, united = request.chain.depth, self.prefixes.united
             chain = self.prefixes.extend(
                 request.chain,
                 request.tokens,
@@ -134,6 +138,8 @@ class BlockTables:
                 request.others,
             )
             request.chain = chain
+            if self.prefixes.united > united:
+                self._alter(request, depth)
             known = chain.depth == request.computed // self.block_size
             request.boundary = (chain.depth + 1) * self.block_size if known else _NEVER
         if self.demand.windows:
@@ -212,6 +218,9 @@ class BlockTables:
                 if table[node.depth - 1] not in (block, GONE):
                     raise AssertionError(f"request {request.id} does not hold what the cache knows of it")
             node = node.parent
+
+    def _alter(self, request: Request, index: int) -> None:
+        self.altered[request.id] = min(index, self.altered.get(request.id, index))
 
     def _slide(self, request: Request) -> None:
         """Releases what is behind windows, and gives those that do not reach the end of the prompt as many blocks."""

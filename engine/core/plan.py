@@ -92,6 +92,9 @@ class Plan:
     """Requests dropped because their deadline passed while they waited, and the seconds that each would still need."""
     ended: list[int] = field(default_factory=list)
     """Requests that finished or were aborted since the last plan: the worker drops its state for them."""
+    altered: dict[int, int] = field(default_factory=dict)
+    """By request, the first entry of its block tables, of those before this step's first token, that is another than in
+    plans before."""
     ahead: bool = False
     """Whether it was planned while a step was in flight, whose requests must not lose their blocks."""
     stalled: bool = False

@@ -85,6 +85,8 @@ class PrefixCache:
         self._by_block: dict[int, Node] = {}
         self._ends: dict[bytes, Node] = {}
         """Where prompts and answers ended or diverged, last used last."""
+        self.united = 0
+        """How often a holder's block was replaced by one that was cached already."""
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -298,6 +300,7 @@ class PrefixCache:
         self._pool.share((known,))
         self._pool.release((own,))
         table[index] = known
+        self.united += 1
         return known
 
     def _evict(self, block: int) -> None:

@@ -229,6 +229,8 @@ class Scheduler:
             self._drafts.add(plan, self.queues.by_id, budget, spare)
         if plan.requests:
             plan.ended, self.queues.ended = self.queues.ended, []
+            if self._tables.altered:
+                plan.altered, self._tables.altered = self._tables.altered, {}
         self._stalled = plan.stalled
         return plan
 

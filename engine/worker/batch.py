@@ -13,6 +13,7 @@ from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata
 from engine.core.plan import PENDING, Plan, ScheduledRequest
 from engine.core.sampling_row import SamplingRow
 from engine.kv_cache import KVCache
+from engine.worker.block_table import BlockTable
 from engine.worker.upload import upload
 from kernels.paged_prefill import TILE
 
@@ -53,26 +54,39 @@ class BatchBuilder:
     ``invariant``: a token's attention must be the same to the last bit in any batch. All tokens are then prefills, in
     tiles whose shape depends on the token's position alone, as libraries choose the order of their sums by shape. One
     new token costs as much as a whole tile.
+
+    ``keeping``: it is given every plan of one scheduler, in their order, or told by ``forget`` that it was not; so it
+    writes no more of the block tables than what has changed.
     """
 
-    def __init__(self, cache: KVCache, device: torch.device, *, invariant: bool = False) -> None:
+    def __init__(
+        self, cache: KVCache, device: torch.device, *, invariant: bool = False, keeping: bool = False
+    ) -> None:
         self._backend = cache.backend
         self._windows = [group.window for group in cache.groups]
         self._block_size = cache.block_size
-        self._padding_block = cache.padding_block
+        self._table = BlockTable(self._windows, cache.block_size, cache.padding_block, device)
+        self._keeping = keeping
+        self._pads = self._backend.padded_length(1) > 0
         self._device = device
         self._longest = 0 if invariant else SHORT
         self._tile = _INVARIANT_TILE if invariant else TILE
 
     def build(self, plan: Plan, pending: Mapping[int, int] | None = None) -> Batch:
         """``pending``: by request, the row of the step before that samples its ``PENDING`` token."""
+        if self._keeping:
+            self._table.forget(plan.ended)
+        else:
+            self._table.clear()
         groups: dict[tuple[int, int], list[ScheduledRequest]] = {}
         chunks = []
         for scheduled in plan.requests:
             new = len(scheduled.tokens)
-            if new <= self._longest and self._width(scheduled.start + 1) == (
-                width := self._width(scheduled.end)
-            ):
+            if new > self._longest:
+                chunks.append(scheduled)
+            elif not self._pads:
+                groups.setdefault((new, 0), []).append(scheduled)
+            elif self._width(scheduled.start + 1) == (width := self._width(scheduled.end)):
                 groups.setdefault((new, width), []).append(scheduled)
             else:
                 chunks.append(scheduled)
@@ -83,45 +97,48 @@ class BatchBuilder:
         tokens = np.array([token for scheduled in order for token in scheduled.tokens], dtype=np.int64)
         positions = np.arange(len(tokens)) - np.repeat(ends - counts - starts, counts)
 
-        width = max(-(-scheduled.end // self._block_size) for scheduled in order)
-        width = max([width, *(width for _, width in groups)])
+        seq_lengths = starts + counts
+        width = max([-(-int(seq_lengths.max()) // self._block_size), *(width for _, width in groups)])
         owners = np.repeat(np.arange(len(order)), counts)
         inside, offsets = positions // self._block_size, positions % self._block_size
+        rows = self._table.update(order, width, plan.altered)
         placed = []
         for group in range(len(self._windows)):
-            tables = self._tables(order, width, group)
-            blocks = tables[owners, inside]
-            placed += [blocks * self._block_size + offsets, blocks, tables]
+            blocks = self._table.lookup(group, rows[owners], inside)
+            placed += [blocks * self._block_size + offsets, blocks]
 
         decoded = len(order) - len(chunks)
         bounds = np.concatenate([[0], ends])
-        sampling_rows, logits_indices = _sampling_rows(order, ends.tolist())
-        arrays = [tokens, positions, offsets, starts + counts, bounds]
-        arrays += [bounds[decoded:] - bounds[decoded], np.array(logits_indices, dtype=np.int64)]
+        last_rows = ends.tolist()
+        sampling_rows, logits_indices = _sampling_rows(order, last_rows)
+        arrays = [tokens, positions, offsets, seq_lengths, bounds]
+        arrays += [bounds[decoded:] - bounds[decoded], np.array(logits_indices, dtype=np.int64), rows]
         fed = [
             (end - 1, pending[scheduled.request_id])
-            for scheduled, end in zip(order, ends.tolist(), strict=True)
+            for scheduled, end in zip(order, last_rows, strict=True)
             if pending and scheduled.tokens[-1] == PENDING
         ]
-        placed += [np.array(column, dtype=np.int64) for column in zip(*fed, strict=True)]
-        uploaded = upload(arrays + placed, self._device)
+        drawn_ahead = [np.array(column, dtype=np.int64) for column in zip(*fed, strict=True)]
+        changes = self._table.changes()
+        uploaded = upload(arrays + placed + changes + drawn_ahead, self._device)
         token_ids, token_positions, token_offsets, seq_lens, query_starts = uploaded[:5]
-        prefill_starts, rows_drawn, *placed_tensors = uploaded[5:]
-        by_group = (placed_tensors[3 * group : 3 * group + 3] for group in range(len(self._windows)))
+        prefill_starts, rows_drawn, table_rows = uploaded[5:8]
+        placed_tensors = uploaded[8 : 8 + len(placed)]
+        self._table.apply(uploaded[8 + len(placed) : 8 + len(placed) + len(changes)])
         common = [
             CommonAttentionMetadata(
                 len(tokens),
-                token_slots,
-                block_tables,
+                placed_tensors[2 * group],
+                self._table.select(group, table_rows, width),
                 query_starts,
                 seq_lens,
                 self._block_size,
                 [DecodeShape(len(groups[new, blocks]), new, blocks) for new, blocks in sorted(groups)],
                 prefill_starts if chunks else None,
                 self._tile,
-                (token_blocks, token_offsets),
+                (placed_tensors[2 * group + 1], token_offsets),
             )
-            for token_slots, token_blocks, block_tables in by_group
+            for group in range(len(self._windows))
         ]
         attention, *others = map(self._backend.metadata, common)
         attention.others = others
@@ -133,29 +150,22 @@ class BatchBuilder:
             sampling_rows=sampling_rows,
             logits_indices=rows_drawn,
             adapters=[
-                (scheduled.adapter, int(end) - len(scheduled.tokens), int(end))
-                for scheduled, end in zip(order, ends, strict=True)
+                (scheduled.adapter, end - len(scheduled.tokens), end)
+                for scheduled, end in zip(order, last_rows, strict=True)
                 if scheduled.adapter is not None
             ],
             scored=[
-                (scheduled, int(end) - len(scheduled.tokens))
-                for scheduled, end in zip(order, ends, strict=True)
+                (scheduled, end - len(scheduled.tokens))
+                for scheduled, end in zip(order, last_rows, strict=True)
                 if scheduled.prompt_logprobs is not None
             ],
             order=order,
             fed=(uploaded[-2], uploaded[-1]) if fed else None,
         )
 
-    def _tables(self, order: list[ScheduledRequest], width: int, group: int) -> np.ndarray:
-        """The block tables in a group, [sequences, width]; what is behind a window is padding."""
-        tables = np.full((len(order), width), self._padding_block, dtype=np.int64)
-        window = self._windows[group]
-        for row, scheduled in enumerate(order):
-            table = scheduled.others[group - 1] if group else scheduled.blocks
-            first = 0 if window is None else max(0, scheduled.start + 1 - window) // self._block_size
-            used = -(-scheduled.end // self._block_size)
-            tables[row, first:used] = table[first:used]
-        return tables
+    def forget(self) -> None:
+        """All block tables are written anew: a plan failed, or was not given."""
+        self._table.clear()
 
     def _width(self, length: int) -> int:
         """Blocks that a sequence of ``length`` tokens is padded to; 0: those of the batch's longest."""

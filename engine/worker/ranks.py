@@ -26,9 +26,10 @@ from torch import Tensor
 
 from engine.channel import Channel, encode
 from engine.config import EngineConfig
-from engine.core.plan import Plan, ScheduledRequest
+from engine.core.plan import Plan
 from engine.errors import StartupError
 from engine.parallel import SINGLE_RANK, TPGroup
+from engine.worker.plan_deltas import PlanDelta, PlanReceiver, PlanSender
 
 log = logging.getLogger("engine.parallel")
 
@@ -62,6 +63,7 @@ class LeaderRank(TPGroup):
             )
         self.on_death: Callable[[int], None] = _leave
         """Called in a thread of its own with the rank of a process that has exited."""
+        self._plans = PlanSender(config.block_size)
         self._closing = False
         self._gone = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -103,7 +105,7 @@ class LeaderRank(TPGroup):
         return blocks
 
     def send(self, message: object) -> None:
-        self._broadcast(_bare(message) if isinstance(message, Plan) else message)
+        self._broadcast(self._plans.delta(message) if isinstance(message, Plan) else message)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         try:
@@ -175,6 +177,7 @@ class FollowerRank(TPGroup):
     def __init__(self, join: Join, channel: Channel) -> None:
         super().__init__(join.rank, join.config.tensor_parallel)
         self._channel = channel
+        self._plans = PlanReceiver()
         self._inbox: deque[object] = deque()
         channel.send(True)
         _meet(self.rank, self.size, torch.device(join.device), join.store)
@@ -193,30 +196,13 @@ class FollowerRank(TPGroup):
         """Rank 0's next message."""
         while not self._inbox:
             self._inbox.extend(self._channel.receive(None))
-        return self._inbox.popleft()
+        message = self._inbox.popleft()
+        return self._plans.plan(message) if isinstance(message, PlanDelta) else message
 
 
 def start_ranks(config: EngineConfig, device: torch.device) -> TPGroup:
     """Rank 0's part. Starts the other processes, if there are to be any, or raises ``StartupError``."""
     return SINGLE_RANK if config.tensor_parallel == 1 else LeaderRank(config, device)
-
-
-def _bare(plan: Plan) -> Plan:
-    """What a rank that does not sample needs of ``plan``: without the requests' histories, which are long."""
-    scheduled = [
-        ScheduledRequest(
-            one.request_id,
-            one.tokens,
-            one.start,
-            one.blocks,
-            None,
-            one.generating,
-            adapter=one.adapter,
-            others=one.others,
-        )
-        for one in plan.requests
-    ]
-    return Plan(scheduled, plan.copies)
 
 
 def _meet(rank: int, size: int, device: torch.device, store: Path) -> None:

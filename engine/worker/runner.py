@@ -120,7 +120,7 @@ class Runner:
         # In float32 a CPU is batch-invariant without the flag, except with Triton's interpreter.
         plain = self.device.type == "cpu" and path() != "triton"
         invariant = loaded.config.deterministic or (plain and self.dtype == torch.float32)
-        self._batches = BatchBuilder(self.cache, self.device, invariant=invariant)
+        self._batches = BatchBuilder(self.cache, self.device, invariant=invariant, keeping=True)
 
     @property
     def drafting(self) -> bool:
@@ -184,6 +184,7 @@ class Runner:
             torch.cuda.empty_cache()
         if self.grammars:
             self.grammars.drain()
+        self._batches.forget()
         raise OutOfMemory(reason)
 
     @torch.inference_mode()
@@ -305,6 +306,7 @@ class Runner:
             speculation.forget([0])
             self.speculation = speculation
         self._cover(self.execute)
+        self._batches.forget()
         self._record_graphs()
         self.compilations.start()
 

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from engine.core.plan import Plan
+from engine.worker.plan_deltas import PlanReceiver, PlanSender
+from tests.engine.core.test_machine import ACTIONS, CHOICES, anything
+from tests.engine.core.world import World
+
+
+class Follower:
+    """Another rank beside a world's device, which knows each plan by what it is told."""
+
+    def __init__(self, world: World, tally: Counter[str]) -> None:
+        self.world = world
+        self.tally = tally
+        self.sender = PlanSender(world.block_size)
+        self.receiver = PlanReceiver()
+        self.submit = world.device.submit
+        world.device.submit = self.follow  # type: ignore[method-assign]
+
+    def follow(self, plan: Plan, after: Any = None) -> Any:
+        delta = pickle.loads(pickle.dumps(self.sender.delta(plan)))
+        told = self.receiver.plan(delta)
+        size = self.world.block_size
+        assert (told.copies, told.ended, told.altered) == (plan.copies, plan.ended, plan.altered)
+        for mine, theirs in zip(plan.requests, told.requests, strict=True):
+            assert (mine.request_id, mine.tokens, mine.start) == (
+                theirs.request_id,
+                theirs.tokens,
+                theirs.start,
+            )
+            assert mine.adapter == theirs.adapter and theirs.sampling is None
+            end = -(-mine.end // size)
+            tables = zip((mine.blocks, *mine.others), (theirs.blocks, *theirs.others), strict=True)
+            for (own, other), window in zip(tables, self.world.windows, strict=True):
+                first = 0 if window is None else max(0, mine.start + 1 - window) // size
+                assert own[first:end] == other[first:end]
+                self.tally["entries"] += end
+        self.tally["told"] += sum(len(new) for _, tables in delta.tables.values() for new in tables)
+        self.tally["altered"] += len(plan.altered)
+        self.tally["planned"] += 1
+        return self.submit(plan, after)
+
+
+@pytest.mark.parametrize("steps", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_what_is_told_is_the_plan(steps: int) -> None:
+    tally: Counter[str] = Counter()
+    number = 0
+    while tally["planned"] < steps:
+        number += 1
+        rng = Random(number)
+        # With several ranks a step that runs out of memory ends them all.
+        world = World(rng, tally, **anything(rng) | {"failing": False})
+        Follower(world, tally)
+        for _ in range(250):
+            ACTIONS[rng.choice(CHOICES)](world)
+            world.check()
+    for name in ("altered", "preempted", "hits", "copies", "behind", "drafts right", "ahead", "parked"):
+        assert tally[name] >= steps / 1000, name
+    assert tally["told"] < tally["entries"] / 2
