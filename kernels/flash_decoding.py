@@ -67,6 +67,7 @@ def _paged_decode_kernel(
     v_cache,
     k_scales,
     v_scales,
+    sinks,
     block_tables,
     seq_lens,
     out,
@@ -100,7 +101,8 @@ def _paged_decode_kernel(
     ``k_scales``, ``v_scales`` are float32 [blocks, KV_HEADS, BLOCK_SIZE], else None. ``block_tables`` [sequences, …],
     ``table_stride`` apart; ``partial``: the workspace of kv_splits.py, with ``max_splits`` splits.
 
-    ``scale`` and ``softcap`` include log2(e), see ``paged_decode_triton``; ``softcap`` is None where there is none;
+    ``scale`` and ``softcap`` include log2(e), see ``paged_decode_triton``; ``softcap`` and ``sinks`` are None where
+    there are none;
     ``WINDOW`` is 0 where there is none; ``FP8`` tells float8_e4m3fn from int8.
 
     ``SEQUENCES``: ``sequences`` rounded up; ``ROWS``: query rows (new tokens * heads of the group) of a tile; ``DIM``:
@@ -202,6 +204,9 @@ def _paged_decode_kernel(
             acc = tl.interleave(acc, acc_odd)
         l_sum = tl.sum(l_i, 1)
         if single:
+            if sinks is not None:
+                sink = tl.load(sinks + row_head, row_mask, other=0.0) * 1.4426950408889634
+                l_sum += tl.exp2(tl.minimum(sink - m_i, 126.0))
             acc = acc / tl.where(l_sum > 0.0, l_sum, 1.0)[:, None]
             out_rows = out + (token * HEADS + row_head) * HEAD_DIM
             tl.store(out_rows[:, None] + dims[None, :], acc.to(out.dtype.element_ty), q_mask)
@@ -249,6 +254,7 @@ def paged_decode_triton(
     window: int | None = None,
     softcap: float | None = None,
     workspace: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """As ``paged_decode``. ``q`` may be strided by token; the cache and its scales are contiguous. ``workspace``: see
     ``decode_workspace``; allocated here if it is None."""
@@ -294,6 +300,7 @@ def paged_decode_triton(
         v_cache,
         kv.key_scales,
         kv.value_scales,
+        sinks,
         block_tables,
         seq_lens,
         out,
@@ -313,7 +320,7 @@ def paged_decode_triton(
         num_stages=_STAGES[chip],
     )
     if splits > 1:
-        reduce_splits(workspace, seq_lens, out, shape, tiles["SPLIT"])
+        reduce_splits(workspace, seq_lens, out, shape, tiles["SPLIT"], sinks)
     return out
 
 
@@ -323,26 +330,27 @@ def _converts_fp8(chip: str) -> bool:
 
 
 _SHAPES = (
-    # dtype, cache, head_dim, heads, kv_heads, new, window, capped
-    ("bf16", "bf16", 64, 32, 8, 1, 0, False),
-    ("bf16", "bf16", 128, 32, 8, 1, 0, False),
-    ("bf16", "bf16", 128, 32, 8, 8, 0, False),
-    ("bf16", "bf16", 128, 32, 8, 16, 0, False),
-    ("bf16", "bf16", 256, 16, 2, 8, 4096, True),
-    ("bf16", "bf16", 128, 32, 32, 1, 4096, False),
-    ("bf16", "bf16", 256, 16, 2, 1, 4096, True),
-    ("fp16", "fp16", 80, 32, 32, 16, 0, False),
-    ("bf16", "fp8", 128, 32, 8, 1, 0, False),
-    ("bf16", "fp8", 128, 32, 8, 16, 0, False),
-    ("bf16", "fp8", 256, 16, 2, 4, 4096, True),
-    ("bf16", "int8", 128, 32, 8, 1, 0, False),
+    # dtype, cache, head_dim, heads, kv_heads, new, window, features
+    ("bf16", "bf16", 64, 32, 8, 1, 0, ""),
+    ("bf16", "bf16", 64, 64, 8, 1, 128, "sinks"),
+    ("bf16", "bf16", 128, 32, 8, 1, 0, ""),
+    ("bf16", "bf16", 128, 32, 8, 8, 0, ""),
+    ("bf16", "bf16", 128, 32, 8, 16, 0, ""),
+    ("bf16", "bf16", 256, 16, 2, 8, 4096, "softcap"),
+    ("bf16", "bf16", 128, 32, 32, 1, 4096, ""),
+    ("bf16", "bf16", 256, 16, 2, 1, 4096, "softcap"),
+    ("fp16", "fp16", 80, 32, 32, 16, 0, ""),
+    ("bf16", "fp8", 128, 32, 8, 1, 0, ""),
+    ("bf16", "fp8", 128, 32, 8, 16, 0, ""),
+    ("bf16", "fp8", 256, 16, 2, 4, 4096, "softcap"),
+    ("bf16", "int8", 128, 32, 8, 1, 0, ""),
 )
 
 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
     sizes = ("sequences", "max_splits", "new", "q_stride", "table_stride")
-    for dtype, stored, head_dim, heads, kv_heads, new, window, capped in _SHAPES:
+    for dtype, stored, head_dim, heads, kv_heads, new, window, features in _SHAPES:
         quantized = stored != dtype
         tiles = _tiles(new * heads // kv_heads, head_dim, 1 if quantized else 2, arch)
         element = {"int8": "i8", "fp8": "fp8e4nv" if _converts_fp8(arch) else "i8"}.get(stored, stored)
@@ -354,9 +362,8 @@ def variants(arch: str) -> Iterator[Variant]:
             "partial": "*fp32",
         }
         shape = {"HEADS": heads, "HEAD_DIM": head_dim, "WINDOW": window, "SEQUENCES": 1024}
-        name = (
-            f"{dtype} over {stored} head_dim={head_dim} group={heads // kv_heads} new={new} window={window}"
-        )
+        name = f"{dtype} over {stored} head_dim={head_dim} group={heads // kv_heads} new={new} window={window}"
+        name += " sinks" if "sinks" in features else ""
         yield Variant(
             name,
             _paged_decode_kernel,
@@ -365,13 +372,15 @@ def variants(arch: str) -> Iterator[Variant]:
                 **(dict.fromkeys(("k_scales", "v_scales"), "*fp32") if quantized else {}),
                 **dict.fromkeys(sizes, "i32"),
                 "scale": "fp32",
-                **({"softcap": "fp32"} if capped else {}),
+                **({"softcap": "fp32"} if "softcap" in features else {}),
+                **({"sinks": "*fp32"} if "sinks" in features else {}),
             },
             {
                 **shape,
                 **tiles,
                 **({} if quantized else {"k_scales": None, "v_scales": None}),
-                **({} if capped else {"softcap": None}),
+                **({} if "softcap" in features else {"softcap": None}),
+                **({} if "sinks" in features else {"sinks": None}),
                 "KV_HEADS": kv_heads,
                 "BLOCK_SIZE": 16,
                 "FP8": stored == "fp8",

@@ -96,6 +96,7 @@ def _paged_prefill_kernel(
     v_cache,
     k_scales,
     v_scales,
+    sinks,
     block_tables,
     query_starts,
     seq_lens,
@@ -213,6 +214,8 @@ def _paged_prefill_kernel(
                 v = widen(v, FP8)
                 weights *= _load(v_scales + scale_offsets, key_mask, phase != 1)[None, :]
             acc = tl.dot(weights.to(weight_dtype), v.to(weight_dtype), acc, input_precision="ieee")
+    if sinks is not None:
+        l_i += tl.exp2(tl.minimum(tl.load(sinks + head) * 1.4426950408889634 - m_i, 126.0))
     row_mask = (rows < TOKENS * GROUP) & (first + rows // GROUP < new)
     out_offsets = ((row * kv_heads * GROUP + head) * HEAD_DIM)[:, None] + dims[None, :]
     tl.store(out + out_offsets, (acc / l_i[:, None]).to(out.dtype.element_ty), row_mask[:, None] & dim_mask)
@@ -226,6 +229,7 @@ def paged_prefill_triton(
     window: int | None = None,
     softcap: float | None = None,
     tile: int = TILE,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """As ``paged_prefill``. ``q`` may be strided by token and head; both caches have the same strides, and the scales
     are contiguous. ``tile``: tokens of most chunks, where these are fewer than ``TILE``."""
@@ -248,6 +252,7 @@ def paged_prefill_triton(
         v_cache,
         kv.key_scales,
         kv.value_scales,
+        sinks,
         kv.block_tables,
         query_starts,
         kv.seq_lens,
@@ -270,6 +275,7 @@ def paged_prefill_triton(
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _SHAPES = (
     ("bf16", "", 64, 7, "window", TILE),
+    ("bf16", "", 64, 8, "window sinks", TILE),
     ("bf16", "", 128, 4, "", TILE),
     ("bf16", "", 128, 4, "", 16),
     ("fp16", "int8", 128, 4, "", TILE),
@@ -296,6 +302,7 @@ def variants(arch: str) -> Iterator[Variant]:
             "v_scales": "*fp32" if stored else None,
             "window": "i32" if "window" in features else None,
             "softcap": "fp32" if "softcap" in features else None,
+            "sinks": "*fp32" if "sinks" in features else None,
         }
         types.update((key, kind) for key, kind in optional.items() if kind)
         absent = {key: None for key, kind in optional.items() if kind is None}

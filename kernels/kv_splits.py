@@ -5,6 +5,8 @@ at least one. With the splits' results m (the largest score, base 2), l and o (s
 
     out = Σ 2^(m[j] - max(m)) o[j] / Σ 2^(m[j] - max(m)) l[j]
 
+with one more term below where its head has a sink: 2^(log2(e) sink - max(m)).
+
 Shapes: the workspace is float32 [splits, new * heads, head_dim + 4]: a row's o, m and l, and two elements of padding.
 The splits of all sequences are consecutive, so their offsets follow from the lengths. ``out`` [sequences * new, heads,
 head_dim]. Rows of sequences with one split, and of those that do not fit the workspace, are left unchanged.
@@ -68,6 +70,7 @@ _VARYING = ("seq_lens", "sequences", "max_splits", "new")
 def _reduce_kernel(
     partial,
     seq_lens,
+    sinks,
     out,
     sequences,
     max_splits,
@@ -109,6 +112,9 @@ def _reduce_kernel(
                 m_i = m_new
                 l_i = l_i * alpha + tl.sum(l_splits * weights, 0)
                 acc = acc * alpha + tl.sum(parts * weights[:, None], 0)
+            if sinks is not None:
+                sink = tl.load(sinks + row % HEADS) * 1.4426950408889634 - m_i
+                l_i += tl.exp2(tl.minimum(sink, 126.0))
             acc = acc / tl.where(l_i > 0.0, l_i, 1.0)
             tl.store(out + row.to(tl.int64) * HEAD_DIM + dims, acc.to(out.dtype.element_ty), dims < HEAD_DIM)
 
@@ -146,13 +152,19 @@ def decode_workspace(
 
 
 def reduce_splits(
-    workspace: Tensor, seq_lens: Tensor, out: Tensor, constants: dict[str, int], split: int
+    workspace: Tensor,
+    seq_lens: Tensor,
+    out: Tensor,
+    constants: dict[str, int],
+    split: int,
+    sinks: Tensor | None = None,
 ) -> None:
     """Adds up the splits in ``workspace`` into ``out``. ``constants``: those of both kernels, and ``new``."""
     tokens, heads, head_dim = out.shape
     _reduce_kernel[(tokens * heads,)](
         workspace,
         seq_lens,
+        sinks,
         out,
         len(seq_lens),
         len(workspace),
@@ -166,19 +178,27 @@ def reduce_splits(
 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
-    for dtype, head_dim in (("bf16", 64), ("bf16", 128), ("bf16", 256), ("fp16", 80)):
+    for dtype, head_dim, sinks in (
+        ("bf16", 64, True),
+        ("bf16", 64, False),
+        ("bf16", 128, False),
+        ("bf16", 256, False),
+        ("fp16", 80, False),
+    ):
         yield Variant(
-            f"{dtype} head_dim={head_dim}",
+            f"{dtype} head_dim={head_dim}" + (" sinks" if sinks else ""),
             _reduce_kernel,
             {
                 "partial": "*fp32",
                 "seq_lens": "*i64",
+                **({"sinks": "*fp32"} if sinks else {}),
                 "out": f"*{dtype}",
                 "sequences": "i32",
                 "max_splits": "i32",
                 "new": "i32",
             },
             {
+                **({} if sinks else {"sinks": None}),
                 "HEADS": 32,
                 "HEAD_DIM": head_dim,
                 "WINDOW": 0,

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.paged_decode import cap_
+from kernels.paged_decode import cap_, softmax
 from kernels.paged_kv import PagedKV
 
 
@@ -100,6 +100,7 @@ def paged_bags(
     bags: Bags,
     scale: float,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """``q`` [sequences * new, heads, head_dim] → the same shape."""
     tokens, heads, head_dim = q.shape
@@ -115,8 +116,9 @@ def paged_bags(
         scores = cap_(scores, softcap)
     if bags.mask is not None:
         scores.view(sequences, -1, heads, scores.shape[-1]).masked_fill_(bags.mask, float("-inf"))
-    # softmax accumulates in float32 whatever the dtype.
-    weights = torch.softmax(scores, -1).view(-1)
+    if sinks is not None:
+        sinks = sinks.repeat(tokens // sequences)[:, None]
+    weights = softmax(scores, sinks).view(-1)
     out = torch.embedding_bag(
         kv.values.view(-1, head_dim), bags.values, bags.value_starts, False, 0, False, weights
     )[0]

@@ -5,6 +5,9 @@
     p         = seq_lens[s] - new + i        for t = s * new + i, 0 ≤ i < new
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
+With ``sinks`` float32 [heads] softmax's denominator has one more term, exp(sinks[h]): attention that goes nowhere (as in
+gpt-oss, https://arxiv.org/abs/2508.10925).
+
 Without a ``window`` a token sees all before it; with one, itself and the ``window - 1`` before it. Several new
 tokens are draft tokens to be verified, or the short end of a prompt.
 
@@ -132,6 +135,21 @@ def cap_(scores: Tensor, softcap: float | None) -> Tensor:
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
 
+def softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Over the last dimension, of scores and sink; the sink's weight is left out. ``sinks``: as many rows, or one."""
+    # softmax accumulates in float32 whatever the dtype.
+    if sinks is None:
+        return torch.softmax(scores, -1)
+    # The sink stands before the scores, in vectors of its own: however many scores are masked behind the last that is
+    # seen, sums run in one order.
+    joined = torch.nn.functional.pad(scores, (_VECTOR, 0), value=float("-inf"))
+    joined[..., :1] = sinks
+    return torch.softmax(joined, -1)[..., _VECTOR:].contiguous()
+
+
+_VECTOR = 64
+
+
 def paged_decode_reference(
     q: Tensor,
     kv: PagedKV,
@@ -139,6 +157,7 @@ def paged_decode_reference(
     window: int | None = None,
     softcap: float | None = None,
     index: GatherIndex | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """``index``: that of ``kv`` and ``window`` if the caller has it already."""
     # Two bmms with the query group as rows: on a CPU over ten times as fast as SDPA with enable_gqa.
@@ -164,8 +183,9 @@ def paged_decode_reference(
     else:
         by_token = scores.view(sequences, kv_heads, new, group, length)
         by_token.masked_fill_(mask[:, None, :, None], float("-inf"))
-    # softmax accumulates in float32 whatever the dtype.
-    weights = torch.softmax(scores, -1)
+    if sinks is not None:
+        sinks = sinks.view(kv_heads, 1, group).expand(sequences, -1, new, -1).reshape(batch, -1, 1)
+    weights = softmax(scores, sinks)
     if kv.value_scales is not None:
         weights.mul_(gather_scales(kv.value_scales, rows, batch))
     out = torch.bmm(weights, gather(kv.values, rows, batch, q.dtype))
@@ -181,7 +201,8 @@ def paged_decode(
     window: int | None = None,
     softcap: float | None = None,
     index: GatherIndex | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     if on_triton(q) and not kv.keys_by_dimension:
-        return paged_decode_triton(q, kv, scale, window, softcap)
-    return paged_decode_reference(q, kv, scale, window, softcap, index)
+        return paged_decode_triton(q, kv, scale, window, softcap, sinks=sinks)
+    return paged_decode_reference(q, kv, scale, window, softcap, index, sinks)

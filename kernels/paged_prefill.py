@@ -4,6 +4,8 @@
     a         = max(0, p + 1 - window), or 0 where there is no ``window``
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
+With ``sinks`` softmax's denominator has one more term, as in paged_decode.py.
+
 where ``t`` is a row of sequence ``s`` at position ``p = seq_lens[s] - new[s] + (t - query_starts[s])`` and
 ``new[s] = query_starts[s + 1] - query_starts[s]``. A chunk of a long prompt attends to earlier chunks
 through the cache, so chunked prefill is not a special case.
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from kernels.flash_prefill import paged_prefill_triton
 from kernels.launch import on_triton
-from kernels.paged_decode import TILE, cache_rows, cap_, gather, gather_keys, gather_scales
+from kernels.paged_decode import TILE, cache_rows, cap_, gather, gather_keys, gather_scales, softmax
 from kernels.paged_kv import PagedKV
 
 
@@ -31,11 +33,14 @@ def paged_prefill_reference(
     window: int | None = None,
     softcap: float | None = None,
     tile: int = TILE,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """``tile``: results of different tiles differ in rounding."""
     _, kv_heads, block_size, _ = kv.keys.shape
     starts, lens = query_starts.tolist(), kv.seq_lens.tolist()
     out = torch.empty_like(q)
+    if sinks is not None:
+        sinks = sinks.view(kv_heads, -1, 1).repeat_interleave(tile, 1)
     for s, length in enumerate(lens):
         new = q[starts[s] : starts[s + 1]]
         start = length - len(new)
@@ -47,7 +52,7 @@ def paged_prefill_reference(
         tiles_out = torch.empty_like(rows)
         for i, queries in enumerate(rows):
             begin = start - padding + i * tile
-            _attend(queries, begin, kv, table, window, softcap, tile, tiles_out[i])
+            _attend(queries, begin, kv, table, window, softcap, tile, sinks, tiles_out[i])
         by_token = tiles_out.view(*tiles_out.shape[:2], -1, tile, q.shape[2]).permute(0, 3, 1, 2, 4)
         by_token = by_token.reshape(-1, *q.shape[1:])
         out[starts[s] : starts[s + 1]] = by_token[padding : padding + len(new)]
@@ -74,10 +79,11 @@ def _attend(
     window: int | None,
     softcap: float | None,
     tile: int,
+    sinks: Tensor | None,
     out: Tensor,
 ) -> None:
     """One tile, starting at position ``begin``: ``queries``, ``out`` [kv_heads, group * tile, head_dim];
-    ``block_table`` [1, …]."""
+    ``block_table`` [1, …]; ``sinks`` [kv_heads, group * tile, 1]."""
     _, kv_heads, block_size, _ = kv.keys.shape
     end = begin + tile
     first = 0 if window is None else max(0, begin + 1 - window) // tile * tile
@@ -95,8 +101,7 @@ def _attend(
     else:
         distance = positions - torch.arange(first, end, device=queries.device)
         by_head.masked_fill_((distance < 0) | (distance >= window), float("-inf"))
-    # softmax accumulates in float32 whatever the dtype.
-    weights = torch.softmax(scores, dim=-1)
+    weights = softmax(scores, sinks)
     if kv.value_scales is not None:
         weights.mul_(gather_scales(kv.value_scales, rows, kv_heads)[..., visible])
     torch.bmm(weights, gather(kv.values, rows, kv_heads, queries.dtype)[:, visible], out=out)
@@ -110,6 +115,7 @@ def paged_prefill(
     window: int | None = None,
     softcap: float | None = None,
     tile: int = TILE,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     attend = paged_prefill_triton if on_triton(q) and not kv.keys_by_dimension else paged_prefill_reference
-    return attend(q, kv, query_starts, scale, window, softcap, tile)
+    return attend(q, kv, query_starts, scale, window, softcap, tile, sinks)

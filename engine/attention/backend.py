@@ -71,10 +71,12 @@ class AttentionBackend(Protocol):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """``query`` [tokens, heads, head_dim] → the same shape.
 
         ``window``: a token sees itself and the ``window - 1`` before it. ``softcap``: scores go through
-        ``softcap * tanh(score / softcap)`` before they are masked.
+        ``softcap * tanh(score / softcap)`` before they are masked. ``sinks`` float32 [heads]: a score of each head that
+        takes weight, and has no value.
         """
         ...

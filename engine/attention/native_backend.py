@@ -41,7 +41,10 @@ class NativeBackend:
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         if batch.sequences is None:
             raise ValueError("the metadata was built by another backend: attention in C needs its sequences")
-        return packed_attention(query, cache.keys, cache.values, batch.sequences, scale, window, softcap)
+        return packed_attention(
+            query, cache.keys, cache.values, batch.sequences, scale, window, softcap, sinks
+        )

@@ -65,8 +65,9 @@ class TorchBackend:
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        parts = [self._decode(query, group, cache, scale, window, softcap) for group in batch.decodes]
+        parts = [self._decode(query, group, cache, scale, window, softcap, sinks) for group in batch.decodes]
         parts += [
             paged_prefill_reference(
                 query[group.start : group.stop],
@@ -76,6 +77,7 @@ class TorchBackend:
                 window,
                 softcap,
                 group.tile,
+                sinks,
             )
             for group in batch.prefills
         ]
@@ -89,11 +91,12 @@ class TorchBackend:
         scale: float,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None,
     ) -> Tensor:
         query = query[group.start : group.stop]
         kv = cache.of(group, keys_by_dimension=self._by_dimension)
         if self._by_dimension and group.new <= _MAX_BAG_TOKENS:
             bags = group.bags(query.shape[1], kv.keys.shape, window)
-            return paged_bags(query, kv, bags, scale, softcap)
+            return paged_bags(query, kv, bags, scale, softcap, sinks)
         index = group.gather_index(kv.keys.shape[1], kv.keys.shape[2], window)
-        return paged_decode_reference(query, kv, scale, window, softcap, index)
+        return paged_decode_reference(query, kv, scale, window, softcap, index, sinks)

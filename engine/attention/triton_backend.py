@@ -46,9 +46,12 @@ class TritonBackend:
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         parts = [
-            paged_decode_triton(query[group.start : group.stop], cache.of(group), scale, window, softcap)
+            paged_decode_triton(
+                query[group.start : group.stop], cache.of(group), scale, window, softcap, sinks=sinks
+            )
             for group in batch.decodes
         ]
         parts += [
@@ -60,6 +63,7 @@ class TritonBackend:
                 window,
                 softcap,
                 group.tile,
+                sinks,
             )
             for group in batch.prefills
         ]

@@ -16,7 +16,7 @@ class PagedAttention:
     """``x`` [tokens, hidden] → [tokens, hidden].
 
     ``heads`` and ``kv_heads`` are those of this rank. ``rotate``: turns queries and keys [tokens, heads + kv_heads,
-    head_dim], and may normalise them. ``window`` and ``softcap``: see ``AttentionBackend.forward``.
+    head_dim], and may normalise them. ``window``, ``softcap`` and ``sinks``: see ``AttentionBackend.forward``.
     """
 
     def __init__(
@@ -31,6 +31,7 @@ class PagedAttention:
         rotate: Callable[..., Tensor] = rope,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> None:
         self._qkv = qkv
         self._out = out
@@ -41,6 +42,7 @@ class PagedAttention:
         self._rotate = rotate
         self._window = window
         self._softcap = softcap
+        self._sinks = sinks
 
     def __call__(
         self,
@@ -55,6 +57,12 @@ class PagedAttention:
         keys, values = rotated[:, heads:], qkv[:, heads + kv_heads :]
         cache.backend.store(cache, keys, values, batch)
         attended = cache.backend.forward(
-            rotated[:, :heads], cache, batch, scale=self._scale, window=self._window, softcap=self._softcap
+            rotated[:, :heads],
+            cache,
+            batch,
+            scale=self._scale,
+            window=self._window,
+            softcap=self._softcap,
+            sinks=self._sinks,
         )
         return self._out(attended.reshape(tokens, heads * self._head_dim))

@@ -3,6 +3,8 @@
  *     out[t, h] = softmax(cap(scale * q[t, h] . K[g, a:p + 1]^T)) V[g, a:p + 1],   g = h / (heads / kv_heads)
  *     a = max(0, p + 1 - window);   cap(x) = softcap * tanh(x / softcap), or x where softcap is 0
  *
+ * With sinks softmax's denominator has one more term, exp(sinks[h]).
+ *
  * Row r of a sequence is head r % group of its new token r / group: heads that share keys are rows of one product. A
  * task is up to ROWS of them over one head's keys. As in FlashAttention (Dao et al., 2022, arXiv 2205.14135) it goes
  * through the keys in tiles, keeping each row's highest score, its sum of weights, and its weighted values.
@@ -33,6 +35,7 @@ typedef struct {
     const int64_t *tables; /* [sequences, width] */
     const int64_t *starts; /* [sequences + 1] */
     const int64_t *lengths;
+    const float *sinks; /* [heads], or NULL */
     int64_t query_stride, width, sequences, heads, kv_heads, head_dim, block_size;
     int64_t window; /* 0: none */
     float scale, softcap;
@@ -177,11 +180,20 @@ static void load(const Job *job, const Task *task, bf16 *queries) {
                job->head_dim * sizeof(bf16));
 }
 
+/* What the row's sink adds to the sum of weights, whose highest score is `peak`. */
+static float sink_of(const Job *job, const Task *task, int64_t row, float peak) {
+    const int64_t group = job->heads / job->kv_heads;
+    if (!job->sinks) return 0;
+    const float x = job->sinks[task->head * group + (task->row + row) % group] * LOG2E - peak;
+    return exp2_of(x < 126 ? x : 126);
+}
+
 static void finish(const Job *job, const Task *task, State total) {
     const int64_t dim = job->head_dim;
     for (int64_t r = 0; r < task->rows; r++) {
         bf16 *out = job->out + row_of(job, task, r, job->heads * dim);
-        const __m512 sum = _mm512_set1_ps(total.sum[r]);
+        const float sum_ = total.sum[r] + sink_of(job, task, r, total.peak[r]);
+        const __m512 sum = _mm512_set1_ps(sum_);
         for (int64_t d = 0; d < dim; d += LANES) {
             const __m512 mixed = _mm512_loadu_ps(total.mixed + r * dim + d);
             _mm256_storeu_si256((__m256i *)(out + d), narrow(_mm512_div_ps(mixed, sum)));

@@ -5,6 +5,8 @@
     a         = max(0, p + 1 - window), or 0 where there is no ``window``
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
+With ``sinks`` float32 [heads] softmax's denominator has one more term, exp(sinks[h]).
+
 Keys and values are read in place, in panels of 16 tokens (see attention.c and, for float32, attention32.c), so that a
 step takes about as long as reading them. A token's result is the same to the bit in any batch, however its prompt was
 chunked.
@@ -40,7 +42,7 @@ class _Job(ctypes.Structure):
     """As in attention.c and attention32.c."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("query", "out", "keys", "values", "tables", "starts", "lengths")),
+        *((name, c_void_p) for name in ("query", "out", "keys", "values", "tables", "starts", "lengths", "sinks")),
         *(
             (name, c_int64)
             for name in ("query_stride", "width", "sequences", "heads", "kv_heads", "head_dim")
@@ -143,6 +145,7 @@ def packed_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     q = _rows(q)
     out = q.new_empty(q.shape)
@@ -155,6 +158,7 @@ def packed_attention(
         tables.data_ptr(),
         sequences.query_starts.data_ptr(),
         sequences.seq_lens.data_ptr(),
+        None if sinks is None else sinks.data_ptr(),
         q.stride(0),
         tables.stride(0),
         len(tables),

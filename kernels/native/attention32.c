@@ -3,6 +3,8 @@
  *     out[t, h] = softmax(cap(scale * q[t, h] . K[g, a:p + 1]^T)) V[g, a:p + 1],   g = h / (heads / kv_heads)
  *     a = max(0, p + 1 - window);   cap(x) = softcap * tanh(x / softcap), or x where softcap is 0
  *
+ * With sinks softmax's denominator has one more term, exp(sinks[h]).
+ *
  * As attention.c: row r of a sequence is head r % group of its new token r / group, a task is up to ROWS of them over
  * one head's keys, which it goes through in tiles, keeping each row's highest score, its sum of weights, and its
  * weighted values. Sixteen tokens are a panel: keys lie [head_dim, 16], values [16, head_dim].
@@ -30,6 +32,7 @@ typedef struct {
     const int64_t *tables; /* [sequences, width] */
     const int64_t *starts; /* [sequences + 1] */
     const int64_t *lengths;
+    const float *sinks; /* [heads], or NULL */
     int64_t query_stride, width, sequences, heads, kv_heads, head_dim, block_size;
     int64_t window; /* 0: none */
     float scale, softcap;
@@ -191,6 +194,10 @@ static void attend_task(const Job *job, const Task *task) {
     for (int64_t r = 0; r < rows; r++) {
         float *out = job->out + row_of(job, task, r, job->heads * dim), sum = 0;
         for (int i = 0; i < LANES; i++) sum += sums[r][i];
+        if (job->sinks) {
+            const float x = job->sinks[task->head * group + (task->row + r) % group] * LOG2E - peaks[r];
+            sum += exp2_(every(x < 126 ? x : 126))[0];
+        }
         for (int64_t d = 0; d < dim; d++) out[d] = mixed[r * dim + d] / sum;
     }
 }

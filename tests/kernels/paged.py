@@ -57,6 +57,7 @@ def dense(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """``q`` [new, heads, d] are the last positions of ``keys`` [length, kv_heads, d]. Loops, in float64."""
     new, heads, _ = q.shape
@@ -70,5 +71,7 @@ def dense(
             scores = keys[seen, g].double() @ q[t, h].double() * scale
             if softcap is not None:
                 scores = softcap * torch.tanh(scores / softcap)
-            out[t, h] = torch.softmax(scores, 0) @ values[seen, g].double()
+            if sinks is not None:
+                scores = torch.cat([scores, sinks[h : h + 1].double()])
+            out[t, h] = torch.softmax(scores, 0)[: seen.stop - seen.start] @ values[seen, g].double()
     return out

@@ -43,6 +43,20 @@ def test_equals_dense_attention(
         torch.testing.assert_close(out[rows].double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 20])
+def test_sinks_take_weight_from_what_is_seen(window: int | None) -> None:
+    sinks = torch.tensor([-2.0, 0.5, 3.0, 300.0])
+    paged = scatter([40, 90, 3], kv_heads=2, head_dim=16, block_size=16)
+    kv = turned(paged)
+    q = torch.randn(6, 4, 16, generator=torch.Generator().manual_seed(1))
+    bags = Bags.of(kv.block_tables, kv.seq_lens, 2, 4, kv.keys.shape, window)
+    out = paged_bags(q, kv, bags, 0.5, sinks=sinks)
+    for s in range(3):
+        rows = slice(2 * s, 2 * s + 2)
+        expected = dense(q[rows], paged.keys[s], paged.values[s], 0.5, window, sinks=sinks)
+        torch.testing.assert_close(out[rows].double(), expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bits_stay_near_float32(dtype: torch.dtype) -> None:
     paged = scatter([70, 3], kv_heads=2, head_dim=32, block_size=16)

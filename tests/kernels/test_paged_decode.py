@@ -119,6 +119,25 @@ def test_a_token_is_the_same_alone_among_guesses_and_in_a_prefill(
             torch.testing.assert_close(decode(start + i, 1)[0], together[i], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("window", [None, 20])
+def test_sinks_take_weight_from_what_is_seen(window: int | None) -> None:
+    """Of one token, of guesses, and in a prefill; a sink far above all scores leaves nothing."""
+    lengths, sinks = [40, 90, 3], torch.tensor([-2.0, 0.5, 3.0, 300.0, -300.0, 1.0])
+    paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=16)
+    generator = torch.Generator().manual_seed(4)
+    for new in (1, 3):
+        q = torch.randn(3 * new, 6, 16, generator=generator)
+        starts = torch.arange(4) * new
+        decoded = paged_decode_reference(q, paged.kv(), 0.5, window, sinks=sinks)
+        prefilled = paged_prefill_reference(q, paged.kv(), starts, 0.5, window, sinks=sinks)
+        for b in range(3):
+            rows = slice(new * b, new * b + new)
+            expected = dense(q[rows], paged.keys[b], paged.values[b], 0.5, window, sinks=sinks)
+            for out in (decoded, prefilled):
+                torch.testing.assert_close(out[rows].double(), expected, rtol=1e-5, atol=1e-5)
+        assert not decoded[:, 3].any()
+
+
 def test_several_guesses_of_several_sequences_equal_dense_attention() -> None:
     lengths = [40, 33, 64]
     paged = scatter(lengths, kv_heads=2, head_dim=16, block_size=16)

@@ -34,7 +34,12 @@ def cache(lengths: list[int], kv_heads: int, head_dim: int, block_size: int = 16
 
 
 def expected(
-    q: Tensor, paged: Paged, scale: float, window: int | None = None, softcap: float | None = None
+    q: Tensor,
+    paged: Paged,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     rows = q.unflatten(0, (len(paged.seq_lens), -1))
     found = []
@@ -43,7 +48,7 @@ def expected(
         new = min(rows.shape[1], len(paged.keys[s]))
         out = torch.zeros_like(rows[s], dtype=torch.float64)
         if new:
-            out[-new:] = dense(rows[s, -new:], paged.keys[s], paged.values[s], scale, window, softcap)
+            out[-new:] = dense(rows[s, -new:], paged.keys[s], paged.values[s], scale, window, softcap, sinks)
         found.append(out)
     return torch.cat(found)
 
@@ -95,6 +100,16 @@ def test_the_splits_of_a_sequence_are_reduced(new: int, window: int | None, soft
     q = torch.randn(len(lengths) * new, 2, 128)
     out = paged_decode_triton(q, paged.kv(), 0.1, window, softcap)
     assert_close(out, expected(q, paged, 0.1, window, softcap))
+
+
+@pytest.mark.parametrize(("new", "window"), diagonal([1, 3], [None, 100]))
+def test_sinks_count_once_however_many_splits(new: int, window: int | None) -> None:
+    lengths, sinks = [5, SPLIT, SPLIT + 1, 0, 3 * SPLIT], torch.tensor([-1.0, 4.0, 300.0, -300.0])
+    paged = cache(lengths, 2, 128)
+    q = torch.randn(len(lengths) * new, 4, 128)
+    out = paged_decode_triton(q, paged.kv(), 0.1, window, sinks=sinks)
+    assert_close(out, expected(q, paged, 0.1, window, sinks=sinks))
+    assert out[:, 2].abs().max() < 1e-30
 
 
 def test_more_splits_than_one_step_of_the_reduction_takes() -> None:

@@ -19,7 +19,13 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None, softcap: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """The formula in float64: ``q`` [new, heads, d] are the last positions of ``k``, ``v`` [length, kv_heads, d]."""
     q, k, v = (x.double().transpose(0, 1) for x in (q, k, v))
@@ -29,7 +35,10 @@ def attention(
         scores = softcap * torch.tanh(scores / softcap)
     back = torch.arange(length - new, length)[:, None] - torch.arange(length)
     unseen = (back < 0) | (back >= (window or length))
-    weights = torch.softmax(scores.masked_fill(unseen, -torch.inf), -1)
+    scores = scores.masked_fill(unseen, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.double()[:, None, None].expand(-1, new, 1)], -1)
+    weights = torch.softmax(scores, -1)[..., :length]
     return (weights @ v.repeat_interleave(group, 0)).transpose(0, 1)
 
 
@@ -45,6 +54,7 @@ def check(
     window: int | None = None,
     softcap: float | None = None,
     stored: torch.dtype | None = None,
+    sinks: Tensor | None = None,
     **options: int,
 ) -> None:
     """All that no token sees is NaN: past the end, before all windows, and other sequences' blocks. Queries are a
@@ -78,9 +88,9 @@ def check(
                 x = units.double() * unit[..., None]
             known.append(x)
         q = wide[starts[s] : starts[s + 1], :heads]
-        expected.append(attention(q, *known, head_dim**-0.5, window, softcap))
+        expected.append(attention(q, *known, head_dim**-0.5, window, softcap, sinks))
     kv = PagedKV(*caches, tables, torch.tensor(lengths), *(scales or (None, None)))
-    out = paged_prefill_triton(wide[:, :heads], kv, starts, head_dim**-0.5, window, softcap, **options)
+    out = paged_prefill_triton(wide[:, :heads], kv, starts, head_dim**-0.5, window, softcap, sinks=sinks, **options)
     assert out.shape == (sum(new), heads, head_dim)
     # Weights of quantized values are bfloat16 where queries are float16.
     assert_close(out.bfloat16() if stored and dtype == torch.float16 else out, torch.cat(expected))
@@ -119,6 +129,14 @@ def test_heads_of_all_sizes_and_groups(heads: int, kv_heads: int, head_dim: int,
 )
 def test_a_window_and_a_cap(window: int | None, softcap: float | None) -> None:
     check([45, 20, 1, 0], [45, 130, 90, 7], window=window, softcap=softcap)
+
+
+@pytest.mark.parametrize(
+    ("window", "stored"), [(None, None), (20, None), (None, torch.int8), (20, torch.float8_e4m3fn)]
+)
+def test_sinks_take_weight_from_what_is_seen(window: int | None, stored: torch.dtype | None) -> None:
+    sinks = torch.tensor([-1.0, 4.0, 300.0, -300.0])
+    check([45, 20, 1, 0], [45, 130, 90, 7], 4, 2, window=window, stored=stored, sinks=sinks)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,11 @@ class World:
         return world
 
     def attend(
-        self, pieces: list[tuple[int, int, int]], window: int | None = None, softcap: float | None = None
+        self,
+        pieces: list[tuple[int, int, int]],
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> list[Tensor]:
         """(sequence, from, to) → the outputs of each piece's tokens."""
         width = max(len(table) for table in self.tables) + 1
@@ -99,7 +103,7 @@ class World:
         q = [self.numbers[s][0][first:last] for s, first, last in pieces]
         # One piece stays the view that it is.
         rows = q[0] if len(q) == 1 else torch.cat(q)
-        out = packed_attention(rows, self.keys, self.values, sequences, 0.3, window, softcap)
+        out = packed_attention(rows, self.keys, self.values, sequences, 0.3, window, softcap, sinks)
         return list(out.split(counts[1:].tolist()))
 
     def check(
@@ -108,12 +112,13 @@ class World:
         window: int | None,
         softcap: float | None,
         size: float = 1,
+        sinks: Tensor | None = None,
     ) -> None:
         """``size``: how much larger than usual scores are, and so what rounding takes from them."""
-        found = self.attend(pieces, window, softcap)
+        found = self.attend(pieces, window, softcap, sinks)
         for (s, first, last), out in zip(pieces, found, strict=True):
             q, k, v = self.numbers[s]
-            expected = dense(q[first:last], k[:last], v[:last], 0.3, window, softcap)
+            expected = dense(q[first:last], k[:last], v[:last], 0.3, window, softcap, sinks)
             tolerance = TOLERANCES[q.dtype] * (size if q.dtype == torch.float32 else 1)
             torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
@@ -150,6 +155,17 @@ def test_long_ones_are_joined_from_parts(
     world = World.of(dtype, [1540], 1, 4, 64)
     for first, last in [(1539, 1540), (1535, 1538), (1023, 1026), (511, 513)]:
         world.check([(0, first, last)], window, softcap)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sinks_take_weight_from_what_is_seen(dtype: torch.dtype, threads: int, window: int | None) -> None:
+    torch.set_num_threads(threads)
+    world, sinks = World.of(dtype, [1540, 90, 1], 2, 3, 64), torch.tensor([-2.0, 0.5, 3, 300, -300, 1])
+    pieces = [(0, 1537, 1540), (1, 0, 90), (2, 0, 1)]
+    for some in (pieces, pieces[:1]):
+        world.check(some, window, None, sinks=sinks)
+        assert all(out[:, 3].abs().max() < 1e-30 for out in world.attend(some, window, sinks=sinks))
 
 
 @pytest.mark.parametrize("window", [None, 100, 600])
