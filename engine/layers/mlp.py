@@ -36,6 +36,28 @@ PLAIN_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor] | None] = {
 """Of MLPs without a gate. ``None``: it has weights of its own."""
 
 
+class ClampedSwiGLU:
+    """gpt-oss's gate: ``(up + 1) * gate * sigmoid(alpha * gate)``, with ``gate`` up to ``limit`` and ``up`` within it.
+
+    ``x`` [tokens, 2 * width], the gate in the first half.
+    """
+
+    def __init__(self, alpha: float, limit: float) -> None:
+        self._alpha = alpha
+        self._limit = limit
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        gate = gate.clamp(max=self._limit)
+        # torch computes what is left of whole vectors otherwise: with whole vectors a row, all rows are computed alike.
+        width = gate.shape[-1]
+        opened = functional.pad(gate * self._alpha, (0, -width % _LANES)).sigmoid_()[..., :width]
+        return (up.clamp(-self._limit, self._limit) + 1) * (gate * opened)
+
+
+_LANES = 32
+
+
 class Xielu:
     """xIELU (https://arxiv.org/abs/2411.13010): a parabola above zero, an exponential below, in float32.
 
@@ -73,10 +95,12 @@ class PlainMLP:
 class GatedMLP:
     """``x`` [tokens, hidden] → [tokens, hidden]."""
 
-    def __init__(self, gate_up: Product, down: Product, activation: str = "silu") -> None:
+    def __init__(
+        self, gate_up: Product, down: Product, activation: str | Callable[[Tensor], Tensor] = "silu"
+    ) -> None:
         self.gate_up = gate_up
         self.down = down
-        self.activation = ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS[activation] if isinstance(activation, str) else activation
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.gate_up(x)))

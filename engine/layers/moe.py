@@ -21,7 +21,7 @@ _LANES = 32
 
 
 class MixtureMLP:
-    """``x`` [tokens, hidden] → [tokens, hidden]. ``router`` [experts, hidden].
+    """``x`` [tokens, hidden] → [tokens, hidden]. ``router`` [experts, hidden], ``router_bias`` [experts].
 
     Each expert in use runs once, over its tokens. A token's experts are summed in the order of their ids, so its result
     does not depend on the rest of the batch.
@@ -40,10 +40,13 @@ class MixtureMLP:
         normalise: bool,
         *,
         choose: Choice = route,
+        router_bias: Tensor | None = None,
         invariant: bool = False,
     ) -> None:
         # MKL's results do not depend on a row's position if the number of outputs is a multiple of 8.
-        self._router = Linear(functional.pad(router, (0, 0, 0, -len(router) % 8)), invariant=invariant)
+        missing = -len(router) % 8
+        bias = None if router_bias is None else functional.pad(router_bias, (0, missing))
+        self._router = Linear(functional.pad(router, (0, 0, 0, missing)), bias, invariant=invariant)
         self._stacks: list[Tensor] | None = None
         at_once = on_triton(router) and choose is route
         self._experts = self._stacked(experts, len(router)) if at_once else list(experts)

@@ -114,6 +114,10 @@ class LayerBuilder:
     def _product(self, weights: Sequence[Weight], bias: Tensor | None, head: bool) -> Product:
         plain = [weight for weight in weights if isinstance(weight, Tensor)]
         grouped = [weight for weight in weights if isinstance(weight, Int4Weight)]
+        six = [weight for weight in weights if isinstance(weight, Int6Weight)]
+        if len(weights) == len(six) > 1:
+            codes, scales = torch.cat([part.codes for part in six]), torch.cat([part.scale for part in six])
+            return self._layer(Int6Weight(codes, scales), bias)
         if len(plain) == len(weights):
             return self._plain(torch.cat(plain), bias, head)
         if len(grouped) == len(weights) and same_inputs(grouped):

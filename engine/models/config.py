@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import UnsupportedModel
-from engine.layers.mlp import ACTIVATIONS, PLAIN_ACTIVATIONS
+from engine.layers.mlp import ACTIVATIONS, PLAIN_ACTIVATIONS, ClampedSwiGLU
 from engine.layers.rope import Rope
+from engine.weights.stacked_experts import Stacking
 from kernels.route import CorrectedRouting, SigmoidRouting, SparseMixer
 
 _MAX_LAYERS = 10_000
@@ -46,6 +47,14 @@ class Experts:
     """What is added to chances where experts are chosen, and not to their weights."""
     bias_rows: bool = False
     """Whether the checkpoint has the bias as a matrix with one row."""
+    router_bias: bool = False
+    """Whether the router's scores have a bias, of which weights are made, too."""
+    stacked: Stacking | None = None
+    """How gate and up projection share a tensor, where the checkpoint has all experts of a layer in one."""
+    biases: bool = False
+    """Whether experts have them."""
+    activation: ClampedSwiGLU | None = None
+    """``None``: that of the model's MLPs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,8 @@ class DecoderConfig:
     """Whether that factor is rounded to the compute dtype, as in training."""
     softcap: float | None = None
     """On attention scores."""
+    sinks: bool = False
+    """Whether each head has a score that takes weight and has no value (``self_attn.sinks``)."""
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     experts: Experts | None = None

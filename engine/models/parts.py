@@ -61,13 +61,14 @@ def gated(
     down: str,
     *,
     bias: bool = False,
+    activation: Callable[[Tensor], Tensor] | None = None,
 ) -> GatedMLP:
     """``gate_up``: the names of the gate's and the other layer, or one for both."""
     parts = {f"{name}.{part}": 2 * width // len(gate_up) for part in gate_up}
     return GatedMLP(
         build.linear(parts, config.hidden, bias=bias, split="out"),
         build.linear({f"{name}.{down}": config.hidden}, width, bias=bias, split="in"),
-        config.activation,
+        activation or config.activation,
     )
 
 
@@ -88,6 +89,9 @@ def attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int)
             for part, count in zip(parts, (local_heads, local_kv_heads), strict=False)
         }
     rotate = _rotation(config, build.weights, name, local_heads, local_kv_heads)
+    sinks = None
+    if config.sinks:
+        sinks = tp.shard(build.weights.exact(f"{name}.sinks", (heads,)), 0, "heads").float()
     if rope.query_growth:
         rotate = ScaledRotation(rotate, local_heads)
     return PagedAttention(
@@ -100,6 +104,7 @@ def attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int)
         rotate=rotate,
         window=config.windows[layer],
         softcap=config.softcap,
+        sinks=sinks,
     )
 
 
@@ -142,11 +147,29 @@ def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: 
         # Scores and bias are in float32, as in training: differences between experts are small.
         router = router.float()
     mlps = (
-        gated(config, build, f"{name}.experts.{i}", experts.width, experts.gate_up, experts.down)
+        gated(
+            config,
+            build,
+            f"{name}.experts.{i}",
+            experts.width,
+            experts.gate_up,
+            experts.down,
+            bias=experts.biases,
+            activation=experts.activation,
+        )
         for i in range(experts.count)
     )
+    router_bias = None
+    if experts.router_bias:
+        router_bias = take(f"{name}.{experts.router}.bias", (experts.count,)).to(router.dtype)
     routed = MixtureMLP(
-        router, mlps, experts.top_k, experts.normalise, choose=choose, invariant=build.invariant
+        router,
+        mlps,
+        experts.top_k,
+        experts.normalise,
+        choose=choose,
+        router_bias=router_bias,
+        invariant=build.invariant,
     )
     if not experts.shared:
         return routed

@@ -43,7 +43,6 @@ MISSING: Mapping[str, str] = {
     "ZambaForCausalLM": _MAMBA,
     "Zamba2ForCausalLM": _MAMBA,
     "NemotronHForCausalLM": _MAMBA,
-    "GptOssForCausalLM": "attention sinks, MXFP4 weights and a clamped gate in its experts",
     "Llama4ForCausalLM": "attention in chunks of the context, and experts whose inputs are scaled",
     "Llama4ForConditionalGeneration": "attention in chunks of the context, and experts whose inputs are scaled",
     "Gemma3nForCausalLM": "embeddings for each layer, several residual streams, and layers that share a cache",

@@ -21,6 +21,7 @@ from engine.models.config import DecoderConfig, Raw
 from engine.models.decoder import Decoder
 from engine.models.gemma import gemma, gemma2, gemma3, gemma3_text
 from engine.models.glm import glm, glm4
+from engine.models.gpt_oss import gpt_oss
 from engine.models.granite import granite, granite_hybrid
 from engine.models.hidden_states import HiddenStates
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
@@ -44,6 +45,7 @@ from engine.weights.formats import detect_format
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
 from engine.weights.source import gguf_file
+from engine.weights.stacked_experts import StackedExperts
 from engine.weights.weight_cache import OFF, WeightCache, weight_cache
 from engine.weights.weight_loader import WeightLoader
 from kernels.native.linear import available
@@ -114,6 +116,7 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "PhimoeForCausalLM": phimoe,
     "Ernie4_5_MoeForCausalLM": ernie_moe,
     "HunYuanMoEV1ForCausalLM": hunyuan_moe,
+    "GptOssForCausalLM": gpt_oss,
 }
 
 
@@ -135,6 +138,15 @@ def read_family(name: str, config: Raw) -> DecoderConfig:
         return FAMILIES[name](config)
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UnsupportedModel(f"config.json holds a value that makes no sense: {error}.") from error
+
+
+def open_reader(
+    folder: Path, device: torch.device, dtype: torch.dtype, config: DecoderConfig
+) -> SafetensorsReader:
+    """Raises ``ModelUnavailable``."""
+    if (experts := config.experts) and experts.stacked:
+        return StackedExperts(folder, device, dtype, count=experts.count, stacking=experts.stacked)
+    return SafetensorsReader(folder, device, dtype)
 
 
 def load_model(
@@ -167,7 +179,7 @@ def load_model(
         raise UnsupportedModel(
             f"The architecture {asked} is not supported; these are: {', '.join(FAMILIES)}."
         )
-    stored_format = detect_format(config)
+    described, stored_format = read_family(known, config), detect_format(config)
     reader: Any
     if file := gguf_file(folder):
         # Imported lazily: only GGUF needs it.
@@ -178,7 +190,7 @@ def load_model(
             # 4-bit codes are kept as they are; other quantized tensors are kept in int8.
             quantization, stored_format = "int8", GgufGroups()
     else:
-        reader = SafetensorsReader(folder, device, dtype)
+        reader = open_reader(folder, device, dtype, described)
     weights = WeightLoader(
         reader,
         device,
@@ -195,7 +207,7 @@ def load_model(
         cache = weight_cache(weights_cache, folder, reader.paths, options, size=reader.total_bytes)
     build = LayerBuilder(weights, adapters=adapters, invariant=invariant, cache=cache)
     with cache or nullcontext(), progress(reader.total_bytes) as reader.on_read:
-        model = Decoder(read_family(known, config), build, max_model_len)
+        model = Decoder(described, build, max_model_len)
         if cache is None or not cache.complete:
             weights.finish()
     reader.release()

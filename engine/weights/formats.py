@@ -12,6 +12,7 @@ from engine.weights.awq import Awq
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
 from engine.weights.int8 import Int8Channels, has_integers
+from engine.weights.mxfp4 import Mxfp4
 from engine.weights.quantize import METHODS
 from engine.weights.quantized_format import QuantizedFormat
 
@@ -33,6 +34,7 @@ def detect_format(config: Mapping[str, Any]) -> QuantizedFormat | None:
         "fp8": Fp8,
         "fbgemm_fp8": Fp8,
         "compressed-tensors": Fp8,
+        "mxfp4": Mxfp4,
     }
     method = settings.get("quant_method") if isinstance(settings, Mapping) else settings
     if not isinstance(method, str) or method not in formats:
@@ -57,7 +59,7 @@ def check(quantization: str | None, stored_format: QuantizedFormat | None, devic
         raise UnsupportedModel(
             f"--quantization {quantization} is not supported; these are: {', '.join(METHODS)}."
         )
-    if stored_format is not None and stored_format.name not in ("FP8", "GGUF"):
+    if stored_format is not None and stored_format.name not in ("FP8", "GGUF", "MXFP4"):
         raise UnsupportedModel(
             f"The checkpoint's weights are quantized already ({stored_format.name}): leave out "
             f"--quantization {quantization}."

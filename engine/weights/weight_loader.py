@@ -151,6 +151,8 @@ class WeightLoader:
         elif isinstance(whole, Int4Weight):
             finite(whole.scale, name)
             finite(whole.offset, name)
+        elif isinstance(whole, Int6Weight):
+            whole = self._six_bits(whole, name, split)
         elif isinstance(whole, ChannelWeight):
             whole = ChannelWeight(whole.codes.to(self.device), finite(whole.scale, name).to(self.device))
         if split is None or self.tp.size == 1:
@@ -164,6 +166,9 @@ class WeightLoader:
         if isinstance(whole, ChannelWeight):
             scale = self.tp.shard(whole.scale, 0, what) if split == "out" else whole.scale
             return ChannelWeight(self.tp.shard(whole.codes, dimension, what).contiguous(), scale)
+        if isinstance(whole, Int6Weight):
+            codes, scale = (self.tp.shard(part, dimension, what) for part in (whole.codes, whole.scale))
+            return Int6Weight(codes, scale)
         if not isinstance(whole, Int4Weight):
             raise TypeError(f"{type(whole).__name__} cannot be sharded")
         if split == "in" and whole.order is not None:
@@ -174,6 +179,13 @@ class WeightLoader:
             whole = regrouped(whole, math.gcd(whole.size, in_features // self.tp.size))
         cut = (self.tp.shard(part, dimension, what) for part in (whole.codes, whole.scale, whole.offset))
         return Int4Weight(*cut, whole.order)
+
+    def _six_bits(self, weight: Int6Weight, name: str, split: Split | None) -> Int6Weight | Tensor:
+        """As it is, or plain where there is no product for it, or a rank would get part of a group."""
+        whole_groups = split != "in" or weight.scale.shape[1] % self.tp.size == 0
+        if self.device.type == "cpu" and available() and whole_groups:
+            return weight
+        return finite(weight.weight().to(self.device, self.dtype), name)
 
     def bias(self, name: str, out_features: int, split: Split | None = None) -> Tensor:
         whole = self.take(f"{name}.bias", (out_features,))
@@ -198,7 +210,7 @@ class WeightLoader:
 
     def _read(
         self, name: str, out_features: int, in_features: int
-    ) -> Int4Weight | ChannelWeight | Tensor | None:
+    ) -> Int4Weight | ChannelWeight | Int6Weight | Tensor | None:
         """A quantized checkpoint's weight of that name; ``None`` if it is plain."""
         reader = self._checkpoint
         if self._format is None or not isinstance(reader, RawTensors) or not self._format.holds(reader, name):

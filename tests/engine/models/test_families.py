@@ -43,6 +43,14 @@ GLM_MOE = {
     "head_dim": 24,
     "routed_scaling_factor": 1.7,
 }
+GPT_OSS = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "head_dim": 16,
+    "sliding_window": WINDOW,
+    "intermediate_size": 40,
+    "rope_parameters": {**YARN, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0},
+}
 ERNIE_MOE = {"moe_num_experts": 6, "moe_k": 3, "moe_intermediate_size": 40}
 GRANITE = {
     "embedding_multiplier": 3.0,
@@ -301,6 +309,19 @@ CASES = [
         moe_topk=[2, 2, 2],
         attention_bias=True,
         rope_parameters={"rope_type": "dynamic", "rope_theta": 100.0, "factor": 1.0, "alpha": 50.0},
+    ),
+    case("gpt-oss", "GptOss", **GPT_OSS, num_hidden_layers=4),
+    case(
+        "gpt-oss-7",
+        "GptOss",
+        **{**GPT_OSS, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+        layer_types=MIXED[::-1],
+        attention_bias=False,
+        num_attention_heads=7,
+        num_key_value_heads=1,
+        hidden_size=84,
+        swiglu_limit=0.5,
+        swiglu_alpha=1.1,
     ),
 ]
 

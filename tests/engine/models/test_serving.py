@@ -45,6 +45,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Phimoe": {"num_local_experts": 4, "router_jitter_noise": 0.3},
     "Ernie4_5_Moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
     "HunYuanMoEV1": {"head_dim": 16, "num_experts": 4, "moe_topk": 2},
+    "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9},
     "Glm4Moe": {
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,

@@ -108,6 +108,7 @@ def test_ranks_say_what_one_says(model_of: Callable[..., Path], size: int, chang
         ),
         ("Ernie4_5", {"head_dim": 16, "use_bias": True}),
         ("Mixtral", {"num_local_experts": 4}),
+        ("GptOss", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9}),
     ],
 )
 def test_families_are_shared_too(tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
