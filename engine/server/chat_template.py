@@ -13,15 +13,12 @@ from typing import Any
 from jinja2 import TemplateError
 
 from engine.errors import InvalidRequest, ModelUnavailable
+from engine.server.reasoning import THOUGHTS
 from engine.server.template_environment import Nothing, environment
 from engine.server.template_files import Templates
 
 _PLACE = "\ue000\ue001\ue002"
 """Placeholder for an unfinished answer while the template is rendered: three private-use characters."""
-
-_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
-"""Names by which clients and templates call a message's reasoning."""
-
 _REFUSALS = (
     TemplateError,
     TypeError,
@@ -130,5 +127,5 @@ def _shown(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """A message without a content gets ``Nothing``; reasoning gets all names that templates use for it."""
     if message.get("content") is None:
         message = {**message, "content": Nothing()}
-    thought = next((found for name in _THOUGHTS if (found := message.get(name)) is not None), None)
+    thought = next((found for name in THOUGHTS if (found := message.get(name)) is not None), None)
     return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}

@@ -29,7 +29,7 @@ from engine.server.requests import (
 from engine.server.responses import ChatResponseWriter, CompletionResponseWriter, ResponseWriter, Usage
 from engine.server.structured import chat_grammar_of, grammar_of
 from engine.server.tokenizer import Tokenizer
-from engine.server.tools import Format, detect, template_messages
+from engine.server.tools import Format, detect, template_messages, template_tools
 from engine.server.tools_parser import ToolParser
 
 MAX_TOKENS = "x-tollgate-max-tokens"
@@ -131,7 +131,7 @@ class Preparer:
             sequence.parser = self._parser(body, unmarked=grammar is None)
         if thinks:
             wish = wish_of(body)
-            bound = budget_of(wish, thinks, place, self.tokenizer)
+            bound = budget_of(wish, thinks, place, self.tokenizer, grammar)
             tokens, texts = shown(thinks, self.tokenizer.added)
             for sequence in sequences:
                 sequence.reasoning = split(thinks, texts, place)
@@ -180,6 +180,7 @@ class Preparer:
         """The prompt's text, and the messages as the template got them."""
         tools = body.callable_tools or None
         messages = template_messages(body.template_messages(), self.format, tools or ())
+        tools = template_tools(tools, self.format)
         more = variables(wish_of(body), body, self.reasoning)
         if body.continue_final_message:
             return await template.render_open(messages, tools, more), messages

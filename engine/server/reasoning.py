@@ -13,12 +13,15 @@ its reasoning with that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from engine.server.detokenizer import overlap
 
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""Names by which clients and templates call a message's reasoning."""
 _SIGN = 0xDC00
 _LONGEST_HEADER = 256
 """Characters of a channel's header; what is longer is none."""
@@ -196,9 +199,13 @@ class TagSplit:
         self._thought.append(_literal(certain, self._literals))
 
 
+_RECIPIENT = re.compile(r"to=([^\s<\ud800-\udfff]+)")
+
+
 class ChannelSplit:
     """``analysis`` is reasoning; ``final`` and remarks between calls (``commentary``) are the answer, and so is,
-    with its header, a message to a recipient: a call, which is for the parser of calls to read."""
+    with a header, a message to a recipient: a call, which is for the parser of calls to read. Models write its header
+    in several ways, of which one is passed on."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._channel, self._end, self._message, self._start = texts
@@ -249,12 +256,13 @@ class ChannelSplit:
             return False
         header, rest = self._held[: max(place, 0)], self._held[max(place, 0) :].removeprefix(self._message)
         self._in_header, self._held = False, rest
-        addressed = "to=" in header
-        self._to_thought = header.rpartition(self._channel)[2].startswith("analysis") and not addressed
+        addressed = _RECIPIENT.search(header)
+        thinks = header.rpartition(self._channel)[2].startswith("analysis")
+        self._to_thought = thinks and addressed is None
         if not self._to_thought and self.begins is None:
             self.begins = self._read - len(rest)
         if addressed:
-            self._say(header + self._message, out)
+            self._say(f"{self._channel}commentary to={addressed[1]}{self._message}", out)
         elif self._last is self._to_thought:
             self._say("\n\n", out)
         return True

@@ -18,6 +18,7 @@ from engine.grammar.language import quoted
 from engine.server.reasoning import HARMONY, Place, ReasoningFormat
 from engine.server.requests import ChatBody
 from engine.server.tokenizer import Tokenizer
+from engine.server.tools import CALLS
 
 FIELDS = (
     "include_reasoning",
@@ -89,9 +90,14 @@ def variables(wish: ReasoningWish, body: ChatBody, format: ReasoningFormat | Non
 
 
 def budget_of(
-    wish: ReasoningWish, format: ReasoningFormat, place: Place, tokenizer: Tokenizer
+    wish: ReasoningWish,
+    format: ReasoningFormat,
+    place: Place,
+    tokenizer: Tokenizer,
+    grammar: Grammar | None = None,
 ) -> ReasoningBudget | None:
-    """``None`` without one, and where it cannot be held: the model's markers are no tokens of their own."""
+    """``None`` without one, and where it cannot be held: the model's markers are no tokens of their own. ``grammar``:
+    the answer's."""
     most = wish.budget
     if most is None and format is not HARMONY and wish.effort is not None:
         most = _BUDGETS.get(wish.effort)
@@ -102,18 +108,26 @@ def budget_of(
     begins = None if place == "inside" else tokenizer.token(begin)
     if end is None or (place == "before" and begins is None):
         return None
-    closing = [number for text in format.closing for number in tokenizer.encode(text, special=False)]
+    texts = format.closing
+    if format is HARMONY and grammar is not None and grammar.source.startswith(f"{CALLS}\n"):
+        # A call's header goes on from there.
+        texts = (*texts[:-2], "commentary")
+    closing = [number for text in texts for number in tokenizer.encode(text, special=False)]
     # In a channel, the end of its header comes before the first token of reasoning.
     return ReasoningBudget(most + (format is HARMONY), begins, end, tuple(closing))
 
 
-def before_answer(format: ReasoningFormat, place: Place, tokenizer: Tokenizer) -> str:
-    """Reasoning in Lark: what may come before an answer whose form is asked for. ``Grammar.before`` has it."""
+def before_answer(
+    format: ReasoningFormat, place: Place, tokenizer: Tokenizer, *, headed: bool = False
+) -> str:
+    """Reasoning in Lark: what may come before an answer whose form is asked for. ``Grammar.before`` has it.
+    ``headed``: the answer's channel is part of the answer."""
     mark = tokenizer.marker
     if format is HARMONY:
         channel, end, message, start = map(mark, format.markers)
+        header = "" if headed else f' {channel} "final" {message}'
         return (
-            f'analysis* {channel} "final" {message}\n'
+            f'analysis*{header}\n'
             f'analysis: {channel} "analysis" {message} TEXT {end} {start} "assistant"\nTEXT: /(?s:.*)/'
         )
     end = mark(format.end)
@@ -126,7 +140,8 @@ def with_reasoning(grammar: Grammar, format: ReasoningFormat, place: Place, toke
     """``grammar``, which the answer alone has to follow."""
     if place == "outside":
         return grammar
-    return Grammar(grammar.kind, grammar.source, "", before_answer(format, place, tokenizer))
+    headed = grammar.kind == "own" and grammar.source.startswith(CALLS)
+    return Grammar(grammar.kind, grammar.source, "", before_answer(format, place, tokenizer, headed=headed))
 
 
 def given_fields(body: ChatBody) -> list[str]:

@@ -19,7 +19,7 @@ from engine.errors import InvalidRequest, UnsupportedParameter
 from engine.grammar import language
 from engine.grammar.schema import prepared
 from engine.server.requests import ChatBody, SamplingBody
-from engine.server.tools import ForcedCalls, Format, call_rules
+from engine.server.tools import ForcedCalls, Format, whole_rules
 
 _OBJECT = {"type": "object"}
 
@@ -51,12 +51,12 @@ async def chat_grammar_of(
         return await _bound(asked, prefix)
     if asked is not None and of_text:
         raise _excluded("tool_choice", asked[0])
-    start = "start: calls"
+    answer = ""
     _check_length([tool["function"].get("parameters") for tool in body.callable_tools], "tools")
     if forced is None:
         assert asked is not None
         await _bound(asked, prefix)
-        start = f"start: answer | calls\nanswer: {language.embedded(orjson.loads(asked[1].source))}"
+        answer = language.embedded(orjson.loads(asked[1].source))
         tools = [await _compilable(tool) for tool in body.callable_tools]
         forced = ForcedCalls(tools, body.parallel_tool_calls is not False)
     elif prefix:
@@ -68,8 +68,8 @@ async def chat_grammar_of(
         if tool in forced.tools:
             param = f"tools[{i}].function.parameters"
             await _tried(Grammar("json_schema", _written(forced.schema(tool), param)), param)
-    await _tried(Grammar("own", f"{start}\n{call_rules(format, forced)}"), "tools")
-    return Grammar("own", f"{start}\n{call_rules(format, forced, marker)}", prefix)
+    await _tried(Grammar("own", whole_rules(format, forced, answer)), "tools")
+    return Grammar("own", whole_rules(format, forced, answer, marker), prefix)
 
 
 async def _compilable(tool: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 Formats, by the first of these that a template shows:
 
 - ``mistral``: ``[TOOL_CALLS][{"name": …, "arguments": {…}}, …]``
+- ``harmony``: ``<|channel|>commentary to=functions.name <|constrain|>json<|message|>{…}<|call|>``, one call an answer;
+  gpt-oss. ``reasoning.py`` parts its channels, and passes on one form of the header
 - ``mistral_args``: ``[TOOL_CALLS]name[ARGS]{…}``, once a call
 - ``phi``: ``<|tool_call|>[{"name": …, "arguments": {…}}, …]<|/tool_call|>``
 - ``qwen3_coder``: ``<tool_call><function=name><parameter=key>value</parameter>…</function></tool_call>``, once a call;
@@ -22,6 +24,7 @@ import json
 import re
 import secrets
 import string
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,15 +32,17 @@ from typing import Any, Literal
 from engine.grammar.language import TIGHT, embedded, quoted
 from engine.grammar.schema import prepared
 from engine.server import tools_xml
+from engine.server.reasoning import THOUGHTS
 
-Layout = Literal["object", "list", "args", "xml"]
+Layout = Literal["object", "list", "args", "xml", "channel"]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     name: str
     layout: Layout
-    """``object``: one JSON object a call; ``list``: one JSON list of them; ``args``: name[ARGS]{…}; ``xml``: tags."""
+    """``object``: one JSON object a call; ``list``: one JSON list of them; ``args``: name[ARGS]{…}; ``xml``: tags;
+    ``channel``: name<|message|>{…}."""
     begin: str
     """The marker before a call."""
     others: tuple[str, ...] = ()
@@ -53,7 +58,7 @@ class Format:
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that must be decoded even where they are special tokens."""
-        inner = ("[ARGS]", "[CALL_ID]") if self.layout == "args" else ()
+        inner = {"args": ("[ARGS]", "[CALL_ID]"), "channel": ("<|channel|>", "<|message|>")}.get(self.layout, ())
         return (self.begin, *([self.end] if self.end else ()), *inner)
 
     def new_id(self) -> str:
@@ -69,11 +74,14 @@ MISTRAL = Format("mistral", "list", "[TOOL_CALLS]")
 MISTRAL_ARGS = Format("mistral_args", "args", "[TOOL_CALLS]")
 PHI = Format("phi", "list", "<|tool_call|>", end="<|/tool_call|>")
 PHI4_MINI = Format("phi4_mini", "list", "<|tool_call|>", ("functools",), "<|/tool_call|>")
+HARMONY = Format("harmony", "channel", "<|channel|>commentary to=functions.", end="<|call|>")
 QWEN3_CODER = Format("qwen3_coder", "xml", "<tool_call>", ("<function=",), "</tool_call>", gap="\n")
 
 
 def detect(template: str) -> Format:
     """The format that a chat template's source shows."""
+    if "<|channel|>commentary" in template and "functions." in template:
+        return HARMONY
     if "[TOOL_CALLS]" in template:
         return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL
     if "<|tool_call|>" in template:
@@ -115,6 +123,21 @@ _LISTS = frozenset({"properties", "required"})
 """A schema with nothing but annotations and these, empty, has no arguments."""
 
 
+CALLS = "start: calls"
+"""How a grammar begins whose answers are calls, or may be."""
+
+
+def whole_rules(
+    format: Format, forced: ForcedCalls, answer: str = "", marker: Callable[[str], str] = quoted
+) -> str:
+    """A Lark grammar of an answer that is calls, or ``answer``, in Lark, if there is one. ``marker``: as below."""
+    calls = call_rules(format, forced, marker)
+    if not answer:
+        return f"{CALLS}\n{calls}"
+    header = f"{marker('<|channel|>')} \"final\" {marker('<|message|>')} " if format.layout == "channel" else ""
+    return f"{CALLS} | answer\nanswer: {header}content\ncontent: {answer}\n{calls}"
+
+
 def call_rules(format: Format, forced: ForcedCalls, marker: Callable[[str], str] = quoted) -> str:
     """A Lark grammar whose rule ``calls`` is one or more calls and nothing else.
 
@@ -136,6 +159,9 @@ def call_rules(format: Format, forced: ForcedCalls, marker: Callable[[str], str]
         more = '(", " call)*' if forced.several else ""
         # Old templates have a space after the marker.
         rules.append(f'calls: {begin} " "? "[" call {more} "]" {end}')
+    elif format.layout == "channel":
+        # What ends the answer ends the call.
+        rules.append("calls: call")
     elif format.layout == "args" or not format.bare:
         more = f"({gap} wrapped)*" if forced.several else ""
         rules.append(f"wrapped: {begin} {gap} call {gap} {end}")
@@ -153,9 +179,21 @@ def _call(
         yield from tools_xml.rules(rule, name, schema)
     elif format.layout == "args":
         yield f"{rule}: {quoted(name)} {marker('[ARGS]')} {embedded(schema, TIGHT)}"
+    elif format.layout == "channel":
+        header = f"{marker('<|channel|>')} {quoted(f'commentary to=functions.{name} ')} {marker('<|constrain|>')}"
+        yield f"{rule}: {header} {quoted('json')} {marker('<|message|>')} {embedded(schema, TIGHT)}"
     else:
         head = quoted(f'{{"name": {json.dumps(name)}, "{format.arguments}": ')
         yield f'{rule}: {head} {embedded(schema, TIGHT)} "}}"'
+
+
+def template_tools(
+    tools: Sequence[Mapping[str, Any]] | None, format: Format
+) -> Sequence[Mapping[str, Any]] | None:
+    """As templates expect them: gpt-oss's fails for a tool without a description."""
+    if tools is None or format is not HARMONY:
+        return tools
+    return [{**tool, "function": {"description": "", **tool["function"]}} for tool in tools]
 
 
 def template_messages(
@@ -165,7 +203,8 @@ def template_messages(
 
     Arguments become objects (OpenAI has them as JSON in a string), results get the name of what was called, and
     Mistral's templates ids of the form that they require. https://huggingface.co/docs/transformers/chat_extras.
-    Phi-4-mini's template renders ``tools`` only in the system message, and calls only as text.
+    Phi-4-mini's template renders ``tools`` only in the system message, and calls only as text; gpt-oss's one call a
+    message, beside reasoning or text, but not both.
     """
     names: dict[str, str] = {}
     found = []
@@ -177,7 +216,33 @@ def template_messages(
             if number in names:
                 message.setdefault("name", names[number])
         found.append(message)
+    if format is HARMONY:
+        return list(_one_by_one(found))
     return _as_text(found, tools) if format is PHI4_MINI else found
+
+
+def _one_by_one(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Each call in a message of its own, with its result behind it."""
+    left = deque(messages)
+    while left:
+        message = left.popleft()
+        calls, text = message.get("tool_calls") or [], message.get("content")
+        thoughts = {name: said for name in THOUGHTS if (said := message.get(name))}
+        if calls and text and thoughts:
+            joined = {name: f"{said}\n\n{text}" for name, said in thoughts.items()}
+            message = {**message, **joined, "content": None}
+        if len(calls) < 2:
+            yield message
+            continue
+        results = []
+        while left and left[0].get("role") == "tool":
+            results.append(left.popleft())
+        for call in calls:
+            yield {**message, "tool_calls": [call]}
+            message = {"role": message["role"], "content": None}
+            yield from (one for one in results if one.get("tool_call_id") == call.get("id"))
+            results = [one for one in results if one.get("tool_call_id") != call.get("id")]
+        yield from results
 
 
 def _as_text(messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

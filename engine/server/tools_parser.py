@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,6 +183,8 @@ class ToolParser:
         self._raw, self._text, self._marked = [raw], rest, marked
         if self._format.layout == "xml":
             self._reading = self._read_tags(opened=raw.endswith(self._format.others))
+        elif self._format.layout == "channel":
+            self._reading = self._read_args("", "<|message|>")
         else:
             self._reading = self._read_one() if self._format.layout == "object" else self._read_several()
         next(self._reading)
@@ -244,20 +247,23 @@ class ToolParser:
         if char != "[" and self._format.begin != MISTRAL.begin:
             raise Broken
         if char != "[":
-            return (yield from self._read_args(char))
+            return (yield from self._read_args(char, "[ARGS]"))
         while True:
             yield from self._source.sign("{")
             yield from self._read_fields()
             if (yield from self._source.sign(",", "]")) == "]":
                 return ""
 
-    def _read_args(self, name: str) -> Reading:
-        """name[ARGS]{…}, or name[CALL_ID]…[ARGS]{…} as templates print past calls."""
-        while not name.endswith("[ARGS]"):
+    def _read_args(self, name: str, sign: str) -> Reading:
+        """name[ARGS]{…}, or name[CALL_ID]…[ARGS]{…} as templates print past calls; in channels name<|message|>{…}, or
+        more of a header between. ``sign``: what stands before the arguments."""
+        while not name.endswith(sign):
             name += yield from self._source.next()
             if len(name) > _LONGEST_NAME:
                 raise Broken
-        self._name = self._known(name.removesuffix("[ARGS]").split("[CALL_ID]")[0].strip())
+        name = name.removesuffix(sign)
+        name = name.split("[CALL_ID]")[0] if sign == "[ARGS]" else re.split(r"[\s<]", name)[0]
+        self._name = self._known(name.strip())
         yield from self._read_arguments_of((yield from self._source.sign("{")))
         self._complete()
         return ""

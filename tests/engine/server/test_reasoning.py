@@ -18,10 +18,14 @@ from engine.server.reasoning import (
     shown,
     split,
 )
-from tests.engine.server.test_tools import HERMES_TEMPLATE
+from engine.server.tools import HARMONY as HARMONY_CALLS
+from engine.server.tools_parser import ToolParser
+from tests.engine.server.test_tools import HARMONY_TEMPLATE, HERMES_TEMPLATE
 
 FINAL = "<|start|>assistant<|channel|>final<|message|>"
 CALL = "<|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>"
+CALLED = "<|channel|>commentary to=functions.now<|message|>"
+"""The header as it is passed on, whichever a model wrote."""
 TEXTS = [
     (THINK, "before", "<think>\nHm, 2 < 3.\n</think>\n\nYes.", ("Hm, 2 < 3.", "Yes.")),
     (THINK, "before", " \n<think>a</think>b</think>c<think>", ("a", "b</think>c<think>")),
@@ -47,7 +51,14 @@ TEXTS = [
         HARMONY,
         "before",
         f"<|channel|>analysis<|message|>a<|end|>{CALL}{{}}",
-        ("a", CALL + "{}"),
+        ("a", CALLED + "{}"),
+    ),
+    (
+        HARMONY,
+        "before",
+        " to=functions.now<|channel|>commentary json<|message|>{}<|end|><|start|>assistant<|channel|>analysis "
+        f"to=functions.now code<|message|>{{}}<|end|>{FINAL}Yes.",
+        ("", f"{CALLED}{{}}{CALLED}{{}}\n\nYes."),
     ),
 ]
 
@@ -109,12 +120,48 @@ def test_a_quoted_tag_does_not_end_reasoning_where_the_tag_is_a_token() -> None:
     assert parted(THINK, "inside", list(text), tokens=True) == ("The tag </think> ends it.", "So.")
 
 
+CALLS = [
+    f"<|channel|>analysis<|message|>Hm.<|end|>{CALL}",
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant to=functions.now<|channel|>commentary json<|message|>",
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>analysis to=functions.now code<|message|>",
+]
+"""As gpt-oss begins a call."""
+
+
+@pytest.mark.parametrize("begin", CALLS)
+@pytest.mark.parametrize("tokens", [False, True], ids=["spelled", "tokens"])
+@pytest.mark.parametrize("whole", [False, True], ids=["stream", "whole"])
+def test_a_call_in_a_channel_is_a_call(begin: str, tokens: bool, whole: bool) -> None:
+    """Whole and sign by sign, with what ends it or cut off by the length, behind a remark or without one."""
+    remark = "<|channel|>commentary<|message|>Let me see.<|end|><|start|>assistant"
+    arguments = '{"city": "<|end|>", "of": [1]}'.replace("<|end|>", "Paris")
+    for said, text in (("", begin), ("Let me see.", remark + begin)):
+        for end in ("", "<|call|>"):
+            written = text + arguments + end
+            written = as_tokens(HARMONY, written) if tokens else written
+            for pieces in ([written], list(written)):
+                ids = {marker: i for i, marker in enumerate(HARMONY.markers)} if tokens else {}
+                one = split(HARMONY, shown(HARMONY, ids.get)[1], "before")
+                parser = ToolParser(HARMONY_CALLS, ["now"], whole=whole)
+                assert one is not None
+                parsed = [parser.push(one.push(piece)) for piece in pieces]
+                parsed += [parser.push(one.finish()), parser.finish(cut=False)]
+                calls = [call for part in parsed for call in part.calls]
+                assert "".join(part.text for part in parsed) == said
+                assert one.take() == "Hm."
+                assert [call.name for call in calls if call.name] == ["now"]
+                assert "".join(call.arguments for call in calls) == arguments
+                assert len(calls) > 1 or whole or len(pieces) == 1
+                assert parser.complete == 1
+
+
 def test_the_format_is_the_templates() -> None:
     assert detect("{{ content.split('</think>')[-1] }}") is THINK
     assert detect("<|start|>assistant<|channel|>analysis<|message|>") is HARMONY
     assert detect("[THINK]{{ thinking }}[/THINK]") is MISTRAL
     assert detect("<seed:think></seed:think>") is SEED
     assert detect(HERMES_TEMPLATE) is None
+    assert detect(HARMONY_TEMPLATE) is HARMONY
 
 
 def test_where_an_answer_begins() -> None:

@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from tests.engine.live import EngineServer
-from tests.engine.server.test_tools_api import HELLO, TOOLS, write_tool_model
+from tests.engine.server.test_tools import HARMONY_TEMPLATE
+from tests.engine.server.test_tools_api import HELLO, TOOLS, check_call, write_tool_model
 from tests.engine.tiny import write_model
 
 TEMPLATE = (
@@ -190,3 +191,59 @@ def test_a_model_that_does_not_reason_says_what_it_ignored(tmp_path_factory: pyt
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-tollgate-ignored"] == "max_reasoning_tokens, reasoning_effort"
     assert "completion_tokens_details" not in answer.json()["usage"]
+
+
+ENDS = {"323": 100}
+"""A bias towards <|end|>, where a message of reasoning may end."""
+HARMONY_MARKS = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|constrain|>")
+
+
+@pytest.fixture(scope="module")
+def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
+    """As gpt-oss speaks."""
+    folder = tmp_path_factory.mktemp("channels")
+    model = write_tool_model(folder / "tiny", HARMONY_TEMPLATE, *HARMONY_MARKS)
+    options = ("--kv-cache-blocks", "400", "--max-string-length", "40")
+    with EngineServer(model, *options, log=folder / "log") as server:
+        yield server
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_call_in_a_channel_comes_out_as_a_call(channels: EngineServer, choice: Any, stream: bool) -> None:
+    """Behind reasoning, and forced: the model is random, and is made to end what it has begun."""
+    sdk = openai.OpenAI(base_url=f"{channels.url}/v1", api_key="none", max_retries=0, timeout=300)
+    asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "tools": TOOLS, "tool_choice": choice}
+    asked |= {"max_tokens": 400, "logit_bias": ENDS}
+    for seed in range(3):
+        if not stream:
+            (found,) = sdk.chat.completions.create(**asked, seed=seed).choices
+            assert (found.finish_reason, found.message.content) == ("tool_calls", None)
+            (call,) = found.message.tool_calls or ()
+            check_call(call.function.name, call.function.arguments)
+            continue
+        name, arguments, finish = "", "", None
+        for chunk in sdk.chat.completions.create(**asked, seed=seed, stream=True):
+            (part,) = chunk.choices
+            assert not part.delta.content
+            finish = part.finish_reason or finish
+            for more in part.delta.tool_calls or ():
+                assert more.index == 0
+                name += (more.function and more.function.name) or ""
+                arguments += (more.function and more.function.arguments) or ""
+        assert finish == "tool_calls"
+        check_call(name, arguments)
+
+
+def test_a_form_beside_tools_is_a_call_or_in_the_final_channel(channels: EngineServer) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": ["yes", "no"]}}}
+    seen = set()
+    for seed in range(8):
+        answer = ask(channels, tools=TOOLS, response_format=form, logit_bias=ENDS, seed=seed)
+        (choice,) = answer["choices"]
+        for call in choice["message"].get("tool_calls") or ():
+            check_call(call["function"]["name"], call["function"]["arguments"])
+        if choice["finish_reason"] == "stop":
+            assert choice["message"]["content"] in ('"yes"', '"no"')
+        seen.add(choice["finish_reason"])
+    assert "stop" in seen

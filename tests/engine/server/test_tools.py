@@ -12,6 +12,7 @@ from engine.grammar.language import check
 from engine.server.chat_template import ChatTemplate
 from engine.server.template_files import Templates
 from engine.server.tools import (
+    HARMONY,
     HERMES,
     LLAMA,
     MISTRAL,
@@ -24,6 +25,7 @@ from engine.server.tools import (
     call_rules,
     detect,
     template_messages,
+    template_tools,
 )
 from engine.server.tools_parser import ToolParser
 
@@ -53,6 +55,34 @@ Answer with <tool_call>
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+
+HARMONY_TEMPLATE = """\
+<|start|>system<|message|>Reasoning: {{ reasoning_effort | default("medium") }}<|end|>
+{%- if tools %}<|start|>developer<|message|>namespace functions {
+{%- for tool in tools %}
+{{ "// " + tool.function.description }}
+type {{ tool.function.name }} = (_: {{ tool.function.parameters | default({}) | tojson }}) => any;
+{%- endfor %} }<|end|>
+{%- endif %}
+{%- set last = namespace(name=none) %}
+{%- for message in messages %}
+{%- if message.tool_calls %}
+{%- if message.content and message.thinking %}{{ raise_exception("not both") }}{% endif %}
+{%- if message.thinking or message.content %}<|start|>assistant<|channel|>analysis<|message|>
+{{- message.thinking or message.content }}<|end|>{% endif %}
+{%- set call = message.tool_calls[0].function %}{% set last.name = call.name -%}
+<|start|>assistant to=functions.{{ call.name }}<|channel|>commentary json<|message|>{{ call.arguments | tojson }}<|call|>
+{%- elif message.role == "tool" %}
+{%- if last.name is none %}{{ raise_exception("a result without a call") }}{% endif -%}
+<|start|>functions.{{ last.name }} to=assistant<|channel|>commentary<|message|>{{ message.content | tojson }}<|end|>
+{%- elif message.role == "assistant" -%}
+<|start|>assistant<|channel|>final<|message|>{{ message.content }}<|end|>
+{%- else -%}
+<|start|>{{ message.role }}<|message|>{{ message.content }}<|end|>
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}"""
+"""As gpt-oss's renders them: one call a message, beside reasoning or text, and a result by the name of the last call."""
 
 LLAMA_TEMPLATE = """\
 {{- bos_token }}{% for message in messages %}
@@ -114,7 +144,7 @@ TOOLS = [
 
 TAGS = "<function=sum>\n<parameter=a>\n[1, 2]\n</parameter>\n</function>"
 
-FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER]
+FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER, HARMONY]
 every = pytest.mark.parametrize("format", FORMATS, ids=lambda f: f.name)
 
 
@@ -122,6 +152,7 @@ every = pytest.mark.parametrize("format", FORMATS, ids=lambda f: f.name)
     ("template", "format"),
     [
         (HERMES_TEMPLATE, HERMES),
+        (HARMONY_TEMPLATE, HARMONY),
         (LLAMA_TEMPLATE, LLAMA),
         ("{{ '<|python_tag|>' }}", LLAMA),
         (MISTRAL_TEMPLATE, MISTRAL),
@@ -201,6 +232,7 @@ def test_forced_calls_are_a_grammar_whose_texts_are_read_back(format: Format, se
         "phi": f"<|tool_call|>[{heads[0]}]<|/tool_call|>",
         "phi4_mini": f"<|tool_call|>[{heads[0]}]<|/tool_call|>",
         "qwen3_coder": f"<tool_call>\n{TAGS}\n</tool_call>",
+        "harmony": f"<|channel|>commentary to=functions.sum <|constrain|>json<|message|>{calls[0][1]}",
     }[format.name]
     two = {
         "hermes": f"{one}\n<tool_call>\n{heads[1]}\n</tool_call>",
@@ -210,9 +242,10 @@ def test_forced_calls_are_a_grammar_whose_texts_are_read_back(format: Format, se
         "phi": f"<|tool_call|>[{heads[0]}, {heads[1]}]<|/tool_call|>",
         "phi4_mini": f"<|tool_call|>[{heads[0]}, {heads[1]}]<|/tool_call|>",
         "qwen3_coder": f'{one}\n<tool_call>\n<function=say "hi">\n</function>\n</tool_call>',
+        "harmony": f"{one}{one}",
     }[format.name]
     assert fits(one)
-    assert fits(two) == (several and format is not LLAMA)
+    assert fits(two) == (several and format not in (LLAMA, HARMONY))
     assert not fits("Sure")
     assert not fits(one.replace("[1, 2]", "[1, 2, 3]"))
     assert not fits(one.replace("sum", "product"))
@@ -251,6 +284,28 @@ def test_forced_calls_in_tags_keep_to_their_schema() -> None:
     parameters["additionalProperties"] = True
     rules = "start: calls\n" + call_rules(QWEN3_CODER, ForcedCalls([tool], False))
     assert fits(path="a", mode="r", other="1", another="2")
+
+
+def test_gpt_oss_gets_its_past_calls_one_by_one_with_their_results() -> None:
+    def shown(messages: list[dict[str, Any]]) -> str:
+        return ChatTemplate(Templates(HARMONY_TEMPLATE)).render(
+            template_messages(messages, HARMONY), template_tools(TOOLS, HARMONY), generation_prompt=True
+        )
+
+    head, back = "<|start|>assistant to=functions.", " to=assistant<|channel|>commentary<|message|>"
+    one = f'{head}sum<|channel|>commentary json<|message|>{{"a": [1, "é"]}}<|call|>'
+    assert f'{one}<|start|>functions.sum{back}"3"<|end|><|start|>assistant' in shown(MESSAGES)
+    other = {"id": "call_13", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    called = {"role": "assistant", "content": "Now:", "reasoning_content": "Hm.", "tool_calls": [CALL, other]}
+    late = {"role": "tool", "tool_call_id": "call_13", "content": "noon"}
+    text = shown([MESSAGES[0], called, late, MESSAGES[2], {"role": "user", "content": "So?"}])
+    assert text.split("<|end|>", 3)[3] == (
+        f'<|start|>assistant<|channel|>analysis<|message|>Hm.\n\nNow:<|end|>{one}<|start|>functions.sum{back}"3"<|end|>'
+        f'{head}now<|channel|>commentary json<|message|>{{}}<|call|><|start|>functions.now{back}"noon"<|end|>'
+        "<|start|>user<|message|>So?<|end|><|start|>assistant"
+    )
+    assert template_messages([{"role": "tool", "content": "x"}], HARMONY) == [{"role": "tool", "content": "x"}]
+    assert template_tools(None, HARMONY) is None
 
 
 def test_phi_4_minis_template_sees_tools_and_past_calls() -> None:

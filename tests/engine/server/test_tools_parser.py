@@ -9,11 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.server.tools import HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER, Format
+from engine.server.tools import (
+    HARMONY,
+    HERMES,
+    LLAMA,
+    MISTRAL,
+    MISTRAL_ARGS,
+    PHI,
+    PHI4_MINI,
+    QWEN3_CODER,
+    Format,
+)
 from engine.server.tools_parser import ToolParser
 from tests.examples import examples
 
-FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER]
+FORMATS = [HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, PHI, PHI4_MINI, QWEN3_CODER, HARMONY]
 NAMES = ["weather", "sum"]
 SCHEMAS = {
     "weather": {
@@ -74,6 +84,8 @@ def written(format: Format, *calls: Call) -> str:
         return f"{format.begin}[{', '.join(objects)}]{format.end}"
     if format.layout == "args":
         return "".join(f"[TOOL_CALLS]{name}[ARGS]{arguments}" for name, arguments in calls)
+    if format.layout == "channel":
+        return "".join(f"{format.begin}{name}<|message|>{arguments}{format.end}" for name, arguments in calls)
     if format.bare:
         return "; ".join(objects)
     return "\n".join(f"{format.begin}\n{one}\n{format.end}" for one in objects)
