@@ -85,7 +85,7 @@ async def ask(url: str, prompts: Sequence[Prompt]) -> list[Served]:
             async with slots:
                 response = (await client.post("/v1/chat/completions", json=body)).raise_for_status()
                 receipt = await client.get(f"/v1/requests/{response.headers['x-request-id']}")
-            cascade = receipt.raise_for_status().json()["cascade"]
+            cascade = receipt.raise_for_status().json()["stages"]["cascade"]
             text = response.json()["choices"][0]["message"]["content"] or ""
             return Served(text, cascade["answered"], cascade["steps"][0]["mean_logprob"])
 
