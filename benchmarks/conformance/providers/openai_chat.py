@@ -132,6 +132,11 @@ def _picture(messages: Sequence[Json]) -> int:
 def _calls(asked: Json) -> list[Json]:
     """The tools that are called: the named one, all of them where several may be, or none after a tool's result."""
     tools = [tool["function"] for tool in asked.get("tools") or () if tool.get("type") == "function"]
+    for index, tool in enumerate(tools):
+        if not isinstance(tool["name"], str):
+            where = f"tools[{index}].function.name"
+            message = f"Invalid type for '{where}': expected a string, not {type(tool['name']).__name__}."
+            raise Refused(400, message, param=where, code="invalid_type")
     chosen = asked.get("tool_choice", "auto")
     if isinstance(chosen, dict):
         tools = [tool for tool in tools if tool["name"] == chosen["function"]["name"]]
