@@ -59,17 +59,41 @@ class SigmoidRouting:
         # torch computes what is left of whole vectors otherwise: with whole vectors a row, all rows are computed alike.
         padded = torch.nn.functional.pad(scores.float(), (0, -scores.shape[1] % 32))
         chances = padded.sigmoid()[:, : scores.shape[1]]
-        wanted = chances + bias
-        if self.groups > 1:
-            grouped = wanted.unflatten(1, (self.groups, -1))
-            best = grouped.topk(2, dim=-1).values.sum(-1).topk(self.top_groups, dim=-1).indices
-            kept = torch.zeros_like(grouped[..., 0], dtype=torch.bool).scatter_(1, best, True)
-            wanted = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+        wanted = _in_best_groups(chances + bias, self.groups, self.top_groups, 2)
         experts = wanted.topk(top_k, dim=-1).indices
         weights = chances.gather(1, experts)
         if normalise:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         return experts, weights * self.scaling
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRouting:
+    """How experts are chosen by DeepSeek-V2 (https://arxiv.org/abs/2405.04434): by softmax, among those of the
+    ``top_groups`` groups whose likeliest expert is likeliest. The weights are multiplied by ``scaling``."""
+
+    groups: int = 1
+    top_groups: int = 1
+    scaling: float = 1.0
+
+    def __call__(self, scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+        """As ``route``, with weights in float32."""
+        chances = torch.softmax(scores, dim=-1, dtype=torch.float32)
+        wanted = _in_best_groups(chances, self.groups, self.top_groups, 1)
+        weights, experts = wanted.topk(top_k, dim=-1)
+        if normalise:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return experts, weights * self.scaling
+
+
+def _in_best_groups(wanted: Tensor, groups: int, top_groups: int, best: int) -> Tensor:
+    """``wanted`` [tokens, experts], minus infinity outside the groups whose ``best`` highest have the highest sums."""
+    if groups == 1:
+        return wanted
+    grouped = wanted.unflatten(1, (groups, -1))
+    chosen = grouped.topk(best, dim=-1).values.sum(-1).topk(top_groups, dim=-1).indices
+    kept = torch.zeros_like(grouped[..., 0], dtype=torch.bool).scatter_(1, chosen, True)
+    return grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
 
 
 @dataclass(frozen=True, slots=True)

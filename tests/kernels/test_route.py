@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.route import CorrectedRouting, SparseMixer, group, route
+from kernels.route import CorrectedRouting, GroupRouting, SparseMixer, group, route
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -46,6 +46,17 @@ def test_a_bias_changes_which_experts_are_chosen_and_not_their_weights() -> None
     torch.testing.assert_close(weights, torch.tensor([[0.3 / 0.35, 0.05 / 0.35]]))
     _, weights = CorrectedRouting(least=0.5)(chances.log(), bias, 2, True)
     torch.testing.assert_close(weights, torch.tensor([[0.6, 0.1]]))
+
+
+def test_experts_are_chosen_in_the_groups_that_have_the_likeliest() -> None:
+    chances = torch.tensor([[0.3, 0.02, 0.15, 0.14, 0.25, 0.01, 0.1, 0.03]])
+    # Groups of two, of which those of experts 0 and 4 have the likeliest.
+    experts, weights = GroupRouting(4, 2, 16.0)(chances.log(), 3, False)
+    assert experts.tolist() == [[0, 4, 1]]
+    torch.testing.assert_close(weights, 16 * chances[:, [0, 4, 1]])
+    experts, weights = GroupRouting()(chances.log(), 3, True)
+    assert experts.tolist() == [[0, 4, 2]]
+    torch.testing.assert_close(weights, chances[:, [0, 4, 2]] / 0.7)
 
 
 def test_sparse_mixer_weighs_each_expert_against_those_that_are_near() -> None:
