@@ -25,6 +25,9 @@ class KVShape:
     head_dim: int
     windows: tuple[int | None, ...] = ()
     """Each layer's sliding window, ``None`` where it has none; empty: no layer has one."""
+    latent: int | None = None
+    """The size of a token's latent, which layers of multi-head latent attention keep in place of values; their one key
+    has ``head_dim``."""
 
     def block_bytes(
         self,
@@ -35,9 +38,10 @@ class KVShape:
     ) -> int:
         """Of one group's layers, or of all, with the scales of a quantized cache. Raises ``StartupError``."""
         stored = stored_dtype(kv_cache_dtype)
-        row = self.head_dim * dtype.itemsize if stored is None else self.head_dim + torch.float32.itemsize
+        size = self.head_dim + (self.latent or self.head_dim)
+        row = size * dtype.itemsize if stored is None else size + 2 * torch.float32.itemsize
         layers = max((len(group.layers) for group in groups), default=self.layers)
-        return 2 * layers * self.kv_heads * block_size * row
+        return layers * self.kv_heads * block_size * row
 
 
 class KVCache:
@@ -62,7 +66,9 @@ class KVCache:
         self.blocks = blocks
         self.block_size = block_size
         self.padding_block = blocks
-        self.backend = select_backend(device, dtype, stored_dtype(kv_cache_dtype), shape.head_dim, block_size)
+        self.backend = select_backend(
+            device, dtype, stored_dtype(kv_cache_dtype), shape.head_dim, block_size, shape.latent
+        )
         self._places = [
             self.backend.allocate(blocks + 1, shape.kv_heads, block_size, shape.head_dim)
             for _ in range(max((len(group.layers) for group in self.groups), default=0))

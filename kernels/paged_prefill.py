@@ -44,7 +44,7 @@ def paged_prefill_reference(
     for s, length in enumerate(lens):
         new = q[starts[s] : starts[s + 1]]
         start = length - len(new)
-        rows, padding = _tiles(new, start, scale, kv_heads, tile)
+        rows, padding = tiled(new, start, scale, kv_heads, tile)
         # Whole tiles of keys; positions past the end are masked, and finite in any block.
         blocks = -(-(start - padding + len(rows) * tile) // block_size)
         table = kv.block_tables[s : s + 1, :blocks]
@@ -59,7 +59,7 @@ def paged_prefill_reference(
     return out
 
 
-def _tiles(q: Tensor, start: int, scale: float, kv_heads: int, tile: int) -> tuple[Tensor, int]:
+def tiled(q: Tensor, start: int, scale: float, kv_heads: int, tile: int) -> tuple[Tensor, int]:
     """Queries as [tiles, kv_heads, group * tile, head_dim], a group's heads as rows of one product, and the number of
     positions of the first tile that precede ``start``."""
     new, heads, head_dim = q.shape

@@ -18,10 +18,16 @@ def zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Te
 
 
 def plain_layer(
-    size: tuple[int, int, int, int], device: torch.device, dtype: torch.dtype, *, quantized: bool
+    size: tuple[int, int, int, int],
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    quantized: bool,
+    values: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Keys and values of ``size`` [blocks, kv_heads, block_size, head_dim], and the scales of a quantized cache."""
-    tensors = [zeros(size, device, dtype) for _ in range(2)]
+    """Keys and values of ``size`` [blocks, kv_heads, block_size, head_dim], and the scales of a quantized cache.
+    ``values``: in place of ``head_dim`` for these."""
+    tensors = [zeros((*size[:3], width), device, dtype) for width in (size[3], values or size[3])]
     if quantized:
         tensors += [zeros(size[:3], device, torch.float32) for _ in range(2)]
     return tuple(tensors)

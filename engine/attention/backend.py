@@ -73,7 +73,7 @@ class AttentionBackend(Protocol):
         softcap: float | None = None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """``query`` [tokens, heads, head_dim] → the same shape.
+        """``query`` [tokens, heads, head_dim] → the same shape; over latents see latent_backend.py.
 
         ``window``: a token sees itself and the ``window - 1`` before it. ``softcap``: scores go through
         ``softcap * tanh(score / softcap)`` before they are masked. ``sinks`` float32 [heads]: a score of each head that

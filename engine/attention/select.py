@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from engine.attention.backend import AttentionBackend
+from engine.attention.latent_backend import LatentBackend
 from engine.attention.native_backend import NativeBackend
 from engine.attention.torch_backend import TorchBackend
 from engine.attention.triton_backend import TritonBackend
@@ -13,10 +14,18 @@ from kernels.native.attention import packs
 
 
 def select_backend(
-    device: torch.device, dtype: torch.dtype, stored: torch.dtype | None, head_dim: int, block_size: int
+    device: torch.device,
+    dtype: torch.dtype,
+    stored: torch.dtype | None,
+    head_dim: int,
+    block_size: int,
+    latent: int | None = None,
 ) -> AttentionBackend:
-    """``dtype``: the queries'; ``stored``: a quantized cache's, which on a CPU only torch reads."""
+    """``dtype``: the queries'; ``stored``: a quantized cache's, which on a CPU only torch reads. ``latent``: as of
+    ``KVShape``; torch reads latents on every device."""
     quantized = stored is not None
+    if latent is not None:
+        return LatentBackend(device, stored or dtype, latent, quantized=quantized)
     # TOLLGATE_KERNELS=triton on a CPU: the layout is the GPU's.
     if on_triton(torch.empty(0, device=device)):
         return TritonBackend(device, stored or dtype, quantized=quantized)

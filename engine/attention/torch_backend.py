@@ -34,6 +34,7 @@ class TorchBackend:
         self._dtype = dtype
         self._quantized = quantized
         self._by_dimension = device.type == "cpu" and not quantized and dtype != torch.float32
+        self._max_gathered = _MAX_GATHERED if device.type == "cpu" else None
 
     def allocate(self, blocks: int, kv_heads: int, block_size: int, head_dim: int) -> KVLayer:
         size = (blocks, kv_heads, block_size, head_dim)
@@ -49,7 +50,7 @@ class TorchBackend:
         return next(steps, -(-length // _PADDED_STEP) * _PADDED_STEP)
 
     def metadata(self, batch: CommonAttentionMetadata) -> AttentionMetadata:
-        decodes, prefills = batch.groups(_MAX_GATHERED if self._device.type == "cpu" else None)
+        decodes, prefills = batch.groups(self._max_gathered)
         return AttentionMetadata(batch.slots, decodes, prefills, batch.block_offsets)
 
     def store(self, cache: KVLayer, keys: Tensor, values: Tensor, batch: AttentionMetadata) -> None:

@@ -150,13 +150,14 @@ class AdaptedLinear:
         bank: AdapterBank,
         parts: Mapping[str, int],
         in_features: int,
-        cut: int,
+        cut: int | None,
         device: torch.device,
         dtype: torch.dtype,
         rows: Mapping[str, Tensor] | None = None,
     ) -> None:
         """``parts``: names and output sizes of the unsharded layers; ``cut``: the dimension of [out, in] that is
-        sharded; ``rows``: the order of this rank's outputs, for the parts that have another than the checkpoint."""
+        sharded, if one is; ``rows``: the order of this rank's outputs, for the parts that have another than the
+        checkpoint."""
         self.parts = dict(parts)
         self._base = base
         self._bank = bank

@@ -27,10 +27,10 @@ from engine.weights.quantized_format import QuantizedFormat, RawTensors, pick
 from engine.weights.stored_rows import StoredRows
 from kernels.native.linear import available
 
-Split = Literal["out", "in"]
-"""How a layer is sharded: by outputs (column-parallel), or by inputs (row-parallel)."""
+Split = Literal["out", "in", "each"]
+"""How a layer is sharded: by outputs (column-parallel), by inputs (row-parallel), or not: each rank has all of it."""
 
-DIMENSION: Mapping[Split, int] = {"out": 0, "in": 1}
+DIMENSION: Mapping[Split, int | None] = {"out": 0, "in": 1, "each": None}
 """The dimension of a weight [out, in] that is sharded."""
 
 Weight = Tensor | Int4Weight | ChannelWeight | Int6Weight
@@ -155,9 +155,9 @@ class WeightLoader:
             whole = self._six_bits(whole, name, split)
         elif isinstance(whole, ChannelWeight):
             whole = ChannelWeight(whole.codes.to(self.device), finite(whole.scale, name).to(self.device))
-        if split is None or self.tp.size == 1:
+        dimension, what = None if split is None else DIMENSION[split], f"parts of {name}"
+        if dimension is None or self.tp.size == 1:
             return whole
-        dimension, what = DIMENSION[split], f"parts of {name}"
         if split == "in" and isinstance(whole, Tensor) and not in_features % self.tp.size:
             # A whole row has one scale, on whichever ranks: several ranks compute the same as one.
             whole = self.quantized(whole)
