@@ -43,10 +43,11 @@ class LatentBackend(TorchBackend):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """``query`` [tokens, heads, head_dim + latent] → [tokens, heads, latent]."""
-        if window is not None or softcap is not None:
-            raise ValueError("attention over latents has neither windows nor caps")
+        if window is not None or softcap is not None or sinks is not None:
+            raise ValueError("attention over latents has no windows, caps or sinks")
         parts = [
             latent_decode(
                 query[group.start : group.stop],

@@ -93,6 +93,11 @@ class Rope:
             return _yarn_scale(factor, above) / _yarn_scale(factor, below)
         return _yarn_scale(factor, 1.0)
 
+    def score_scaling(self) -> float:
+        """The factor on scores where YaRN stretches all dimensions (``mscale_all_dim``), as DeepSeek has it."""
+        stretched = self.scaling.get("mscale_all_dim") if self.kind != "default" else None
+        return _yarn_scale(self._factor(), float(stretched)) ** 2 if stretched else 1.0
+
     def _factor(self) -> float:
         return float(self.scaling.get("factor") or self.positions / self.original_positions)
 

@@ -10,7 +10,7 @@ from engine.errors import UnsupportedModel
 from engine.layers.mlp import ACTIVATIONS, PLAIN_ACTIVATIONS, ClampedSwiGLU
 from engine.layers.rope import Rope
 from engine.weights.stacked_experts import Stacking
-from kernels.route import CorrectedRouting, SigmoidRouting, SparseMixer
+from kernels.route import CorrectedRouting, GroupRouting, SigmoidRouting, SparseMixer
 
 _MAX_LAYERS = 10_000
 
@@ -41,7 +41,7 @@ class Experts:
     router: str = "gate"
     exact_router: bool = False
     """Whether scores are computed in float32, as in training; with a ``bias`` they always are."""
-    routing: SigmoidRouting | CorrectedRouting | SparseMixer | None = None
+    routing: SigmoidRouting | CorrectedRouting | GroupRouting | SparseMixer | None = None
     """``None``: experts are chosen by softmax."""
     bias: str | None = None
     """What is added to chances where experts are chosen, and not to their weights."""
@@ -85,6 +85,25 @@ class HeadNorms:
     """All heads of a token are normalised together."""
     rotated: bool = False
     """After the rotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention: keys and values of all heads come from one vector a token, which is what is cached,
+    with one key for all heads that carries the rotation."""
+
+    rank: int
+    """Of that vector."""
+    plain: int
+    """Dimensions of a head's query and key that are not rotated; the configuration's ``head_dim`` are."""
+    value: int
+    """Of a head's value."""
+    query_rank: int | None = None
+    """Of the vector that queries come from; ``None``: they come from what attention reads."""
+    bias: bool = False
+    """Whether the projections to both vectors have one."""
+    eps: float = 1e-6
+    """Of both vectors' norms, whatever that of the others is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +156,7 @@ class DecoderConfig:
     """Whether each head has a score that takes weight and has no value (``self_attn.sinks``)."""
     logit_scale: float = 1.0
     logit_softcap: float | None = None
+    latent: Latent | None = None
     experts: Experts | None = None
     predictors: int = 0
     """Layers after the last that predict further tokens (MTP), and are not used."""

@@ -114,9 +114,10 @@ class Decoder:
             weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
         for i in range(config.predictors):
             weights.ignore(f"{prefix}layers.{config.layers + i}.")
-        self.kv_shape = KVShape(
-            config.layers, tp.divide(config.kv_heads, "KV heads"), config.head_dim, config.windows
-        )
+        # A latent is for all heads: every rank has it.
+        kv_heads = 1 if config.latent else tp.divide(config.kv_heads, "KV heads")
+        latent = config.latent.rank if config.latent else None
+        self.kv_shape = KVShape(config.layers, kv_heads, config.head_dim, config.windows, latent)
         self._norm = parts.norm(config, weights, f"{prefix}norm")
         if head:
             self._head = _head(config, build, prefix, self.embedding)

@@ -78,29 +78,46 @@ def qwen3_moe(raw: Raw) -> DecoderConfig:
 def glm4_moe(raw: Raw) -> DecoderConfig:
     """The first layers have no experts."""
     raw = {"num_experts_per_tok": 8, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5, **raw}
-    count, width = integer(raw, "n_routed_experts"), integer(raw, "moe_intermediate_size")
-    groups, top_groups = int(raw.get("n_group") or 1), int(raw.get("topk_group") or 1)
-    if not 1 <= top_groups <= groups or count % groups or (groups > 1 and count < 2 * groups):
-        raise UnsupportedModel(f"n_group is {groups} and topk_group {top_groups}, for {count} experts.")
     first = int(raw.get("first_k_dense_replace", 1))
-    experts = Experts(
+    return read(
+        raw,
+        qkv_bias=bool(raw.get("attention_bias")),
+        head_norm=HeadNorms() if raw.get("use_qk_norm") else None,
+        experts=sigmoid_experts(raw, frozenset(range(first, count_layers(raw)))),
+        predictors=predictors(raw),
+    )
+
+
+def sigmoid_experts(raw: Raw, layers: frozenset[int]) -> Experts:
+    """Chosen as DeepSeek-V3 does it, in ``layers``."""
+    count, width = integer(raw, "n_routed_experts"), integer(raw, "moe_intermediate_size")
+    if (scoring := raw.get("scoring_func", "sigmoid")) != "sigmoid":
+        raise UnsupportedModel(f"scoring_func {scoring!r} is not supported here; 'sigmoid' is.")
+    groups, top_groups = expert_groups(raw, count)
+    return Experts(
         count,
         top_k_of(raw, count * top_groups // groups),
         width,
         bool(raw.get("norm_topk_prob", True)),
-        frozenset(range(first, count_layers(raw))),
+        layers,
         shared=width * int(raw.get("n_shared_experts") or 0),
         shared_name="shared_experts",
         routing=SigmoidRouting(groups, top_groups, float(raw.get("routed_scaling_factor") or 1.0)),
         bias="gate.e_score_correction_bias",
     )
-    return read(
-        raw,
-        qkv_bias=bool(raw.get("attention_bias")),
-        head_norm=HeadNorms() if raw.get("use_qk_norm") else None,
-        experts=experts,
-        predictors=int(raw.get("num_nextn_predict_layers", raw.get("num_mtp_layers")) or 0),
-    )
+
+
+def expert_groups(raw: Raw, count: int) -> tuple[int, int]:
+    """Into how many groups ``count`` experts are divided, and of how many a token's are chosen."""
+    groups, top_groups = int(raw.get("n_group") or 1), int(raw.get("topk_group") or 1)
+    if not 1 <= top_groups <= groups or count % groups or (groups > 1 and count < 2 * groups):
+        raise UnsupportedModel(f"n_group is {groups} and topk_group {top_groups}, for {count} experts.")
+    return groups, top_groups
+
+
+def predictors(raw: Raw) -> int:
+    """Layers after the last (MTP)."""
+    return int(raw.get("num_nextn_predict_layers", raw.get("num_mtp_layers")) or 0)
 
 
 def _sparse(raw: Raw, default: int) -> Experts | None:

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from engine.layers.attention import PagedAttention
+from engine.layers.latent_attention import HeadProducts, LatentAttention
 from engine.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP, Xielu
 from engine.layers.moe import Choice, MixtureMLP, SharedMixture
 from engine.layers.norm import HeadNorm, JointHeadNorm, LayerNorm, RMSNorm, RotatedHeadNorm
 from engine.layers.product import Product
 from engine.layers.rope import ScaledRotation
 from engine.models.builder import LayerBuilder
-from engine.models.config import DecoderConfig, Experts
+from engine.models.config import DecoderConfig, Experts, Latent
 from engine.weights.weight_loader import WeightLoader
 from kernels.rope import rope as rope_kernel
-from kernels.route import CorrectedRouting, SigmoidRouting, SparseMixer, route
+from kernels.route import CorrectedRouting, GroupRouting, SigmoidRouting, SparseMixer, route
 
 Norm = RMSNorm | LayerNorm
 
@@ -72,7 +73,11 @@ def gated(
     )
 
 
-def attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int) -> PagedAttention:
+def attention(
+    config: DecoderConfig, build: LayerBuilder, name: str, layer: int
+) -> PagedAttention | LatentAttention:
+    if config.latent is not None:
+        return _latent_attention(config, config.latent, build, name)
     tp = build.weights.tp
     heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
     # This rank's heads.
@@ -108,6 +113,46 @@ def attention(config: DecoderConfig, build: LayerBuilder, name: str, layer: int)
     )
 
 
+def _latent_attention(
+    config: DecoderConfig, latent: Latent, build: LayerBuilder, name: str
+) -> LatentAttention:
+    weights, tp = build.weights, build.weights.tp
+    rank, rotary, heads = latent.rank, config.head_dim, tp.divide(config.heads, "heads")
+    size = latent.plain + rotary
+    turned = _halves(rotary, rotary) if config.interleaved else torch.arange(rotary)
+    # What is turned comes first in a head here, and last in checkpoints.
+    order = torch.cat([turned + latent.plain, torch.arange(latent.plain)])
+    low = {f"{name}.kv_a_proj_with_mqa": rank + rotary}
+    rows = {f"{name}.kv_a_proj_with_mqa": torch.cat([torch.arange(rank), turned + rank])}
+    query, inputs, query_norm = f"{name}.q_proj", config.hidden, None
+    if latent.query_rank is not None:
+        query, inputs = f"{name}.q_b_proj", latent.query_rank
+        low = {f"{name}.q_a_proj": inputs, **low}
+        query_norm = RMSNorm(weights.take(f"{name}.q_a_layernorm.weight", (inputs,)), latent.eps)
+    # Plain, however it is stored: it multiplies queries and what they attend to, by heads, and never the latents.
+    up = weights.take(f"{name}.kv_b_proj.weight", (config.heads * (latent.plain + latent.value), rank))
+    up = tp.shard(up, 0, "heads").unflatten(0, (heads, -1))
+    return LatentAttention(
+        build.linear(low, config.hidden, bias=latent.bias, split="each", rows=rows),
+        build.linear(
+            {query: config.heads * size},
+            inputs,
+            split="out",
+            rows={query: (torch.arange(heads)[:, None] * size + order).flatten()},
+        ),
+        query_norm,
+        RMSNorm(weights.take(f"{name}.kv_a_layernorm.weight", (rank,)), latent.eps),
+        HeadProducts(up[:, : latent.plain].mT, invariant=build.invariant),
+        HeadProducts(up[:, latent.plain :], invariant=build.invariant),
+        build.linear(
+            {f"{name}.o_proj": config.hidden}, config.heads * latent.value, bias=config.out_bias, split="in"
+        ),
+        rank=rank,
+        rotary=rotary,
+        scale=config.scale,
+    )
+
+
 def _halves(dim: int, rotary: int) -> Tensor:
     """The order of a head's dimensions in which pairs that lay side by side lie half the rotary dimensions apart."""
     return torch.cat([torch.arange(0, rotary, 2), torch.arange(1, rotary, 2), torch.arange(rotary, dim)])
@@ -137,7 +182,7 @@ def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: 
     router = take(f"{name}.{experts.router}.weight", (experts.count, config.hidden))
     choose: Choice = route
     match experts.routing:
-        case SparseMixer():
+        case SparseMixer() | GroupRouting():
             choose = experts.routing
         case SigmoidRouting() | CorrectedRouting():
             shape = (1, experts.count) if experts.bias_rows else (experts.count,)

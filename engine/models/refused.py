@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_LATENT = (
-    "multi-head latent attention, whose cache has one compressed row a token in place of keys and values"
-)
 _LINEAR = "linear attention beside full attention, and with it a cache of another kind for each layer"
 _MAMBA = "Mamba layers, and with them a cache of another kind for each layer"
 _ENCODER = "an encoder that the decoder attends to"
 
 MISSING: Mapping[str, str] = {
     "DeepseekForCausalLM": "DeepSeek's routing",
-    "DeepseekV2ForCausalLM": _LATENT,
-    "DeepseekV3ForCausalLM": _LATENT,
-    "DeepseekV32ForCausalLM": f"{_LATENT}, and a sparse index over it",
-    "KimiK2ForCausalLM": _LATENT,
-    "KimiLinearForCausalLM": f"{_LATENT}; and {_LINEAR}",
-    "LongcatFlashForCausalLM": _LATENT,
-    "MiniCPM3ForCausalLM": _LATENT,
-    "Glm4MoeLiteForCausalLM": _LATENT,
+    "DeepseekV32ForCausalLM": "a sparse index over its latent attention",
+    "GlmMoeDsaForCausalLM": "a sparse index over its latent attention",
+    "KimiLinearForCausalLM": f"{_LINEAR} (Kimi delta attention)",
+    "LongcatFlashForCausalLM": "two attentions in a layer, and experts that hand their input on",
     "Qwen3NextForCausalLM": f"{_LINEAR} (gated delta net)",
     "Qwen3_5ForCausalLM": f"{_LINEAR} (gated delta net)",
     "Qwen3_5ForConditionalGeneration": f"{_LINEAR} (gated delta net)",
@@ -50,6 +43,7 @@ MISSING: Mapping[str, str] = {
     "cache",
     "Gemma4ForCausalLM": "heads of another size in some layers, and layers that share a cache",
     "Gemma4ForConditionalGeneration": "heads of another size in some layers, and layers that share a cache",
+    "Mistral4ForCausalLM": "experts that the checkpoint has in one tensor",
     "GraniteMoeForCausalLM": "experts that the checkpoint has in one tensor",
     "GraniteMoeSharedForCausalLM": "experts that the checkpoint has in one tensor",
     "OlmoForCausalLM": "layer norms without weights",

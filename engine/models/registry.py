@@ -19,6 +19,7 @@ from engine.models.builder import LayerBuilder
 from engine.models.cohere import cohere, cohere2
 from engine.models.config import DecoderConfig, Raw
 from engine.models.decoder import Decoder
+from engine.models.deepseek import deepseek_v2, deepseek_v3, glm4_moe_lite, minicpm3, youtu
 from engine.models.gemma import gemma, gemma2, gemma3, gemma3_text
 from engine.models.glm import glm, glm4
 from engine.models.gpt_oss import gpt_oss
@@ -117,6 +118,12 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "Ernie4_5_MoeForCausalLM": ernie_moe,
     "HunYuanMoEV1ForCausalLM": hunyuan_moe,
     "GptOssForCausalLM": gpt_oss,
+    "DeepseekV2ForCausalLM": deepseek_v2,
+    "DeepseekV3ForCausalLM": deepseek_v3,
+    "KimiK2ForCausalLM": deepseek_v3,
+    "Glm4MoeLiteForCausalLM": glm4_moe_lite,
+    "MiniCPM3ForCausalLM": minicpm3,
+    "YoutuForCausalLM": youtu,
 }
 
 

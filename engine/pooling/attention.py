@@ -24,7 +24,7 @@ def attend(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """``query`` [tokens, heads, head_dim], ``key`` and ``value`` [tokens, kv_heads, head_dim] → as ``query``.
+    """``query`` [tokens, heads, head_dim], ``key`` and ``value`` [tokens, kv_heads, …] → [tokens, heads, as values].
 
     ``window``: a token sees itself and the ``window - 1`` before it and, where it is not ``causal``, after it.
     ``softcap``: as in ``AttentionBackend.forward``.
@@ -46,7 +46,7 @@ def attend(
             out = _capped(
                 q, k, v, _mask(texts, length, causal, window or length, query.device), scale, softcap
             )
-        parts.append(out.transpose(1, 2).reshape(count * length, *query.shape[1:]))
+        parts.append(out.transpose(1, 2).flatten(0, 1))
         start = end
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -101,6 +101,9 @@ class PassingLayer:
         if self._new is None:
             raise ValueError("nothing was stored before")
         (keys, values), self._new = self._new, None
+        if keys.shape[-1] < query.shape[-1]:
+            # Latents, which are part of the keys, too: see kernels/latent_attention.py.
+            keys = torch.cat([keys, values], -1)
         return attend(query, keys, values, batch, scale=scale, causal=True, window=window, softcap=softcap)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.attention.metadata import AttentionMetadata
 from engine.core.plan import Plan, ScheduledRequest
 from engine.errors import UnsupportedModel
-from engine.kv_cache import KVCache, KVShape
+from engine.kv_cache import KVCache
 from engine.layers.embedding import Embedding
 from engine.layers.product import Product
 from engine.layers.rope import NoRotation
@@ -142,7 +142,7 @@ class BlockPass:
             (name for name in PREFIXES if f"{name}embed_tokens.weight" in checkpoint), PREFIXES[0]
         )
         longest = max([1, *map(len, texts)])
-        shape = KVShape(1, config.kv_heads, config.head_dim)
+        shape = replace(trunk.kv_shape, layers=1, windows=())
         self._cache = KVCache(shape, -(-longest // _BLOCK_SIZE), _BLOCK_SIZE, _CPU, torch.float32)
         self._texts = [self._embed(trunk, tokens) for tokens in texts]
         self._tokens = sum(map(len, texts))

@@ -49,6 +49,9 @@ def _producer(
     tensors: Tensors, block: str, end: str, config: DecoderConfig
 ) -> tuple[str, float | None] | None:
     """The norm's tensor with what is added to it, or the layer whose outputs are the inputs of a layer so named."""
+    if end in config.qkv and config.latent:
+        # The latent reads it, too.
+        return None
     if end in config.qkv or end in config.gate_up:
         part = config.norms.attention if end in config.qkv else config.norms.mlp
         norm = f"{block}.{part}.weight"

@@ -127,7 +127,7 @@ def before_answer(
         channel, end, message, start = map(mark, format.markers)
         header = "" if headed else f' {channel} "final" {message}'
         return (
-            f'analysis*{header}\n'
+            f"analysis*{header}\n"
             f'analysis: {channel} "analysis" {message} TEXT {end} {start} "assistant"\nTEXT: /(?s:.*)/'
         )
     end = mark(format.end)

@@ -58,7 +58,9 @@ class Format:
     @property
     def markers(self) -> tuple[str, ...]:
         """Texts that must be decoded even where they are special tokens."""
-        inner = {"args": ("[ARGS]", "[CALL_ID]"), "channel": ("<|channel|>", "<|message|>")}.get(self.layout, ())
+        inner = {"args": ("[ARGS]", "[CALL_ID]"), "channel": ("<|channel|>", "<|message|>")}.get(
+            self.layout, ()
+        )
         return (self.begin, *([self.end] if self.end else ()), *inner)
 
     def new_id(self) -> str:
@@ -134,7 +136,7 @@ def whole_rules(
     calls = call_rules(format, forced, marker)
     if not answer:
         return f"{CALLS}\n{calls}"
-    header = f"{marker('<|channel|>')} \"final\" {marker('<|message|>')} " if format.layout == "channel" else ""
+    header = f'{marker("<|channel|>")} "final" {marker("<|message|>")} ' if format.layout == "channel" else ""
     return f"{CALLS} | answer\nanswer: {header}content\ncontent: {answer}\n{calls}"
 
 
@@ -180,7 +182,9 @@ def _call(
     elif format.layout == "args":
         yield f"{rule}: {quoted(name)} {marker('[ARGS]')} {embedded(schema, TIGHT)}"
     elif format.layout == "channel":
-        header = f"{marker('<|channel|>')} {quoted(f'commentary to=functions.{name} ')} {marker('<|constrain|>')}"
+        header = (
+            f"{marker('<|channel|>')} {quoted(f'commentary to=functions.{name} ')} {marker('<|constrain|>')}"
+        )
         yield f"{rule}: {header} {quoted('json')} {marker('<|message|>')} {embedded(schema, TIGHT)}"
     else:
         head = quoted(f'{{"name": {json.dumps(name)}, "{format.arguments}": ')

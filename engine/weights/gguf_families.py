@@ -91,7 +91,7 @@ READ: Mapping[str, tuple[str, ...]] = {
 }
 """Keys that only some families have."""
 
-_LATENT = "multi-head latent attention"
+_LATENT = "latent attention's tensors, which are read from the model's own folder (safetensors) alone"
 _LAYERS = "a cache of another kind for each layer"
 MISSING: Mapping[str, str] = {
     "deepseek2": _LATENT,

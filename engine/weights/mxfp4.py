@@ -39,7 +39,9 @@ class Mxfp4:
     def holds(self, tensors: RawTensors, name: str) -> bool:
         return f"{name}.blocks" in tensors
 
-    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Int6Weight | Tensor:
+    def read(
+        self, tensors: RawTensors, name: str, out_features: int, in_features: int
+    ) -> Int6Weight | Tensor:
         blocks = pick(tensors, f"{name}.blocks", (out_features, -(-in_features // _BLOCK), _BLOCK // 2))
         exponents = pick(tensors, f"{name}.scales", tuple(blocks.shape[:2]))
         doubled, scale = unpacked(blocks), halves(exponents)

@@ -17,7 +17,7 @@ from kernels.native.linear import available
 
 _BITS = {"int8": 8.03, "fp8": 8.03, "int6": 6.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
 """Bits of a quantized weight, its share of the scales included."""
-_ALONE = ("embed_tokens", "lm_head", "norm")
+_ALONE = ("embed_tokens", "lm_head", "norm", "kv_b_proj")
 """Tensors by these names are not quantized, or seldom."""
 _EMBEDDING = "token_embd.weight"
 _ALONE_GGUF = (_EMBEDDING, "ffn_gate_inp.weight")

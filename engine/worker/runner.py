@@ -88,8 +88,12 @@ class Runner:
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
-        # Graphs with all-reduces of several ranks are untested, so there are none.
-        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1
+        # Graphs with all-reduces of several ranks are untested, so there are none. Attention over latents gathers what
+        # it reads: recorded, that would be the longest context for each sequence.
+        gathers = self.model.kv_shape.latent is not None
+        self._recording = (
+            config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1 and not gathers
+        )
         self._graphs: DecodeGraphs | None = None
         self.grammars: GrammarManager | None = None
         if self.tp.rank == 0 and (config.model / "tokenizer.json").is_file():

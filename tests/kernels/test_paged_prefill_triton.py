@@ -90,7 +90,9 @@ def check(
         q = wide[starts[s] : starts[s + 1], :heads]
         expected.append(attention(q, *known, head_dim**-0.5, window, softcap, sinks))
     kv = PagedKV(*caches, tables, torch.tensor(lengths), *(scales or (None, None)))
-    out = paged_prefill_triton(wide[:, :heads], kv, starts, head_dim**-0.5, window, softcap, sinks=sinks, **options)
+    out = paged_prefill_triton(
+        wide[:, :heads], kv, starts, head_dim**-0.5, window, softcap, sinks=sinks, **options
+    )
     assert out.shape == (sum(new), heads, head_dim)
     # Weights of quantized values are bfloat16 where queries are float16.
     assert_close(out.bfloat16() if stored and dtype == torch.float16 else out, torch.cat(expected))

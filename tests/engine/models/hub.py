@@ -32,6 +32,26 @@ COMMON: dict[str, Any] = {
 }
 
 
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 24,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+}
+"""Of multi-head latent attention."""
+LATENT_MOE: dict[str, Any] = {
+    **LATENT,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+}
+
+
 def save(folder: Path, family: str, **changes: Any) -> transformers.PreTrainedModel:
     """Writes the folder and returns the model that it holds. ``family`` as in the names of transformers' classes."""
     config = getattr(transformers, f"{family}Config")(**{**COMMON, **changes})
@@ -64,6 +84,11 @@ def save_model(folder: Path, model: transformers.PreTrainedModel) -> transformer
 def expected(model: transformers.PreTrainedModel, tokens: list[int]) -> Tensor:
     """transformers' logits [tokens, vocab], from one pass over all tokens."""
     return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def greedy(model: transformers.PreTrainedModel, prompt: list[int], answer: list[int]) -> list[int]:
+    """What transformers would have said in place of each token of ``answer``."""
+    return expected(model, prompt + answer)[len(prompt) - 1 : -1].argmax(-1).tolist()
 
 
 class Paged:

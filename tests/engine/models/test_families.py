@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from engine.models.registry import FAMILIES
-from tests.engine.models.hub import COMMON, Paged, expected, save, save_model
+from tests.engine.models.hub import COMMON, LATENT, Paged, expected, save, save_model
 
 LENGTH = 44
 """Longer than any sliding window here, and no multiple of the block size plus one."""
@@ -52,6 +52,17 @@ GPT_OSS = {
     "rope_parameters": {**YARN, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0},
 }
 ERNIE_MOE = {"moe_num_experts": 6, "moe_k": 3, "moe_intermediate_size": 40}
+DEEPSEEK = {
+    **LATENT,
+    "q_lora_rank": None,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.7,
+}
+LATENT_YARN = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.7}
 GRANITE = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.3,
@@ -323,6 +334,66 @@ CASES = [
         swiglu_limit=0.5,
         swiglu_alpha=1.1,
     ),
+    case("deepseek-v2", "DeepseekV2", **DEEPSEEK, rope_parameters=LATENT_YARN),
+    case(
+        "deepseek-v2-groups",
+        "DeepseekV2",
+        **{**DEEPSEEK, "q_lora_rank": 32, "first_k_dense_replace": 0},
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        attention_bias=True,
+        mlp_bias=True,
+    ),
+    case("deepseek-v2-lite", "DeepseekV2", **{**DEEPSEEK, "routed_scaling_factor": 1.0}),
+    case(
+        "deepseek-v3",
+        "DeepseekV3",
+        **{**DEEPSEEK, "q_lora_rank": 32, "n_shared_experts": 1},
+        n_group=4,
+        topk_group=2,
+        rope_parameters=LATENT_YARN,
+    ),
+    case(
+        "deepseek-v3-plain",
+        "DeepseekV3",
+        **DEEPSEEK,
+        n_group=1,
+        topk_group=1,
+        norm_topk_prob=False,
+        rope_interleave=False,
+        attention_bias=True,
+        rope_parameters={**YARN, "attention_factor": 1.2},
+    ),
+    case("glm-4.7-flash", "Glm4MoeLite", **{**DEEPSEEK, "q_lora_rank": 32, "v_head_dim": 28}),
+    case(
+        "glm-4.7-flash-layers",
+        "Glm4MoeLite",
+        **{**DEEPSEEK, "q_lora_rank": 32},
+        mlp_layer_types=["sparse", "dense", "sparse"],
+        n_group=2,
+    ),
+    case(
+        "minicpm3",
+        "MiniCPM3",
+        **{**LATENT, "v_head_dim": None},
+        scale_emb=3,
+        dim_model_base=32,
+    ),
+    case(
+        "minicpm3-longrope",
+        "MiniCPM3",
+        **{**LATENT, "q_lora_rank": None},
+        scale_depth=0.9,
+        rope_parameters={
+            **LONGROPE,
+            "short_factor": [1.0, 1.1, 1.2, 1.3],
+            "long_factor": [1.5, 2.0, 2.5, 3.0],
+            "original_max_position_embeddings": 32,
+        },
+        tie_word_embeddings=False,
+    ),
+    case("youtu", "Youtu", **LATENT),
 ]
 
 
@@ -469,7 +540,8 @@ def test_layers_that_predict_further_tokens_are_left_out(folder: Path) -> None:
     [
         one
         for one in CASES
-        if one.id in ("glm-4", "cohere-2", "ernie-4.5", "granite", "apertus", "starcoder2")
+        if one.id
+        in ("glm-4", "cohere-2", "ernie-4.5", "granite", "apertus", "starcoder2", "youtu", "minicpm3")
     ],
 )
 def test_int8_stays_near_plain_weights(folder: Path, family: str, changes: dict[str, Any]) -> None:
@@ -490,4 +562,5 @@ def test_a_context_that_stays_short_has_the_short_rotation(folder: Path) -> None
 def test_every_architecture_has_a_case() -> None:
     tested = {f"{one.values[0].removesuffix('Text')}ForCausalLM" for one in CASES}
     others = {"Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration", "Ernie4_5_ForCausalLM"}
+    others |= {"KimiK2ForCausalLM"}
     assert tested | others == set(FAMILIES)

@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, Qwen3ForCausalLM
 from engine.errors import UnsupportedModel
 from engine.pooling.model import PoolingModel
 from engine.pooling.spec import find_spec
+from tests.engine.models.hub import LATENT
 from tests.engine.pooling.encoders import decoder, encoder, modules, write
 from tests.engine.tiny import make_tokenizer
 
@@ -73,6 +74,10 @@ def test_a_decoders_vectors(tmp_path: Path, prefixless: bool) -> None:
 
 def test_a_decoder_with_windows_and_capped_scores(tmp_path: Path) -> None:
     check_vectors(modules(decoder(tmp_path, "Gemma2ForCausalLM", sliding_window=8), "lasttoken"))
+
+
+def test_a_decoder_over_latents(tmp_path: Path) -> None:
+    check_vectors(modules(decoder(tmp_path, "YoutuForCausalLM", **LATENT), "lasttoken"))
 
 
 def test_a_folder_without_sentence_transformers_files_is_pooled_by_mean(tmp_path: Path) -> None:

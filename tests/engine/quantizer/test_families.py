@@ -12,7 +12,7 @@ from engine.evaluation.samples import Sample
 from engine.evaluation.ways import Way, predict
 from engine.quantizer.recipe import Recipe
 from engine.quantizer.run import quantize
-from tests.engine.models.hub import save
+from tests.engine.models.hub import LATENT, save
 
 TEXTS = torch.randint(2, 320, (8, 48), generator=torch.Generator().manual_seed(1)).tolist()
 
@@ -34,6 +34,8 @@ def logits(folder: Path) -> torch.Tensor:
         ("Cohere", {}),
         ("Starcoder2", {}),
         ("SmolLM3", {}),
+        ("Youtu", LATENT),
+        ("Youtu", {**LATENT, "q_lora_rank": None}),
     ],
 )
 def test_scaled_inputs_leave_the_model_the_same(family: str, changes: dict[str, Any], tmp_path: Path) -> None:

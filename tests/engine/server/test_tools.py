@@ -304,7 +304,9 @@ def test_gpt_oss_gets_its_past_calls_one_by_one_with_their_results() -> None:
         f'{head}now<|channel|>commentary json<|message|>{{}}<|call|><|start|>functions.now{back}"noon"<|end|>'
         "<|start|>user<|message|>So?<|end|><|start|>assistant"
     )
-    assert template_messages([{"role": "tool", "content": "x"}], HARMONY) == [{"role": "tool", "content": "x"}]
+    assert template_messages([{"role": "tool", "content": "x"}], HARMONY) == [
+        {"role": "tool", "content": "x"}
+    ]
     assert template_tools(None, HARMONY) is None
 
 

@@ -19,7 +19,7 @@ from engine.errors import StartupError
 from engine.worker.runner import Runner
 from engine.worker.speculative import FixedDraftLength
 from kernels.native.dense import multiplies
-from tests.engine.models.hub import save
+from tests.engine.models.hub import LATENT_MOE, save
 from tests.engine.steps import run
 
 Requests = list[tuple[list[int], SamplingParams]]
@@ -31,6 +31,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Qwen3": {"head_dim": 32, "tie_word_embeddings": True},
     "Gemma3Text": {"head_dim": 32, "sliding_window": 9},
     "Mixtral": {"num_local_experts": 4, "intermediate_size": 64},
+    "DeepseekV3": {**LATENT_MOE, "q_lora_rank": None},
 }
 NARROW: dict[str, Any] = {"deterministic": True, "dtype": "bfloat16"}
 CASES: list[tuple[str, dict[str, Any], int]] = [
@@ -38,13 +39,15 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
     ("Llama", {"dtype": "float32"}, 2),
     ("Mixtral", NARROW, 1),
     ("Qwen3", {**NARROW, "quantization": "int8"}, 2),
+    ("DeepseekV3", NARROW, 1),
     # Attention in C, where there is some.
     ("Gemma3Text", {**NARROW, "block_size": 16}, 1),
 ]
 MORE: list[tuple[str, dict[str, Any], int]] = [
     *((family, {"dtype": "float32"}, 1) for family in FAMILIES),
     ("Llama", {"dtype": "float32", "deterministic": True}, 1),
-    *((family, NARROW, 1) for family in FAMILIES if family != "Mixtral"),
+    *((family, NARROW, 1) for family in FAMILIES if family not in ("Mixtral", "DeepseekV3")),
+    ("DeepseekV3", {**NARROW, "kv_cache_dtype": "int8"}, 2),
     ("Llama", NARROW, 2),
     *((family, {**NARROW, "quantization": "int4"}, 1) for family in ("Qwen3", "Mixtral")),
     ("Qwen3", {**NARROW, "kv_cache_dtype": "int8"}, 1),

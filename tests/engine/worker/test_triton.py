@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.models.hub import save
+from tests.engine.models.hub import LATENT, save
 from tests.sampling import slow
 
 pytest.importorskip("triton", reason="triton is installed on Linux alone")
@@ -59,6 +59,7 @@ TINY: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ),
     ("Qwen3", {"head_dim": 24}, {"quantization": "int8"}, {}),
     ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}, {}, {}),
+    ("Youtu", LATENT, {}, {}),
     (
         "Llama",
         {},
