@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -44,17 +44,15 @@ class Kept:
     def follow(self, plan: Plan, after: Any = None) -> Any:
         rng, size, windows = self.world.rng, self.world.block_size, self.world.windows
         if rng.random() < 0.02:
-            # It fails before the table knows of it.
-            self.table.clear()
-            raise OutOfMemory("")
+            # Before the table knows of it.
+            self.fail(plan, after)
         self.table.forget(plan.ended)
         plan.requests.sort(key=lambda scheduled: scheduled.request_id % 7)
         width = max(-(-scheduled.end // size) for scheduled in plan.requests) + rng.choice((0, 3))
         rows = self.table.update(plan.requests, width, plan.altered)
         if rng.random() < 0.02:
             # The device lacks what the host has written.
-            self.table.clear()
-            raise OutOfMemory("")
+            self.fail(plan, after)
         changes = self.table.changes()
         self.table.apply([torch.from_numpy(array) for array in changes])
         for group in range(len(windows)):
@@ -66,6 +64,14 @@ class Kept:
         self.tally["altered"] += len(plan.altered)
         self.tally["planned"] += 1
         return self.submit(plan, after)
+
+    def fail(self, plan: Plan, after: Any) -> NoReturn:
+        """It runs out of memory: blocks were copied, and whatever else it did does not count."""
+        self.table.clear()
+        flight = self.submit(plan, after)
+        self.world.device.flights.remove(flight)
+        flight.orphan = True
+        raise OutOfMemory("")
 
 
 @pytest.mark.parametrize("steps", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
