@@ -1,4 +1,4 @@
-"""Decode steps, in which every sequence gets one token, recorded once as CUDA graphs and replayed.
+"""Decode steps, in which every sequence gets a token and perhaps draft tokens, recorded as CUDA graphs and replayed.
 
 Such a step is some hundreds of small kernels, and for few sequences a GPU is done with them sooner than Python can
 launch them. A graph (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs) launches all at once, with
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,84 +18,126 @@ from engine.attention.metadata import CommonAttentionMetadata, DecodeShape
 from engine.kv_cache import KVCache
 from engine.models.registry import Model
 from engine.worker.batch import Batch
+from engine.worker.upload import upload
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Rows of the recordings: few, as each takes time at the start, and close enough that filling up costs little."""
+
+DRAFT_ROWS = 256
+"""Of the largest recording for draft tokens: in larger batches few are proposed, as no unit of the device is idle."""
 
 Recorder = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 """Takes what is to be recorded; returns what replays it, and the tensor that then has the result."""
 
 
 class DecodeGraphs:
-    def __init__(self, model: Model, cache: KVCache, most: int, length: int, record: Recorder) -> None:
-        """``most``: sequences of the largest recording; ``length``: tokens of the longest sequence."""
+    def __init__(
+        self,
+        model: Model,
+        cache: KVCache,
+        most: int,
+        length: int,
+        record: Recorder,
+        *,
+        most_new: int = 1,
+    ) -> None:
+        """``most``: sequences of the largest recording; ``length``: tokens of the longest sequence; ``most_new``: of a
+        sequence in a step, draft tokens included."""
         self._model = model
         self._cache = cache
-        device = cache.layers[0].keys.device
+        self._device = device = cache.layers[0].keys.device
         blocks = -(-length // cache.block_size)
-        self._tokens, self._positions, self._seq_lens = (
-            torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
+        sizes = {
+            1: _sizes(most),
+            most_new: _sizes(most if most_new == 1 else min(most, DRAFT_ROWS // most_new)),
+        }
+        rows = max(new * max(counts) for new, counts in sizes.items())
+        self._tokens, self._positions = (
+            torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2)
         )
-        self._query_starts = torch.arange(most + 1, device=device)
+        self._seq_lens = torch.zeros(most, dtype=torch.int64, device=device)
+        self._query_starts = {
+            new: torch.arange(0, max(counts) * new + 1, new, device=device) for new, counts in sizes.items()
+        }
         # Of each group of layers.
-        self._slots = [torch.full((most,), -1, device=device) for _ in cache.groups]
+        self._slots = [torch.full((rows,), -1, device=device) for _ in cache.groups]
         self._block_tables = [
             torch.full((most, blocks), cache.padding_block, device=device) for _ in cache.groups
         ]
-        self._recorded: dict[int, tuple[Callable[[], None], Tensor]] = {}
+        self._recorded: dict[tuple[int, int], tuple[Callable[[], None], Tensor]] = {}
         # The largest first: the others then find their memory in what it has taken.
-        for size in sorted({*(size for size in SIZES if size < most), most}, reverse=True):
-            self._recorded[size] = record(self._forward(size))
-        self._sizes = sorted(self._recorded)
+        shapes = [(new, size) for new, counts in sizes.items() for size in counts]
+        for new, size in sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape), reverse=True):
+            self._recorded[new, size] = record(self._forward(new, size))
+        self._sizes = sizes
 
     def forward(self, batch: Batch) -> Tensor | None:
         """Hidden states [tokens, hidden], good until the next call; ``None`` for a step that no recording fits."""
-        common = batch.common[0]
-        rows = len(batch.tokens)
-        if not common.only_single_tokens or batch.adapters:
+        common, rows, sequences = batch.common[0], len(batch.tokens), len(batch.order)
+        if common.prefill_starts is not None or batch.adapters:
             return None
-        size = next((size for size in self._sizes if size >= rows), None)
-        if size is None:
+        most = max(shape.new for shape in common.decodes)
+        new = next((new for new in self._sizes if new >= most), None)
+        size = next((size for size in self._sizes[new] if size >= sequences), None) if new else None
+        if new is None or size is None:
             return None
-        for static, given in (
-            (self._tokens, batch.tokens),
-            (self._positions, batch.positions),
-            (self._seq_lens, common.seq_lens),
-        ):
-            static[:rows].copy_(given)
+        places: slice | Tensor = slice(0, rows)
+        if new > 1:
+            if any(scheduled.end < new for scheduled in batch.order):
+                # There is nothing that the rows before its first token could stand for.
+                return None
+            places = self._places(batch, new)
+        self._tokens[places] = batch.tokens
+        self._positions[places] = batch.positions
+        self._seq_lens[:sequences] = common.seq_lens
+        self._seq_lens[sequences:size] = 0
         for group, slots, tables in zip(batch.common, self._slots, self._block_tables, strict=True):
-            slots[:rows].copy_(group.slots)
-            slots[rows:size].fill_(-1)
+            slots[: new * size] = -1
+            slots[places] = group.slots
             # Tables are padded to a round number of blocks, which may be more than any sequence has.
             width = min(group.block_tables.shape[1], tables.shape[1])
-            tables[:rows, :width].copy_(group.block_tables[:, :width])
-        if rows < size:
-            self._seq_lens[rows:size].zero_()
-        replay, hidden = self._recorded[size]
+            tables[:sequences, :width] = group.block_tables[:, :width]
+        replay, hidden = self._recorded[new, size]
         replay()
-        return hidden[:rows]
+        return hidden[places]
 
-    def _forward(self, size: int) -> Callable[[], Tensor]:
+    def _places(self, batch: Batch, new: int) -> Tensor:
+        """Of the batch's rows in a recording of ``new`` a sequence. Those that lack are its first, as if it had got
+        tokens again that are cached already; what they attend to is there, and nothing of theirs is stored or read."""
+        places = [
+            number * new + place
+            for number, scheduled in enumerate(batch.order)
+            for place in range(new - len(scheduled.tokens), new)
+        ]
+        (uploaded,) = upload([np.array(places, dtype=np.int64)], self._device)
+        return uploaded
+
+    def _forward(self, new: int, size: int) -> Callable[[], Tensor]:
         def forward() -> Tensor:
             # Built anew each time: what metadata computes for a step's layers must be recorded too.
             batch, *others = (
                 self._cache.backend.metadata(
                     CommonAttentionMetadata(
-                        size,
-                        slots[:size],
+                        size * new,
+                        slots[: size * new],
                         tables[:size],
-                        self._query_starts[: size + 1],
+                        self._query_starts[new][: size + 1],
                         self._seq_lens[:size],
                         self._cache.block_size,
-                        [DecodeShape(size, 1, 0)],
+                        [DecodeShape(size, new, 0)],
                     )
                 )
                 for slots, tables in zip(self._slots, self._block_tables, strict=True)
             )
             batch.others = others
-            return self._model.forward(self._tokens[:size], self._positions[:size], batch, self._cache)
+            rows = slice(0, size * new)
+            return self._model.forward(self._tokens[rows], self._positions[rows], batch, self._cache)
 
         return forward
+
+
+def _sizes(most: int) -> list[int]:
+    return sorted({*(size for size in SIZES if size < most), most})
 
 
 class Capture:

@@ -18,7 +18,7 @@ from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
 from engine.messages import LoadAdapter, UnloadAdapter
 from engine.parallel import TPGroup
-from engine.worker.batch import BatchBuilder
+from engine.worker.batch import SHORT, BatchBuilder
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.device import check_kernels, pick_device
 from engine.worker.download import Download
@@ -355,7 +355,13 @@ class Runner:
     @torch.inference_mode()
     def record(self, recorder: Recorder) -> None:
         """From now on decode steps replay graphs."""
-        self._graphs = DecodeGraphs(self.model, self.cache, self._max_num_seqs, self.max_model_len, recorder)
+        most_new = 1
+        # Heads read states that recordings do not keep.
+        if self.speculation and self.speculation.states() is None:
+            most_new = min(1 + self.speculation.max_drafts, SHORT)
+        self._graphs = DecodeGraphs(
+            self.model, self.cache, self._max_num_seqs, self.max_model_len, recorder, most_new=most_new
+        )
 
     def _profile(self, meter: Meter) -> int:
         """Bytes that the device has for the KV cache."""

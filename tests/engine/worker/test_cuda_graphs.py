@@ -89,6 +89,53 @@ def test_decodes_are_replayed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) 
         assert torch.equal(replayed, Given().forward(made.tokens, made.positions, made.attention, cache))
 
 
+def test_steps_with_draft_tokens_are_replayed_by_recordings_for_the_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
+    cache = KVCache(Given.kv_shape, 6, 16, CPU, torch.float32)
+    recorder = Recorder()
+
+    class Several(Given):
+        """Sees of each row its place in its sequence, too."""
+
+        def forward(
+            self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache
+        ) -> Tensor:
+            rows = []
+            for group in batch.decodes:
+                lens, first = group.seq_lens, group.block_tables[:, 0]
+                seen = lens[:, None] - group.new + torch.arange(group.new)
+                each = [seen.flatten(), lens.repeat_interleave(group.new), first.repeat_interleave(group.new)]
+                rows.append(torch.stack(each, 1))
+            given = torch.stack([tokens, positions, batch.slots], 1)
+            # Where nothing is real, any position may stand.
+            idle = (batch.slots < 0) | (torch.cat(rows)[:, 0] == positions)
+            assert idle.all()
+            assert batch.decodes[0].new == 1 or (torch.cat(rows)[:, 0][batch.slots >= 0] >= 0).all()
+            return torch.cat([given, torch.cat(rows)], 1)
+
+    graphs = DecodeGraphs(Several(), cache, 32, 64, recorder, most_new=4)
+
+    def batch(*scheduled_requests: ScheduledRequest) -> Batch:
+        return BatchBuilder(cache, CPU).build(Plan(list(scheduled_requests)))
+
+    two = ScheduledRequest(4, [8, 9], 17, [4, 5], None, True, num_draft_tokens=1)
+    four = ScheduledRequest(5, [8, 9, 10, 11], 12, [5], None, True, num_draft_tokens=3)
+    five = ScheduledRequest(5, [8, 9, 10, 11, 12], 10, [5], None, True, num_draft_tokens=4)
+    early = ScheduledRequest(3, [5, 6], 1, [3], None, True, num_draft_tokens=1)
+    cases = ([DRAFTS], [DRAFTS, *OTHERS], [two], [four, *OTHERS, two, DRAFTS], OTHERS, [two, DRAFTS])
+    for count, scheduled_requests in enumerate(cases, 1):
+        made = batch(*scheduled_requests)
+        replayed = graphs.forward(made)
+        assert recorder.replays == count
+        assert replayed is not None
+        assert torch.equal(replayed, Several().forward(made.tokens, made.positions, made.attention, cache))
+    # More than was recorded, a sequence with too little behind it, and a prompt beside draft tokens.
+    for scheduled_requests in ([five], [early, DRAFTS], [DRAFTS, PROMPT]):
+        assert graphs.forward(batch(*scheduled_requests)) is None
+
+
 def test_each_group_of_layers_has_slots_and_tables_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
     groups = [KVGroup((0,)), KVGroup((1,), window=20)]
