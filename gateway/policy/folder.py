@@ -147,4 +147,4 @@ def _copy(node: Node) -> Node:
 
 
 def _twice(location: Location, first: Location, path: KeyPath) -> Problem:
-    return Problem.at(location, f"is given twice; the first is at {first}", path)
+    return Problem.at(location, f"is given twice; the first is at {first}", path, "given-twice")

@@ -87,7 +87,9 @@ class KeyTableReader:
                     line = _parsed(text)
                 except ValidationError as error:
                     number = len(lines) + 1
-                    problems += (Problem(file.path, number, message) for message in _messages(error))
+                    problems += (
+                        Problem(file.path, number, message, "key-table") for message in _messages(error)
+                    )
             lines.append(line)
         self._versions[file.path] = content, tuple(lines)
         revoked = frozenset(line.revoked for line in lines if type(line) is Revocation)
@@ -125,7 +127,7 @@ def check_tables(
     for table in tables if wrong else ():
         for number, key in table.numbered():
             if _references(key) in wrong:
-                yield Problem(table.file, number, wrong[_references(key)])
+                yield Problem(table.file, number, wrong[_references(key)], "key-table")
 
 
 def expired_keys(tables: Iterable[KeyTable], today: date) -> Iterator[Problem]:
@@ -138,9 +140,11 @@ def expired_keys(tables: Iterable[KeyTable], today: date) -> Iterator[Problem]:
             message = (
                 f"the key '{key.id}' expired on {key.expires}, and is refused; revoke it, or make another"
             )
-            yield Problem(table.file, number, message)
+            yield Problem(table.file, number, message, "key-table")
         if more := lines[MOST_TOLD:]:
-            yield Problem(table.file, more[0][0], f"{len(more):,} more keys of this file have expired")
+            yield Problem(
+                table.file, more[0][0], f"{len(more):,} more keys of this file have expired", "key-table"
+            )
 
 
 def _references(key: Key) -> tuple[object, ...]:
@@ -158,7 +162,7 @@ def _duplicates(tables: Iterable[KeyTable], locate: Callable[[str], Location | N
                     message = (
                         f"{what}: two keys have this {name}; each needs its own (the other is at {other})"
                     )
-                    yield Problem(table.file, number, message)
+                    yield Problem(table.file, number, message, "key-table")
 
 
 def append(file: Path, *entries: dict[str, Any], mode: int) -> None:

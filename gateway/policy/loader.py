@@ -27,6 +27,8 @@ from gateway.policy.rules.subject import Draft, Valid
 from gateway.policy.schema import BACKEND_SECRETS, DEFAULT_TIER, BedrockBackend, EngineBackend, Key, Policy
 from gateway.policy.yaml_tree import Map, Scalar
 
+_SHAPES = {"extra_forbidden": "unknown-key", "missing": "missing-key"}
+"""What pydantic calls it, and what it is called here; all else is a value that is none."""
 DRAINED = "it is drained"
 """Why a backend is disabled that ``drained`` names."""
 
@@ -92,7 +94,7 @@ def policy_of(
             reported.add(path)
         if scalar.unset and not _is_backend_key(path):
             reported.add(path)
-            problems.append(Problem.at(location, _unset(scalar.unset), path))
+            problems.append(Problem.at(location, _unset(scalar.unset), path, "unset-variable"))
     policy = None
     try:
         policy = _validated(folder.root, content)
@@ -103,13 +105,15 @@ def policy_of(
             path, message = explain(details)
             # A key that an unreadable file may have is not missing, and an unset variable was reported already.
             if path not in reported and (folder.complete or details["type"] != "missing" or len(path) > 1):
-                problems.append(Problem.at(location_of(folder.root, path), message, path))
+                rule = _SHAPES.get(details["type"], "invalid-value")
+                problems.append(Problem.at(location_of(folder.root, path), message, path, rule))
     if folder.complete:
         for diagnostic in rules.errors(Draft(content, directory if with_files else None)):
             message = diagnostic.message
             if diagnostic.clash:
                 message += f" (the other is at {location_of(folder.root, diagnostic.clash)})"
-            problems.append(Problem.at(location_of(folder.root, diagnostic.path), message, diagnostic.path))
+            where = location_of(folder.root, diagnostic.path)
+            problems.append(Problem.at(where, message, diagnostic.path, diagnostic.rule))
     if policy is not None and folder.tables:
         problems += check_tables(folder.tables, *_references(folder.root, policy, content))
     if policy is None or problems:
@@ -140,7 +144,12 @@ def policy_of(
     valid = Valid(policy, content, in_yaml, disabled, directory)
     warnings = (
         *(
-            Problem.at(location_of(folder.root, diagnostic.path), diagnostic.message, diagnostic.path)
+            Problem.at(
+                location_of(folder.root, diagnostic.path),
+                diagnostic.message,
+                diagnostic.path,
+                diagnostic.rule,
+            )
             for diagnostic in rules.warnings(valid)
         ),
         *expired_keys(folder.tables, valid.today),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
@@ -33,10 +33,17 @@ class Problem:
     file: Path
     line: int
     message: str
+    rule: str = field(default="invalid-policy", compare=False)
+    """What found it, for those who sort: ``unknown-key``, ``yaml``, a rule of ``gateway.policy.rules`` by its name."""
+    path: str = field(default="", compare=False)
 
     @classmethod
-    def at(cls, location: Location, message: str, path: KeyPath = ()) -> Problem:
-        return cls(location.file, location.line, f"{render(path)}: {message}" if path else message)
+    def at(
+        cls, location: Location, message: str, path: KeyPath = (), rule: str = "invalid-policy"
+    ) -> Problem:
+        where = render(path)
+        told = f"{where}: {message}" if path else message
+        return cls(location.file, location.line, told, rule, where)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
@@ -49,6 +56,7 @@ class Diagnostic(NamedTuple):
     message: str
     clash: KeyPath | None = None
     """The path of the other value, where two collide."""
+    rule: str = ""
 
 
 class PolicyError(Exception):

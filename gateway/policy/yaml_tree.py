@@ -89,14 +89,14 @@ def read(text: str, file: Path, env: Mapping[str, str], problems: list[Problem])
         ends = error.problem_mark is None or error.problem_mark.line >= len(text.splitlines())
         mark = (error.context_mark if ends else None) or error.problem_mark
         line = min(mark.line + 1 if mark else 1, len(text.splitlines()))
-        problems.append(Problem(file, line, f"not valid YAML: {_explain(error, text, line)}"))
+        problems.append(Problem(file, line, f"not valid YAML: {_explain(error, text, line)}", "yaml"))
         return None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        problems.append(Problem(file, line, f"not valid YAML: {error.reason}; remove that character"))
+        problems.append(Problem(file, line, f"not valid YAML: {error.reason}; remove that character", "yaml"))
         return None
     except (yaml.YAMLError, RecursionError) as error:
-        problems.append(Problem(file, 1, f"not valid YAML: {error}"))
+        problems.append(Problem(file, 1, f"not valid YAML: {error}", "yaml"))
         return None
     return composer.root
 
@@ -267,7 +267,7 @@ class _Composer:
 
     def _problem(self, location: Location, message: str, key: str | None = None) -> None:
         path = self._path()
-        self._problems.append(Problem.at(location, message, path if key is None else (*path, key)))
+        self._problems.append(Problem.at(location, message, path if key is None else (*path, key), "yaml"))
 
     def _path(self) -> KeyPath:
         path: list[str | int] = []

@@ -132,9 +132,14 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
 
 def errors(draft: Draft) -> Findings:
     for rule in ERRORS:
-        yield from rule(draft)
+        yield from (found._replace(rule=name_of(rule)) for found in rule(draft))
 
 
 def warnings(valid: Valid) -> Findings:
     for rule in WARNINGS:
-        yield from rule(valid)
+        yield from (found._replace(rule=name_of(rule)) for found in rule(valid))
+
+
+def name_of(rule: Callable[..., Findings]) -> str:
+    """``unknown-backend``, as reports of ``tollgate check`` have it."""
+    return rule.__name__.replace("_", "-")
