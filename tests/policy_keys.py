@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from gateway.lab.reference import Key, Row, rows
 from gateway.policy.fields import keys, kind_of, models_in
 from gateway.policy.schema import Backend, Guard
 
@@ -20,18 +21,9 @@ KINDS = {
 }
 
 
-def documented() -> dict[tuple[str | None, str], tuple[str, str]]:
-    """(kind of backend or guard, key path) → type and default, from the README's tables."""
-    found: dict[tuple[str | None, str], tuple[str, str]] = {}
-    kind = None
-    for line in README.splitlines():
-        if line.startswith("#"):
-            heading = re.fullmatch(r"### `kind: (\w+)`", line)
-            kind = heading[1] if heading else None
-        elif row := re.fullmatch(r"\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| [^|]+ \|", line):
-            assert (kind, row[1]) not in found, f"{row[1]} is documented twice"
-            found[kind, row[1]] = (row[2].strip(), row[3].strip("` "))
-    return found
+def documented() -> Mapping[Key, Row]:
+    """Key → row of the README's tables."""
+    return rows(README)
 
 
 def in_schema() -> dict[tuple[str | None, str], Any]:

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.cli import schema
 from gateway.policy.files import policy_files
 from gateway.policy.problems import PolicyError
 
 USUAL = Path("policies")
 BUILTIN = Path(__file__).resolve().parents[1] / "policy" / "builtin"
 """The default policy as it is shipped: the source's policies/gateway.yaml."""
-_FILE = "gateway.yaml"
+_FILE, _SCHEMA = "gateway.yaml", "policy.schema.json"
 
 
 def folder(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path:
@@ -42,7 +43,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "init",
         help="write a policy to begin with",
-        description=f"Write the default policy, with comments, to DIR/{_FILE}. What is there already is left alone.",
+        description=f"Write the default policy, with comments, to DIR/{_FILE}, and its schema for editors beside it. "
+        "A policy that is there already is left alone.",
     )
     parser.add_argument(
         "policies",
@@ -59,10 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     directory: Path = arguments.policies
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if there := _policy_in(directory):
+        if there := policy_in(directory):
             return _complain(f"{there} is there already: nothing was written")
         with (directory / _FILE).open("x", encoding="utf-8") as file:
             file.write((BUILTIN / _FILE).read_text("utf-8"))
+        (directory / _SCHEMA).write_text(schema.written(), "utf-8")
     except OSError as error:
         return _complain(f"{directory / _FILE} cannot be written: {error.strerror or error}")
     option = "" if directory == USUAL else f" --policies {directory}"
@@ -73,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _policy_in(directory: Path) -> Path | None:
+def policy_in(directory: Path) -> Path | None:
+    """A file of the policy that is there."""
     try:
         return policy_files(directory)[0]
     except PolicyError:

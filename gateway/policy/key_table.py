@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from datetime import date
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from gateway.policy.explain import explain
 from gateway.policy.files import PolicyFile
 from gateway.policy.problems import Location, Problem, render
 from gateway.policy.schema import Key
-from gateway.policy.schema.values import Frozen, sha256_digits
+from gateway.policy.schema.values import Frozen, Sha256
 
 ISSUED_TABLE = "issued-keys.jsonl"
 """In the state folder, for a gateway that may not write to its policy folder."""
@@ -32,13 +32,13 @@ MOST_TOLD = 10
 
 
 class Revocation(Frozen):
-    revoked: Annotated[str, AfterValidator(sha256_digits)]
+    revoked: Sha256
 
 
 class Superseded(Frozen):
     """Entries above with this hash are replaced by a later line, whose key it may be for a while longer, or still."""
 
-    superseded: Annotated[str, AfterValidator(sha256_digits)]
+    superseded: Sha256
 
 
 _REVOCATION = TypeAdapter(Revocation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from gateway.policy.schema.access import (
     DEFAULT_TIER,
@@ -87,7 +87,7 @@ from gateway.policy.schema.storage import (
     Store,
 )
 from gateway.policy.schema.telemetry import MetricsSettings, Telemetry
-from gateway.policy.schema.values import Frozen, Name, Network, Text, parse_duration, sha256_digits
+from gateway.policy.schema.values import Frozen, Name, Network, Sha256, Text, parse_duration
 from gateway.policy.schema.webhook_guard import WebhookGuard
 
 __all__ = [
@@ -182,7 +182,7 @@ class Policy(Frozen):
     backends: Annotated[dict[Name, Backend], Field(min_length=1)]
     models: Annotated[dict[Name, Model], Field(min_length=1)]
     keys: tuple[Key, ...] = ()
-    revoked_keys: tuple[Annotated[str, AfterValidator(sha256_digits)], ...] = ()
+    revoked_keys: tuple[Sha256, ...] = ()
     """Hashes of keys that are refused wherever else they stand."""
     jwt: tuple[Jwt, ...] = ()
     admin: Admin = Admin()

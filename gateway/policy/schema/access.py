@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from gateway.policy.schema.values import (
     Count,
@@ -15,11 +15,11 @@ from gateway.policy.schema.values import (
     Moment,
     Name,
     Network,
+    Sha256,
     Share,
     Text,
     Timeout,
     Weight,
-    sha256_digits,
 )
 
 DEFAULT_TIER = "default"
@@ -52,7 +52,7 @@ Scope = Literal["inference", "admin"]
 class PreviousHash(Frozen):
     """What a rotated key was before, and until when that is still accepted."""
 
-    sha256: Annotated[str, AfterValidator(sha256_digits)]
+    sha256: Sha256
     until: Moment
 
 
@@ -60,7 +60,7 @@ class Key(Frozen):
     """An API key, known only by the SHA-256 of its text."""
 
     id: Name
-    sha256: Annotated[str, AfterValidator(sha256_digits)]
+    sha256: Sha256
     tenant: Name = "default"
     tier: Name | None = None
     """Instead of the tenant's."""

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from gateway.policy.schema.values import Frozen, Text, Timeout
+from gateway.policy.schema.values import Form, Frozen, Text, Timeout
 
 Direction = Literal["input", "output"]
 Action = Literal["block", "redact", "mask", "local", "flag"]
@@ -61,9 +61,9 @@ def _domain(text: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_pattern)]
-Label = Annotated[str, AfterValidator(_label)]
+Label = Annotated[str, AfterValidator(_label), Form("^[A-Z][A-Z0-9_]{0,63}$")]
 Domain = Annotated[str, AfterValidator(_domain)]
-Language = Annotated[str, AfterValidator(_language)]
+Language = Annotated[str, AfterValidator(_language), Form("^[a-z]{2}$")]
 
 
 class Classifier(Frozen):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
-from gateway.policy.schema.values import Count, Frozen, HttpUrl, Timeout
+from gateway.policy.schema.values import Count, Form, Frozen, HttpUrl, Timeout
 
 CallbackEvent = Literal["budget", "breaker", "policy", "guard"]
 PREFIX = "whsec_"
@@ -41,7 +41,7 @@ def key_of(secret: SecretStr) -> bytes:
         raise ValueError from error
 
 
-Secret = Annotated[SecretStr, AfterValidator(_secret)]
+Secret = Annotated[SecretStr, AfterValidator(_secret), Form(f"^{PREFIX}")]
 Fraction = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 
 

@@ -165,20 +165,20 @@ class Price(Frozen):
     @model_validator(mode="after")
     def _of_something(self) -> Price:
         given = self.model_fields_set
-        if {"input", "output"} & given != {"input", "output"} and (self.by_tokens or not given & _BY_UNIT):
+        if {"input", "output"} & given != {"input", "output"} and (self.by_tokens or not given & BY_UNIT):
             missing = "output" if "input" in given else "input"
             raise ValueError(f"'{missing}' is missing")
-        if self.only_tokens and given & _BY_UNIT:
-            unit = min(given & _BY_UNIT)
+        if self.only_tokens and given & BY_UNIT:
+            unit = min(given & BY_UNIT)
             raise ValueError(f"'{unit}' is a price of a unit, where 'only_tokens' says that there is none")
         return self
 
     @property
     def by_tokens(self) -> bool:
-        return not self.model_fields_set.isdisjoint(_BY_TOKENS)
+        return not self.model_fields_set.isdisjoint(BY_TOKENS)
 
 
-_BY_TOKENS = frozenset(
+BY_TOKENS = frozenset(
     {"input", "output", "cached_input", "reasoning", "cache_write", "cache_write_1h", "audio_input"}
 )
-_BY_UNIT = frozenset({"minute", "million_characters", "image", "thousand_searches"})
+BY_UNIT = frozenset({"minute", "million_characters", "image", "thousand_searches"})

@@ -9,7 +9,18 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from gateway.policy.schema.backends import AwsAuth
-from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Share, Size, Text, Timeout
+from gateway.policy.schema.values import (
+    Count,
+    Duration,
+    Form,
+    Frozen,
+    HttpUrl,
+    Name,
+    Share,
+    Size,
+    Text,
+    Timeout,
+)
 
 _DATABASE = re.compile(r"/?|/\d{1,5}", re.ASCII)
 _BUCKET = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9!_.*'()/-]{0,900}))?")
@@ -58,15 +69,15 @@ def _file_store(text: str) -> str:
     return text
 
 
-Store = Annotated[str, AfterValidator(_store)]
-CacheStore = Annotated[str, AfterValidator(_cache_store)]
+Store = Annotated[str, AfterValidator(_store), Form(r"^(memory|rediss?://\S+)$")]
+CacheStore = Annotated[str, AfterValidator(_cache_store), Form(r"^(same|memory|rediss?://\S+)$")]
 
 
 class LedgerSettings(Frozen):
     """The record of every request and what it cost."""
 
     enabled: bool = True
-    store: Annotated[str, AfterValidator(_ledger_store)] = "sqlite"
+    store: Annotated[str, AfterValidator(_ledger_store), Form(r"^(sqlite|postgres(ql)?://\S+)$")] = "sqlite"
     """``sqlite`` is this machine alone; a PostgreSQL server has the records of all replicas that name it."""
     path: Text = "ledger.sqlite"
     """An SQLite file; a relative path begins at the state folder."""
@@ -140,7 +151,7 @@ class FileSettings(Frozen):
     """Files that callers upload, for their tenant alone. Their names and sizes are in the ledger's database."""
 
     enabled: bool = True
-    store: Annotated[str, AfterValidator(_file_store)] = "folder"
+    store: Annotated[str, AfterValidator(_file_store), Form("^(folder|s3://.+)$")] = "folder"
     """Where their contents are: in a folder, or in a bucket."""
     path: Text = "files"
     """The folder; a relative path begins at the state folder."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from gateway.policy.schema.values import Frozen, Share, Text, Timeout, http_url
+from gateway.policy.schema.values import Form, Frozen, Share, Text, Timeout, http_url
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
@@ -33,7 +33,7 @@ def _header(name: str) -> str:
 class Telemetry(Frozen):
     """Off while no endpoint is named."""
 
-    endpoint: Annotated[str, AfterValidator(_receiver)] = ""
+    endpoint: Annotated[str, AfterValidator(_receiver), Form(r"^([Hh][Tt][Tt][Pp][Ss]?://\S+)?$")] = ""
     """Up to where ``/v1/traces`` would follow; with ``grpc`` host and port."""
     protocol: Literal["http", "grpc"] = "http"
     """``http`` is protobuf over HTTP."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from ipaddress import ip_network
 from typing import Annotated
@@ -103,24 +104,41 @@ def _network(text: str) -> str:
         raise ValueError(f"write an IP address or network, such as 10.0.0.0/8: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a value is written in a policy's files, as a pattern (ECMA-262): whatever its validator takes matches it."""
+
+    pattern: str
+
+
 def _written(pattern: str) -> WithJsonSchema:
-    """How a value is written, for documents of the schema: its validator is not in them."""
+    """How a value is written, for documents of an API, whose readers make values of it: each that matches is taken."""
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"})
 
 
 # The schema's patterns are ECMA-262's, and in them a class is spelt out.
+_DURATION_FORM = r"[0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h|d)"
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
-    _written(r"[0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h|d)"),
+    _written(_DURATION_FORM),
+    Form(f"^{_DURATION_FORM}$"),
 ]
 Timeout = Annotated[
-    Duration, AfterValidator(_positive), _written(r"[0-9]{0,8}[1-9](\.[0-9]{1,9})?(ms|s|m|h|d)")
+    Duration,
+    AfterValidator(_positive),
+    _written(r"[0-9]{0,8}[1-9](\.[0-9]{1,9})?(ms|s|m|h|d)"),
+    Form(f"^(?=[0-9.]*[1-9]){_DURATION_FORM}$"),
 ]
-Size = Annotated[int, BeforeValidator(parse_size)]
-Name = Annotated[str, AfterValidator(_name), _written(_NAME.pattern)]
-Text = Annotated[str, AfterValidator(_filled), _written(r"[^\s][^\n]*")]
-HttpUrl = Annotated[str, AfterValidator(http_url)]
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    Form(r"^(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,3})? ?(B|KiB|MiB|GiB|KB|MB|GB)$"),
+]
+Name = Annotated[str, AfterValidator(_name), _written(_NAME.pattern), Form(f"^{_NAME.pattern}$")]
+Text = Annotated[str, AfterValidator(_filled), _written(r"[^\s][^\n]*"), Form(r"\S")]
+HttpUrl = Annotated[str, AfterValidator(http_url), Form(r"^[Hh][Tt][Tt][Pp][Ss]?://\S+$")]
+Sha256 = Annotated[str, AfterValidator(sha256_digits), Form("^[0-9a-fA-F]{64}$")]
 _OCTET = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
 _NETWORK = {
     "description": "An IP address, or a network such as 10.0.0.0/8 or 2001:db8::/32.",
@@ -133,10 +151,23 @@ _NETWORK = {
     ],
 }
 """Of networks only the usual ones: no pattern says that all bits past the prefix are zero."""
-Network = Annotated[str, AfterValidator(_network), WithJsonSchema(_NETWORK)]
-Day = Annotated[date, BeforeValidator(_day), WithJsonSchema({"type": "string", "format": "date"})]
+Network = Annotated[
+    str,
+    AfterValidator(_network),
+    WithJsonSchema(_NETWORK),
+    Form(r"^(?=.*[.:])[0-9A-Fa-f:.]+(%[^/\s]+)?(/[0-9.]+)?$"),
+]
+Day = Annotated[
+    date,
+    BeforeValidator(_day),
+    WithJsonSchema({"type": "string", "format": "date"}),
+    Form("^[0-9]{4}-[0-9]{2}-[0-9]{2}$"),
+]
 Moment = Annotated[
-    datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})
+    datetime,
+    BeforeValidator(_moment),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+    Form("^[0-9]{4}(-[0-9W]|[0-9]{4}|W)"),
 ]
 """In UTC where it names no offset."""
 Count = Annotated[int, Field(strict=True, ge=1, le=10**12)]

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.lab.reference import Key
 from gateway.policy.loader import load_policy
 from gateway.policy.yaml_tree import typed
 from tests.policy_keys import POLICIES, README, documented, field_of, in_schema
@@ -28,12 +28,11 @@ def test_every_key_is_documented_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("key", in_schema(), ids=lambda key: f"{key[0] or ''}:{key[1]}")
 def test_its_default_is_what_the_readme_says(key: tuple[str | None, str]) -> None:
-    (_, said), default = documented()[key], in_schema()[key]
+    row, default = documented()[Key(*key)], in_schema()[key]
     if default is ... or default is None:
-        assert said == ("required" if default is ... else "none")
+        assert row.default == ("required" if default is ... else "none")
         return
-    written = yaml.safe_load(said) if said[0] in "[{" else {'""': ""}.get(said, typed(said))
-    assert TypeAdapter(field_of(key).rebuild_annotation()).validate_python(written) == default
+    assert TypeAdapter(field_of(key).rebuild_annotation()).validate_python(row.value) == default
 
 
 TYPES: dict[str, tuple[object, object]] = {
@@ -59,7 +58,7 @@ BOUNDS = re.compile(r"([0-9]+)(?:–| to )([0-9]+)")
 
 @pytest.mark.parametrize("key", in_schema(), ids=lambda key: f"{key[0] or ''}:{key[1]}")
 def test_its_type_and_unit_are_what_the_readme_says(key: tuple[str | None, str]) -> None:
-    said, _ = documented()[key]
+    said = documented()[Key(*key)].type
     field = field_of(key)
     takes = TypeAdapter(field.rebuild_annotation())
     if choices := re.findall(r"`([^`]+)`", said):
