@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from gateway.cli.check_formats import FORMATS, Report
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 
@@ -24,16 +25,28 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=Path(os.environ.get("TOLLGATE_POLICIES") or "policies"),
         help="the policy folder (policies)",
     )
+    parser.add_argument(
+        "--format",
+        choices=("text", *FORMATS),
+        default="text",
+        help="text; json; sarif, for code scanning; github, annotations of GitHub Actions (text)",
+    )
+    parser.add_argument("--json", dest="format", action="store_const", const="json", help="as --format json")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    folder: Path = arguments.policies
+    written = FORMATS.get(arguments.format)
     try:
-        loaded = load_policy(arguments.policies, os.environ, with_files=True)
+        loaded = load_policy(folder, os.environ, with_files=True)
     except PolicyError as error:
-        print(error)
+        print(error if written is None else written(Report(folder, error.problems)))
         return 1
-    for line in summary(loaded, arguments.policies):
+    if written is not None:
+        print(written(Report(folder, (), loaded.warnings, loaded.disabled, _idle(loaded))))
+        return 0
+    for line in summary(loaded, folder):
         print(line)
     return 0
 
@@ -46,11 +59,7 @@ def summary(loaded: Loaded, directory: Path) -> list[str]:
         _count(len(policy.models), "model"),
         _count(len(policy.keys), "key"),
     )
-    idle = [
-        f"model '{name}' has no backend that is enabled"
-        for name, model in policy.models.items()
-        if model.targets and all(target.backend in loaded.disabled for target in model.targets)
-    ]
+    idle = [f"model '{name}' has no backend that is enabled" for name in _idle(loaded)]
     disabled = [f"backend '{name}' is disabled: {reason}" for name, reason in loaded.disabled.items()]
     warnings = [f"{problem} (warning)" for problem in loaded.warnings]
     listed = [
@@ -58,6 +67,14 @@ def summary(loaded: Loaded, directory: Path) -> list[str]:
         for name, one in loaded.listed.items()
     ]
     return [f"{directory}: good ({', '.join(counts)})", *disabled, *idle, *warnings, *listed]
+
+
+def _idle(loaded: Loaded) -> list[str]:
+    return [
+        name
+        for name, model in loaded.policy.models.items()
+        if model.targets and all(target.backend in loaded.disabled for target in model.targets)
+    ]
 
 
 def _count(number: int, what: str) -> str:
