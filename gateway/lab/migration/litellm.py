@@ -1,0 +1,138 @@
+"""LiteLLM's proxy: ``config.yaml``, and a dump of its database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gateway.lab.migration.draft import ConfigError, PolicyDraft
+from gateway.lab.migration.dumps import Row
+from gateway.lab.migration.litellm_advice import TOP_ADVICE
+from gateway.lab.migration.litellm_guards import add_guards
+from gateway.lab.migration.litellm_keys import add_keys
+from gateway.lab.migration.litellm_models import add_models
+from gateway.lab.migration.litellm_settings import (
+    add_general_settings,
+    add_litellm_settings,
+    add_router_settings,
+    environment,
+    router_of,
+)
+from gateway.lab.migration.litellm_ways import add_aliases, add_fallbacks, add_larger_contexts
+from gateway.lab.migration.source import Source
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The configuration with the files that it includes. Raises ``ConfigError``."""
+    content = _loaded(file)
+    for name in content.pop("include", None) or ():
+        for key, value in _loaded(file.parent / str(name)).items():
+            there = content.get(key)
+            if isinstance(there, list) and isinstance(value, list):
+                content[key] = [*there, *value]
+            elif isinstance(there, dict) and isinstance(value, dict):
+                content[key] = {**there, **value}
+            else:
+                content[key] = value
+    return content
+
+
+def _loaded(file: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{file} is no configuration of LiteLLM: write the one that its proxy is started with"
+        )
+    return content
+
+
+def imported(
+    config: Mapping[str, Any],
+    *,
+    source: str,
+    env: Mapping[str, str],
+    rows: Iterable[Row] = (),
+    wanted: Sequence[str] = (),
+    today: date,
+) -> PolicyDraft:
+    """``rows``: of its database; ``wanted``: names of models that its wildcards stand for."""
+    draft = PolicyDraft(source)
+    top = Source(config, "", draft.report)
+    router, litellm, general = (
+        top.part(name) for name in ("router_settings", "litellm_settings", "general_settings")
+    )
+    environment(top.part("environment_variables"), draft)
+    rows = list(rows)
+    mentioned = _mentioned(config.get("router_settings"), config.get("litellm_settings"), rows)
+    settings = router_of(router, litellm, draft, tuple(dict.fromkeys([*wanted, *mentioned])))
+    names = add_models(top.parts("model_list"), draft, settings, _credentials(top))
+    add_aliases(router.part("model_group_alias"), names, draft)
+    _add_ways(router, litellm, names, draft)
+    add_guards(top.parts("guardrails"), draft)
+    add_litellm_settings(litellm, draft)
+    add_router_settings(router, draft)
+    add_general_settings(general, draft, env)
+    add_keys(rows, names, _access_groups(config, names), draft, today)
+    top.finish(TOP_ADVICE)
+    return draft
+
+
+def _mentioned(router: Any, litellm: Any, rows: Iterable[Row]) -> Iterator[str]:
+    """Models that fallbacks, aliases and keys name: wildcards stand for these at least."""
+    for place in (router, litellm):
+        if not isinstance(place, Mapping):
+            continue
+        for key in ("fallbacks", "context_window_fallbacks"):
+            for one in place.get(key) or ():
+                if isinstance(one, Mapping):
+                    yield from (name for name in one if name != "*")
+                    yield from (
+                        str(name) for listed in one.values() for name in listed or () if isinstance(name, str)
+                    )
+        yield from (str(name) for name in place.get("default_fallbacks") or ())
+        for target in (place.get("model_group_alias") or {}).values():
+            yield str(target.get("model") if isinstance(target, Mapping) else target)
+    for row in rows:
+        yield from (str(name) for name in row.get("models") or () if "*" not in str(name))
+
+
+def _add_ways(router: Source, litellm: Source, names: Mapping[str, str], draft: PolicyDraft) -> None:
+    """Where a request goes that its model does not answer. Either section may say it."""
+    places = (router, litellm)
+    lists = [(place.at("fallbacks"), found) for place in places if (found := place.get("fallbacks"))]
+    default = [name for place in places for name in place.words("default_fallbacks")]
+    add_fallbacks(lists, default, names, draft)
+    larger = [
+        (place.at("context_window_fallbacks"), found)
+        for place in places
+        if (found := place.get("context_window_fallbacks"))
+    ]
+    add_larger_contexts(larger, names, draft)
+
+
+def _credentials(top: Source) -> dict[str, Mapping[str, Any]]:
+    found = {}
+    for entry in top.parts("credential_list"):
+        values = entry.get("credential_values")
+        found[str(entry.get("credential_name"))] = values if isinstance(values, Mapping) else {}
+    return found
+
+
+def _access_groups(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for entry in config.get("model_list") or ():
+        info = entry.get("model_info") if isinstance(entry, Mapping) else None
+        for group in (info or {}).get("access_groups") or ():
+            model = names.get(str(entry.get("model_name")))
+            if model is not None and model not in groups.setdefault(str(group), []):
+                groups[str(group)].append(model)
+    return groups

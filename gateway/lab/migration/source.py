@@ -1,0 +1,97 @@
+"""A configuration that is read part by part, and remembers what of it was: the rest is told, and nothing lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.lab.migration.report import Report
+
+_VARIABLE = re.compile(r"os\.environ/(\w+)", re.ASCII)
+
+
+class Source:
+    """A mapping of the configuration."""
+
+    def __init__(self, content: Any, where: str, report: Report) -> None:
+        self._content: Mapping[str, Any] = content if isinstance(content, Mapping) else {}
+        self.where = where
+        self._report = report
+        self._read: set[str] = set()
+
+    def at(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
+
+    def has(self, key: str) -> bool:
+        return self._content.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        self._read.add(key)
+        return self._content.get(key)
+
+    def part(self, key: str) -> Source:
+        return Source(self.get(key), self.at(key), self._report)
+
+    def parts(self, key: str) -> list[Source]:
+        """The mappings of a list."""
+        found = self.get(key)
+        entries = found if isinstance(found, list) else []
+        return [Source(one, f"{self.at(key)}[{index}]", self._report) for index, one in enumerate(entries)]
+
+    def words(self, key: str) -> list[str]:
+        """The texts of a list, or the one that stands there alone."""
+        found = self.get(key)
+        return [str(one) for one in (found if isinstance(found, list) else [found]) if one is not None]
+
+    def text(self, key: str) -> str | None:
+        """As a policy has it: a variable as ``${NAME}``, and what looks like one escaped."""
+        found = self.get(key)
+        return None if found is None or isinstance(found, list | dict) else policy_text(str(found))
+
+    def number(self, key: str) -> float | None:
+        found = self.get(key)
+        try:
+            return None if found is None or isinstance(found, bool) else float(found)
+        except (TypeError, ValueError):
+            self._report.dropped(
+                self.at(key), f"'{found}' is no number here", "write the number into the policy"
+            )
+            return None
+
+    def count(self, key: str) -> int | None:
+        """A limit: nothing where it is none."""
+        number = self.number(key)
+        return None if number is None else max(1, round(number))
+
+    def skip(self, *keys: str) -> None:
+        """They mean nothing here, and nothing is lost."""
+        self._read.update(keys)
+
+    def left(self) -> Iterator[tuple[str, Any]]:
+        """What has not been read and says something."""
+        return (
+            (key, value)
+            for key, value in self._content.items()
+            if key not in self._read and not says_nothing(value)
+        )
+
+    def finish(self, advice: Mapping[str, tuple[str, str]] = {}) -> None:
+        """Tell of all that has not been read, with what is known of it."""
+        for key, _ in self.left():
+            what, todo = advice.get(key, (f"'{key}' has no counterpart that the importer knows", ""))
+            self._report.dropped(self.at(key), what, todo)
+
+
+def says_nothing(value: Any) -> bool:
+    return value is None or value is False or value in ("", [], {})
+
+
+def policy_text(text: str) -> str:
+    if match := _VARIABLE.fullmatch(text.strip()):
+        return f"${{{match[1]}}}"
+    return text.replace("${", "$${")
+
+
+def is_variable(text: str) -> bool:
+    return text.startswith("${")
