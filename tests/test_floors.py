@@ -27,7 +27,8 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "pipeline rendered runtime upstream_loop",
         "web",
         "admin",
-        "app process lab cli __main__",
+        "lab",
+        "app process cli __main__",
     ),
     "engine": (
         "errors logs channel startup extras version config parallel attention kv_cache kv_groups",

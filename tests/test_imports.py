@@ -33,6 +33,8 @@ SIDECAR = ("gateway.sidecar.worker", "gateway.sidecar.models", "gateway.sidecar.
 """The process that runs the small models, and what only it imports."""
 GUARDS, GUARDS_FACE = "gateway.guards", "gateway.guards.evaluation"
 """What ``training`` and ``benchmarks`` know of the guards is their public face."""
+LAB = "gateway.lab"
+"""What commands ask of a gateway or a policy: loaded where one of them runs, and never to serve."""
 OTEL = ("opentelemetry", "grpc")
 EXPORTERS = ("gateway.observe.telemetry.otlp", "engine.server.otlp")
 """Imported where telemetry is sent, and only there."""
@@ -71,6 +73,10 @@ def violations(root: Path) -> Iterator[str]:
             and within(target, *HEAVY, *SIDECAR)
         ):
             yield f"{found}: only the sidecar's own process loads these"
+        if within(target, LAB) and not (
+            within(importer, LAB) or (within(importer, "gateway.cli") and found.kind != "eager")
+        ):
+            yield f"{found}: serving loads nothing of the lab"
         if not within(importer, *EXPORTERS) and (
             within(target, *OTEL) or (within(target, *EXPORTERS) and found.kind == "eager")
         ):
@@ -153,6 +159,8 @@ WRONG = {
         "gateway/backends/openai.py": "class OpenAIBackend: ...",
     },
     "sidecar-only": {"gateway/guards/scanners/pii.py": "from presidio_analyzer import AnalyzerEngine"},
+    "lab": {"gateway/admin/site.py": "def f():\n    from gateway.lab import bench", "gateway/lab/bench.py": ""},
+    "lab-command": {"gateway/cli/bench.py": "from gateway.lab import bench", "gateway/lab/bench.py": ""},
     "otel": {"gateway/stages/trace.py": "from opentelemetry import trace"},
     "otel-engine": {"engine/server/app.py": "from opentelemetry import trace"},
     "exporter": {
@@ -208,6 +216,9 @@ def test_right_imports_are_let_be(tmp_path: Path) -> None:
             "gateway/backends/clock.py": "class Clock: ...",
             "gateway/stages/cache.py": "from gateway.caching import exact",
             "gateway/caching/exact.py": "",
+            "gateway/cli/bench.py": "def run():\n    from gateway.lab import bench",
+            "gateway/lab/bench.py": "from gateway.lab import report",
+            "gateway/lab/report.py": "",
             "gateway/torchlight.py": "import engineering",
         },
     )

@@ -1,1 +1,1 @@
-"""What a policy would do, would have done, and was elsewhere: tools for operators, which serving never imports."""
+"""What operators ask a gateway and its policy before they change them; serving imports nothing of it."""

@@ -1,0 +1,206 @@
+"""The report as one HTML file with its plots, for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from gateway.lab.bench.percentiles import percentile
+from gateway.lab.bench.session import Report
+from gateway.lab.bench.summary import LATENCIES, Result
+from gateway.lab.bench.tables import HEADINGS, cells, told_error, told_search, warnings
+from gateway.lab.charts import Chart, Series, linear, logarithmic, nines
+
+COLORS = 6
+NAMES = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token (TPOT)",
+    "itl": "Inter-token latency (ITL)",
+    "e2e": "End to end",
+}
+CURVE = (*range(0, 90, 5), *range(90, 99), 99, 99.25, 99.5, 99.75, 99.9, 99.95)
+"""The percentiles that are drawn, as far as there are so many samples."""
+STYLE = """
+:root{color-scheme:light dark;--ink:#1c2430;--dim:#5d6a7a;--paper:#fff;--line:#dfe4ea;--warn:#9a4b00}
+.c0{--c:#1f6fd0}.c1{--c:#d9591c}.c2{--c:#12876b}.c3{--c:#8a4fd3}.c4{--c:#b3246b}.c5{--c:#7a6a00}
+@media(prefers-color-scheme:dark){:root{--ink:#e8ecf1;--dim:#9ba8b7;--paper:#14181e;--line:#2c343e;--warn:#f0a050}
+.c0{--c:#6aa9f5}.c1{--c:#f58a55}.c2{--c:#46c2a2}.c3{--c:#b993f2}.c4{--c:#ee77ae}.c5{--c:#cbb63c}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1440px;
+margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}.dim,figcaption~*{color:var(--dim)}
+.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;white-space:nowrap}
+th,td{padding:.25rem .7rem;text-align:right;border-bottom:1px solid var(--line)}
+th{font-weight:600;color:var(--dim);font-size:.8rem}
+th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}.warn{color:var(--warn)}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(460px,100%),1fr));gap:1.5rem}
+figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;display:block}
+svg text{fill:var(--dim);font:11px system-ui,sans-serif}.grid{stroke:var(--line)}
+.mark{stroke:var(--ink);stroke-dasharray:4 3}
+.line{fill:none;stroke:var(--c);stroke-width:2}.dots,.knots{stroke:var(--c);stroke-linecap:round;fill:none}
+.dots{stroke-width:4;opacity:.55}.knots{stroke-width:7}
+.legend{margin:.2rem 0 0;font-size:.85rem}.legend span{margin-right:1rem;white-space:nowrap}
+.legend span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:50%;
+background:var(--c);margin-right:.4em}
+pre{overflow-x:auto;background:color-mix(in srgb,var(--line) 35%,transparent);padding:.8rem;border-radius:6px}
+"""
+
+
+def as_html(report: Report, told: Mapping[str, Any]) -> str:
+    """``told``: the same report as JSON."""
+    return "".join(_parts(report, told))
+
+
+def _parts(report: Report, told: Mapping[str, Any]) -> Iterator[str]:
+    summaries: Sequence[Mapping[str, Any]] = told["results"]
+    servers = list(dict.fromkeys(one["server"] for one in summaries))
+    title = f"tollgate bench: {', '.join(servers) or 'nothing'}"
+    yield '<!doctype html><html lang="en"><meta charset="utf-8">'
+    yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    yield f"<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>"
+    slo = f"SLO: {report.slo}" if report.slo.bounds else "No SLO: what succeeds is good"
+    yield f'<p class="dim">{escape(told["began"])} · tollgate {escape(told["tollgate"])} · {escape(slo)}</p>'
+    if report.interrupted:
+        yield '<p class="warn">Interrupted: this is what there was until then.</p>'
+    for name, search in report.knees.items():
+        yield f"<p><strong>{escape(name)}</strong>: {escape(told_search(search))}</p>"
+    yield '<div class="scroll"><table><tr>'
+    yield "".join(f"<th>{escape(heading)}</th>" for heading in HEADINGS) + "</tr>"
+    for one in summaries:
+        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells(one)) + "</tr>"
+    yield '</table></div><p class="dim">Latencies in milliseconds, from the time at which a request was to be sent.</p>'
+    for one in summaries:
+        where = f"{one['server']}, {one['load']}: "
+        yield from (f"<p>{escape(where + told_error(error))}</p>" for error in one["errors"])
+    yield from (f'<p class="warn">{escape(said)}</p>' for said in warnings(summaries))
+    yield '<div class="charts">'
+    yield from (chart.svg() for chart in charts(report))
+    yield "</div><h2>What was asked</h2>"
+    yield f"<pre>{escape(json.dumps(told['options'], indent=1))}</pre>"
+    client = {f"{one['server']}, {one['load']}": one["client"] for one in summaries}
+    yield f"<h2>The client itself</h2><pre>{escape(json.dumps(client, indent=1))}</pre></html>"
+
+
+def charts(report: Report) -> Iterator[Chart]:
+    shown = _shown(report)
+    by_rate = _by_rate(report)
+    if by_rate:
+        yield _share_by_rate(report, by_rate)
+        yield _latency_by_rate(report, by_rate)
+    for name in ("ttft", "tpot", "itl", "e2e"):
+        series = [
+            Series(_name(result, shown), _curve(values), color=number % COLORS)
+            for number, result in enumerate(shown)
+            if (values := _values(result, name))
+        ]
+        if series:
+            highs = [y for one in series for _, y in one.points]
+            yield Chart(NAMES[name], nines("percentile"), linear("ms", highs), series, _bound(report, name))
+    points = [(result, _over_time(result)) for result in shown]
+    if any(found for _, found in points):
+        series = [
+            Series(_name(result, shown), found, scattered=True, color=number % COLORS)
+            for number, (result, found) in enumerate(points)
+        ]
+        xs, ys = zip(*(point for _, found in points for point in found), strict=True)
+        kind = "ttft" if all(_values(result, "ttft") for result in shown) else "e2e"
+        yield Chart(
+            f"{NAMES[kind]} by the time of sending",
+            linear("seconds", xs),
+            logarithmic("ms", ys),
+            series,
+            _bound(report, kind),
+        )
+
+
+def _shown(report: Report) -> list[Result]:
+    """As many as the colours tell apart: of a search those at the knees, else the last ones."""
+    results = [result for result in report.results if result.counted]
+    if report.knees:
+        results = [
+            result
+            for result in results
+            if result.load.rate is not None
+            and result.load.rate.last
+            == (report.knees[result.server.name].held or report.knees[result.server.name].failed)
+        ]
+    return results[-COLORS:]
+
+
+def _name(result: Result, among: Sequence[Result]) -> str:
+    """As short as it is unambiguous."""
+    loads = {str(one.load) for one in among}
+    return result.server.name if len(loads) == 1 else f"{result.server.name}, {result.load}"
+
+
+def _values(result: Result, name: str) -> list[float]:
+    good = [sample for sample in result.counted if sample.ok]
+    if name == "itl":
+        return sorted(1000 * gap for sample in good for gap in sample.gaps)
+    return sorted(1000 * value for sample in good if (value := LATENCIES[name](sample)) is not None)
+
+
+def _curve(ordered: Sequence[float]) -> list[tuple[float, float]]:
+    known = 100 * (1 - 1 / (2 * len(ordered)))
+    return [(percent, percentile(ordered, percent)) for percent in CURVE if percent <= known]
+
+
+def _over_time(result: Result) -> list[tuple[float, float]]:
+    found = []
+    for sample in result.counted:
+        if sample.ok:
+            latency = sample.ttft if sample.ttft is not None else sample.e2e
+            found.append((sample.intended, 1000 * latency))
+    return sorted(found)
+
+
+def _bound(report: Report, name: str) -> list[tuple[float, str]]:
+    bounds = report.slo.bounds
+    return [(1000 * bounds[name], f"SLO {1000 * bounds[name]:g} ms")] if name in bounds else []
+
+
+def _by_rate(report: Report) -> dict[str, list[Result]]:
+    """By server, where there are several rates."""
+    found: dict[str, list[Result]] = {}
+    for result in report.results:
+        if (
+            result.load.rate is not None
+            and result.load.rate.first == result.load.rate.last
+            and result.counted
+        ):
+            found.setdefault(result.server.name, []).append(result)
+    for results in found.values():
+        results.sort(key=lambda result: _rate(result))
+    return found if any(len(results) > 1 for results in found.values()) else {}
+
+
+def _rate(result: Result) -> float:
+    return result.load.rate.last if result.load.rate is not None else 0.0
+
+
+def _share_by_rate(report: Report, by_rate: Mapping[str, Sequence[Result]]) -> Chart:
+    series = [
+        Series(name, [(_rate(one), 100 * one.share) for one in results], color=number % COLORS)
+        for number, (name, results) in enumerate(by_rate.items())
+    ]
+    goals = {search.share for search in report.knees.values()}
+    marks = [(100 * goal, f"{100 * goal:g} %") for goal in goals]
+    knees = [(search.held, f"knee {search.held:.3g}") for search in report.knees.values() if search.held]
+    rates = [_rate(one) for results in by_rate.values() for one in results]
+    return Chart(
+        "Requests within the SLO", linear("requests/s", rates), linear("%", [100.0]), series, marks, knees
+    )
+
+
+def _latency_by_rate(report: Report, by_rate: Mapping[str, Sequence[Result]]) -> Chart:
+    streamed = all(_values(one, "ttft") for results in by_rate.values() for one in results)
+    name = "ttft" if streamed else "e2e"
+    series = []
+    for number, (server, results) in enumerate(by_rate.items()):
+        points = [(_rate(one), percentile(values, 99)) for one in results if (values := _values(one, name))]
+        series.append(Series(server, points, color=number % COLORS))
+    rates = [_rate(one) for results in by_rate.values() for one in results]
+    highs = [y for one in series for _, y in one.points]
+    title = f"{NAMES[name]}, 99th percentile"
+    return Chart(title, linear("requests/s", rates), logarithmic("ms", highs), series, _bound(report, name))
