@@ -27,8 +27,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "pipeline rendered runtime upstream_loop",
         "web",
         "admin",
-        "lab",
-        "app process cli __main__",
+        "app process lab cli __main__",
     ),
     "engine": (
         "errors logs channel startup extras version config parallel attention kv_cache kv_groups",

@@ -49,7 +49,7 @@ def _add_asking(group: argparse._ArgumentGroup) -> None:
         metavar="[NAME=]MODEL",
         action="append",
         default=[],
-        help="of all servers, or of the one of that name (the first that each lists)",
+        help="of all servers, or of the one of that name (the one that each lists)",
     )
     group.add_argument(
         "--api", choices=("chat", "completions", "messages"), help="by the URL's path, or chat"
@@ -205,9 +205,9 @@ def _print(arguments: argparse.Namespace, report: Report, told: dict[str, Any]) 
     from gateway.lab.bench.tables import as_csv, as_text, write_samples
 
     if arguments.html is not None:
-        Path(arguments.html).write_text(as_html(report, told))
+        Path(arguments.html).write_text(as_html(report, told), encoding="utf-8")
     if arguments.samples is not None:
-        with open(arguments.samples, "w", newline="") as file:
+        with open(arguments.samples, "w", newline="", encoding="utf-8") as file:
             write_samples(report.results, file)
     if arguments.json:
         print(json.dumps(told, indent=2))

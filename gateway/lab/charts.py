@@ -106,7 +106,7 @@ class Chart:
             if self.x.low <= value <= self.x.high:
                 x = self._x(value)
                 yield f'<path class="mark" d="M{x:.1f} {TOP}V{bottom}"/>'
-                yield f'<text x="{x - 4:.1f}" y="{TOP + 10}" text-anchor="end">{escape(name)}</text>'
+                yield f'<text x="{x - 4:.1f}" y="{bottom - 6}" text-anchor="end">{escape(name)}</text>'
         for one in self.series:
             yield from self._drawn(one)
         yield "</svg>"

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.lab.bench.percentiles import percentile
 from gateway.lab.bench.session import Report
 from gateway.lab.bench.summary import LATENCIES, Result
-from gateway.lab.bench.tables import HEADINGS, cells, told_error, told_search, warnings
+from gateway.lab.bench.tables import HEADINGS, cells, notes, told_search, warnings
 from gateway.lab.charts import Chart, Series, linear, logarithmic, nines
 
 COLORS = 6
@@ -31,7 +31,7 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)
 margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}.dim,figcaption~*{color:var(--dim)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;white-space:nowrap}
-th,td{padding:.25rem .7rem;text-align:right;border-bottom:1px solid var(--line)}
+th,td{padding:.25rem .45rem;text-align:right;border-bottom:1px solid var(--line)}
 th{font-weight:600;color:var(--dim);font-size:.8rem}
 th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}.warn{color:var(--warn)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(460px,100%),1fr));gap:1.5rem}
@@ -72,7 +72,7 @@ def _parts(report: Report, told: Mapping[str, Any]) -> Iterator[str]:
     yield '</table></div><p class="dim">Latencies in milliseconds, from the time at which a request was to be sent.</p>'
     for one in summaries:
         where = f"{one['server']}, {one['load']}: "
-        yield from (f"<p>{escape(where + told_error(error))}</p>" for error in one["errors"])
+        yield from (f"<p>{escape(where + note)}</p>" for note in notes(one, rounds=not report.knees))
     yield from (f'<p class="warn">{escape(said)}</p>' for said in warnings(summaries))
     yield '<div class="charts">'
     yield from (chart.svg() for chart in charts(report))
@@ -121,8 +121,7 @@ def _shown(report: Report) -> list[Result]:
         results = [
             result
             for result in results
-            if result.load.rate is not None
-            and result.load.rate.last
+            if result.rate
             == (report.knees[result.server.name].held or report.knees[result.server.name].failed)
         ]
     return results[-COLORS:]
@@ -171,23 +170,22 @@ def _by_rate(report: Report) -> dict[str, list[Result]]:
         ):
             found.setdefault(result.server.name, []).append(result)
     for results in found.values():
-        results.sort(key=lambda result: _rate(result))
+        results.sort(key=lambda result: result.rate)
     return found if any(len(results) > 1 for results in found.values()) else {}
-
-
-def _rate(result: Result) -> float:
-    return result.load.rate.last if result.load.rate is not None else 0.0
 
 
 def _share_by_rate(report: Report, by_rate: Mapping[str, Sequence[Result]]) -> Chart:
     series = [
-        Series(name, [(_rate(one), 100 * one.share) for one in results], color=number % COLORS)
+        Series(name, [(one.rate, 100 * one.share) for one in results], color=number % COLORS)
         for number, (name, results) in enumerate(by_rate.items())
     ]
+    for number, (name, search) in enumerate(report.knees.items()):
+        trials = [(rate, 100 * share) for rate, shares in search.trials.items() for share in shares]
+        series.append(Series(f"{name}: trials", trials, scattered=True, color=number % COLORS))
     goals = {search.share for search in report.knees.values()}
     marks = [(100 * goal, f"{100 * goal:g} %") for goal in goals]
     knees = [(search.held, f"knee {search.held:.3g}") for search in report.knees.values() if search.held]
-    rates = [_rate(one) for results in by_rate.values() for one in results]
+    rates = [one.rate for results in by_rate.values() for one in results]
     return Chart(
         "Requests within the SLO", linear("requests/s", rates), linear("%", [100.0]), series, marks, knees
     )
@@ -198,9 +196,9 @@ def _latency_by_rate(report: Report, by_rate: Mapping[str, Sequence[Result]]) ->
     name = "ttft" if streamed else "e2e"
     series = []
     for number, (server, results) in enumerate(by_rate.items()):
-        points = [(_rate(one), percentile(values, 99)) for one in results if (values := _values(one, name))]
+        points = [(one.rate, percentile(values, 99)) for one in results if (values := _values(one, name))]
         series.append(Series(server, points, color=number % COLORS))
-    rates = [_rate(one) for results in by_rate.values() for one in results]
+    rates = [one.rate for results in by_rate.values() for one in results]
     highs = [y for one in series for _, y in one.points]
     title = f"{NAMES[name]}, 99th percentile"
     return Chart(title, linear("requests/s", rates), logarithmic("ms", highs), series, _bound(report, name))

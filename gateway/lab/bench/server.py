@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 import orjson
@@ -36,7 +38,7 @@ class Server:
     url: str
     api: Api
     model: str = ""
-    """Empty: the first one that it lists."""
+    """Empty: the one that it lists."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     stream: bool = True
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -48,21 +50,31 @@ class Server:
 
     @property
     def models_url(self) -> str:
-        return self.url.removesuffix(self.api.path) + "models"
+        parts = urlsplit(self.url)
+        return urlunsplit(parts._replace(path=parts.path.removesuffix(self.api.path) + "models"))
 
 
 def api_of(url: str, named: str | None) -> tuple[str, Api]:
     """The URL to post to, and its API, from a base URL or a whole one."""
-    url = url.rstrip("/")
-    if "://" not in url:
-        url = "http://" + url
+    try:
+        parts = urlsplit(url if "://" in url else "http://" + url)
+    except ValueError as error:
+        raise OptionError(f"'{url}' is no URL: {error}") from None
+    if parts.username is not None:
+        raise OptionError(
+            "leave the password out of the URL, as everybody on this machine sees a command's arguments, and put it "
+            "into an environment variable that --key-env names"
+        )
+    path = parts.path.rstrip("/")
     # chat/completions before completions.
-    whole = next((api for api in APIS.values() if url.endswith("/" + api.path)), None)
+    whole = next((api for api in APIS.values() if path.endswith("/" + api.path)), None)
     api = APIS[named] if named is not None else whole or APIS["chat"]
     if whole is not None and whole is not api:
         raise OptionError(f"--api: '{url}' speaks {whole.name}, not {api.name}")
     if whole is None:
-        url = f"{url if url.rsplit('/', 1)[-1].startswith('v') else url + '/v1'}/{api.path}"
+        base = path if re.search(r"/v\d[^/]*$", path) else path + "/v1"
+        path = f"{base}/{api.path}"
+    url = urlunsplit(parts._replace(path=path, fragment=""))
     try:
         Endpoint("POST", url).origin  # noqa: B018  what cannot be reached says so here
     except (ValueError, httpx.HTTPError) as error:
@@ -137,7 +149,7 @@ class Asker:
         sample.finish, sample.failure = told.finish, answer.failure
 
     async def model(self) -> str:
-        """The first one that the server lists. Raises ``BenchError``."""
+        """The one that the server lists. Raises ``BenchError``, also where it lists several: one may cost more."""
         hint = "name one by --model"
         try:
             async with asyncio.timeout(CONNECT):
@@ -152,9 +164,15 @@ class Asker:
             if response.status != 200:
                 said = error_in(value)[1] or f"status {response.status}"
                 raise BenchError(f"{self.server.models_url}: {said}; {_advice(response.status) or hint}")
-            return str(value["data"][0]["id"])
+            names = [str(one["id"]) for one in value["data"]]
         except (ValueError, KeyError, TypeError, IndexError):
             raise BenchError(f"{self.server.models_url}: no list of models; {hint}") from None
+        if len(names) != 1:
+            some = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+            raise BenchError(
+                f"{self.server.models_url} lists {len(names)} models; {hint}: {some or 'its name'}"
+            )
+        return names[0]
 
     async def scale(self) -> Scale:
         """How it counts words as tokens, by two short requests. Raises ``BenchError`` where it does not answer."""

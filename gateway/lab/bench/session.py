@@ -91,6 +91,7 @@ class Session:
         descriptors()
         report.began = time.time()
         async with AsyncExitStack() as stack:
+            stack.callback(self._progress.wipe)
             askers = [await self._ready(server, stack) for server in plan.servers]
             report.scale = await self._scale(askers)
             with self._interruptible():
@@ -98,12 +99,13 @@ class Session:
                     await self._search(plan.knee, askers)
                 else:
                     await self._rounds(askers)
-        self._progress.wipe()
         report.interrupted = self._stopped
         servers = {asker.server.name: asker.server for asker in askers}
         report.results = [
             Result(servers[name], load, plan.slo, runs) for (load, name), runs in self._runs.items()
         ]
+        if report.knees:  # rather than in the order of the search
+            report.results.sort(key=lambda result: result.rate)
         return report
 
     async def _ready(self, server: Server, stack: AsyncExitStack) -> Asker:

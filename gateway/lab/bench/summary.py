@@ -42,6 +42,11 @@ class Result:
         return [sample for run in self.runs for sample in _counted(run)]
 
     @property
+    def rate(self) -> float:
+        """Requests a second, in the end; 0 where the load is none."""
+        return self.load.rate.last if self.load.rate is not None else 0.0
+
+    @property
     def share(self) -> float:
         """Of the requests, those that met the SLO; 0 of none."""
         counted = self.counted
@@ -66,7 +71,7 @@ class Result:
             "model": self.server.model,
             "api": self.server.api.name,
             "load": str(self.load),
-            "rate": self.load.rate.last if self.load.rate is not None else None,
+            "rate": self.rate or None,
             "concurrency": self.load.concurrency,
             "seconds": seconds,
             "rounds": len(self.runs),

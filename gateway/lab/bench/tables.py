@@ -71,10 +71,7 @@ def as_text(report: Report, summaries: Sequence[Mapping[str, Any]]) -> Iterator[
         f"; SLO: {report.slo}" if report.slo.bounds else "; IN SLO: those that succeeded"
     )
     for one in summaries:
-        for error in one["errors"]:
-            yield f"{one['server']}, {one['load']}: {told_error(error)}"
-        if not one["tokens"]["counted_by_server"]:
-            yield f"{one['server']}, {one['load']}: the server counts no tokens, so pieces are counted for them"
+        yield from (f"{one['server']}, {one['load']}: {note}" for note in notes(one, rounds=not report.knees))
     for name, search in report.knees.items():
         yield f"{name}: {told_search(search)}"
     yield from warnings(summaries)
@@ -90,20 +87,31 @@ def warnings(summaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield BUSY
 
 
-def told_error(error: Mapping[str, Any]) -> str:
+def notes(one: Mapping[str, Any], *, rounds: bool) -> Iterator[str]:
+    """What the table has no column for; ``rounds``: how far these agree."""
+    yield from map(_told_error, one["errors"])
+    if not one["tokens"]["counted_by_server"]:
+        yield "the server counts no tokens, so pieces are counted for them"
+    medians = [round_["e2e_ms"]["p50"] for round_ in one["by_round"] if round_["e2e_ms"]]
+    if rounds and len(medians) > 1:
+        yield f"E2E P50 between {min(medians):,.1f} and {max(medians):,.1f} by round"
+
+
+def _told_error(error: Mapping[str, Any]) -> str:
     named = " ".join(str(error[key]) for key in ("kind", "status", "code") if error[key])
     example = f": {error['example']}" if error["example"] else ""
     return f"{error['count']} × {named}{example}"
 
 
 def told_search(search: KneeSearch) -> str:
-    goal = f"{100 * search.share:g} % of requests within the SLO"
+    most = "its trial" if search.repeats == 1 else "most of its trials"
+    goal = f"{100 * search.share:g} % of requests within the SLO in {most}"
     if not search.held:
         least = min(search.trials, default=search.first)
-        return f"no knee: not even {least:.3g} requests/s had {goal}"
+        return f"no knee: not even {least:.3g} requests/s kept {goal}"
     if not search.is_bounded:
-        return f"at least {search.held:.3g} requests/s with {goal}: the highest rate that was tried"
-    return f"knee at {search.held:.3g} requests/s with {goal} ({search.failed:.3g} had fewer)"
+        return f"at least {search.held:.3g} requests/s, with {goal}: the highest rate that was tried"
+    return f"knee at {search.held:.3g} requests/s, with {goal}; not at {search.failed:.3g}"
 
 
 def cells(one: Mapping[str, Any]) -> tuple[str, ...]:

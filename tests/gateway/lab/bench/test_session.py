@@ -288,9 +288,9 @@ async def test_words_are_counted_as_the_server_counts_them() -> None:
     assert (report.scale.per_word, report.scale.fixed) == (2.0, 10.0)
 
 
-async def test_a_model_that_is_not_named_is_the_first_one_that_is_listed() -> None:
+async def test_a_model_that_is_not_named_is_the_one_that_is_listed() -> None:
     async with FakeUpstream(ANSWER) as upstream:
-        upstream.health = reply({"data": [{"id": "first"}, {"id": "second"}]})
+        upstream.health = reply({"data": [{"id": "first"}]})
         [result] = (
             await bench([server(upstream, model="", headers={"authorization": "Bearer k"})], Load(1))
         ).results
@@ -325,8 +325,8 @@ async def test_a_server_that_is_not_there_is_said_at_once() -> None:
             await bench([one], Load(1))
 
 
-@pytest.mark.parametrize("listed", [{"data": []}, [], "no"])
-async def test_a_server_that_lists_no_models_is_said(listed: Any) -> None:
+@pytest.mark.parametrize("listed", [{"data": []}, [], "no", {"data": [{"id": "cheap"}, {"id": "dear"}]}])
+async def test_a_server_that_lists_no_model_or_several_is_said(listed: Any) -> None:
     async with FakeUpstream(ANSWER) as upstream:
         upstream.health = reply(orjson.dumps(listed))
         with pytest.raises(BenchError, match="name one by --model"):
