@@ -362,7 +362,9 @@ def variants(arch: str) -> Iterator[Variant]:
             "partial": "*fp32",
         }
         shape = {"HEADS": heads, "HEAD_DIM": head_dim, "WINDOW": window, "SEQUENCES": 1024}
-        name = f"{dtype} over {stored} head_dim={head_dim} group={heads // kv_heads} new={new} window={window}"
+        name = (
+            f"{dtype} over {stored} head_dim={head_dim} group={heads // kv_heads} new={new} window={window}"
+        )
         name += " sinks" if "sinks" in features else ""
         yield Variant(
             name,

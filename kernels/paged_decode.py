@@ -5,8 +5,8 @@
     p         = seq_lens[s] - new + i        for t = s * new + i, 0 ≤ i < new
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
-With ``sinks`` float32 [heads] softmax's denominator has one more term, exp(sinks[h]): attention that goes nowhere (as in
-gpt-oss, https://arxiv.org/abs/2508.10925).
+With ``sinks`` float32 [heads] softmax's denominator has one more term, exp(sinks[h]): attention that goes nowhere, as
+in gpt-oss (https://arxiv.org/abs/2508.10925).
 
 Without a ``window`` a token sees all before it; with one, itself and the ``window - 1`` before it. Several new
 tokens are draft tokens to be verified, or the short end of a prompt.

@@ -1,8 +1,9 @@
 """Checkpoints that have all experts of a layer in one tensor: here the experts get names of their own, as other
 checkpoints have them, so that each is read, sharded and quantized like any linear layer.
 
-``…experts.gate_up_proj`` [experts, in, 2 * width] and ``…experts.down_proj`` [experts, width, out] are transposed; their
-biases are ``…_bias`` [experts, out]. MXFP4's ``…_blocks`` and ``…_scales`` (see mxfp4.py) are not: [experts, out, …].
+``…experts.gate_up_proj`` [experts, in, 2 * width] and ``…experts.down_proj`` [experts, width, out] are transposed;
+their biases are ``…_bias`` [experts, out]. MXFP4's ``…_blocks`` and ``…_scales`` (see mxfp4.py) are not:
+[experts, out, …].
 """
 
 from __future__ import annotations

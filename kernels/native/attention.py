@@ -42,7 +42,10 @@ class _Job(ctypes.Structure):
     """As in attention.c and attention32.c."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("query", "out", "keys", "values", "tables", "starts", "lengths", "sinks")),
+        *(
+            (name, c_void_p)
+            for name in ("query", "out", "keys", "values", "tables", "starts", "lengths", "sinks")
+        ),
         *(
             (name, c_int64)
             for name in ("query_stride", "width", "sequences", "heads", "kv_heads", "head_dim")

@@ -26,6 +26,10 @@ FINAL = "<|start|>assistant<|channel|>final<|message|>"
 CALL = "<|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>"
 CALLED = "<|channel|>commentary to=functions.now<|message|>"
 """The header as it is passed on, whichever a model wrote."""
+TWO_CALLS = (
+    " to=functions.now<|channel|>commentary json<|message|>{}<|end|><|start|>assistant<|channel|>analysis "
+    f"to=functions.now code<|message|>{{}}<|end|>{FINAL}Yes."
+)
 TEXTS = [
     (THINK, "before", "<think>\nHm, 2 < 3.\n</think>\n\nYes.", ("Hm, 2 < 3.", "Yes.")),
     (THINK, "before", " \n<think>a</think>b</think>c<think>", ("a", "b</think>c<think>")),
@@ -56,8 +60,7 @@ TEXTS = [
     (
         HARMONY,
         "before",
-        " to=functions.now<|channel|>commentary json<|message|>{}<|end|><|start|>assistant<|channel|>analysis "
-        f"to=functions.now code<|message|>{{}}<|end|>{FINAL}Yes.",
+        TWO_CALLS,
         ("", f"{CALLED}{{}}{CALLED}{{}}\n\nYes."),
     ),
 ]

@@ -211,10 +211,11 @@ def channels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_call_in_a_channel_comes_out_as_a_call(channels: EngineServer, choice: Any, stream: bool) -> None:
-    """Behind reasoning, and forced: the model is random, and is made to end what it has begun."""
+    """Forced: the model is random, and would reason for long."""
     sdk = openai.OpenAI(base_url=f"{channels.url}/v1", api_key="none", max_retries=0, timeout=300)
     asked: dict[str, Any] = {"model": "tiny", "messages": HELLO, "tools": TOOLS, "tool_choice": choice}
-    asked |= {"max_tokens": 400, "logit_bias": ENDS}
+    (calls, *_) = channels.post("/tokenize", model="tiny", prompt="commentary").json()["tokens"]
+    asked |= {"max_tokens": 400, "logit_bias": {**ENDS, str(calls): 100}}
     for seed in range(3):
         if not stream:
             (found,) = sdk.chat.completions.create(**asked, seed=seed).choices

@@ -71,7 +71,8 @@ type {{ tool.function.name }} = (_: {{ tool.function.parameters | default({}) | 
 {%- if message.thinking or message.content %}<|start|>assistant<|channel|>analysis<|message|>
 {{- message.thinking or message.content }}<|end|>{% endif %}
 {%- set call = message.tool_calls[0].function %}{% set last.name = call.name -%}
-<|start|>assistant to=functions.{{ call.name }}<|channel|>commentary json<|message|>{{ call.arguments | tojson }}<|call|>
+<|start|>assistant to=functions.{{ call.name }}<|channel|>commentary json<|message|>
+{{- call.arguments | tojson }}<|call|>
 {%- elif message.role == "tool" %}
 {%- if last.name is none %}{{ raise_exception("a result without a call") }}{% endif -%}
 <|start|>functions.{{ last.name }} to=assistant<|channel|>commentary<|message|>{{ message.content | tojson }}<|end|>
@@ -82,7 +83,7 @@ type {{ tool.function.name }} = (_: {{ tool.function.parameters | default({}) | 
 {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}<|start|>assistant{% endif %}"""
-"""As gpt-oss's renders them: one call a message, beside reasoning or text, and a result by the name of the last call."""
+"""As gpt-oss's renders them: one call a message, beside reasoning or text; a result by the name of the last call."""
 
 LLAMA_TEMPLATE = """\
 {{- bos_token }}{% for message in messages %}
