@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="say which Tollgate this is, and leave",
     )
     commands = parser.add_subparsers(
-        metavar="init|import|serve|check|schema|keys|usage|backends|caches|policy|backup|restore|bench", required=True
+        metavar="init|import|serve|check|schema|keys|usage|backends|caches|policy|backup|restore|bench",
+        required=True,
     )
     for command in (init, imports, serve, check, schema, keys, usage, operate, backup, bench):
         command.add_parser(commands)

@@ -60,7 +60,8 @@ def quantize(
     config = read_family(family, raw)
     if config.experts and config.experts.stacked:
         raise UnsupportedModel(
-            f"{family} has all experts of a layer in one tensor, which is not written yet: serve it with --quantization."
+            f"{family} has all experts of a layer in one tensor, which is not written yet: serve it with "
+            "--quantization."
         )
     checkpoint = _reader(folder)
     writer = CheckpointWriter(folder, target, raw, recipe, dtype)
