@@ -159,7 +159,10 @@ WRONG = {
         "gateway/backends/openai.py": "class OpenAIBackend: ...",
     },
     "sidecar-only": {"gateway/guards/scanners/pii.py": "from presidio_analyzer import AnalyzerEngine"},
-    "lab": {"gateway/admin/site.py": "def f():\n    from gateway.lab import bench", "gateway/lab/bench.py": ""},
+    "lab": {
+        "gateway/admin/site.py": "def f():\n    from gateway.lab import bench",
+        "gateway/lab/bench.py": "",
+    },
     "lab-command": {"gateway/cli/bench.py": "from gateway.lab import bench", "gateway/lab/bench.py": ""},
     "otel": {"gateway/stages/trace.py": "from opentelemetry import trace"},
     "otel-engine": {"engine/server/app.py": "from opentelemetry import trace"},
