@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.weights.stored_rows import StoredRows
+from kernels.native.calls import look_up
 
 
 class Embedding:
@@ -18,7 +19,7 @@ class Embedding:
     def __call__(self, tokens: Tensor) -> Tensor:
         if isinstance(self._rows, Tensor):
             return functional.embedding(tokens, self._rows)
-        return self._rows(tokens)
+        return look_up(self._rows, tokens)
 
     def weight(self) -> Tensor:
         """All of it [vocab, hidden], in the compute dtype."""

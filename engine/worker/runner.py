@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput
@@ -18,7 +19,8 @@ from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
 from engine.messages import LoadAdapter, UnloadAdapter
 from engine.parallel import TPGroup
-from engine.worker.batch import SHORT, BatchBuilder
+from engine.worker.batch import SHORT, Batch, BatchBuilder
+from engine.worker.cpu_recordings import CpuRecordings, records
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.device import check_kernels, pick_device
 from engine.worker.download import Download
@@ -35,6 +37,7 @@ from engine.worker.upload import upload
 from engine.worker.warm_up import EDITED, PLAIN, FirstRequest, ServingLimits, plans, sample_masked
 from kernels.compilations import Compilations
 from kernels.launch import on_triton, path
+from kernels.native.recording import NotRecordable
 
 log = logging.getLogger("engine.worker")
 
@@ -94,7 +97,7 @@ class Runner:
         self._recording = (
             config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1 and not gathers
         )
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: DecodeGraphs | CpuRecordings | None = None
         self.grammars: GrammarManager | None = None
         if self.tp.rank == 0 and (config.model / "tokenizer.json").is_file():
             # Only rank 0 samples.
@@ -214,7 +217,7 @@ class Runner:
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
         states = self.speculation.states() if self.speculation else None
-        hidden = self._graphs.forward(batch) if self._graphs and states is None else None
+        hidden = self._replayed(batch) if states is None else None
         if hidden is None:
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache, states)
         if states is not None:
@@ -227,6 +230,18 @@ class Runner:
             if after is None:
                 self._sample(step, masks)
         return step
+
+    def _replayed(self, batch: Batch) -> Tensor | None:
+        """Hidden states by a recording, if there is one."""
+        try:
+            return self._graphs.forward(batch) if self._graphs else None
+        except NotRecordable as error:
+            self._stop_recording(error)
+            return None
+
+    def _stop_recording(self, error: NotRecordable) -> None:
+        self._graphs = None
+        log.info("decode steps are not recorded, as layers of this model use %s", error)
 
     def _start_masks(self, step: Step) -> PendingMasks | None:
         masks = self.grammars.start(step.rows) if self.grammars else None
@@ -312,6 +327,7 @@ class Runner:
         self._cover(self.execute)
         self._batches.forget()
         self._record_graphs()
+        self._record_steps()
         self.compilations.start()
 
     def _cover(self, execute: Callable[[Plan], SamplerOutput]) -> None:
@@ -344,6 +360,15 @@ class Runner:
             self.adapters is not None,
             groups=len(self.groups),
         )
+
+    @torch.inference_mode()
+    def _record_steps(self) -> None:
+        """On a CPU: from now on decode steps are replayed, where they can be."""
+        if self.device.type == "cpu" and self.tp.size == 1 and records(self.cache):
+            try:
+                self._graphs = CpuRecordings(self.model, self.cache, self._max_num_seqs, self.max_model_len)
+            except NotRecordable as error:
+                self._stop_recording(error)
 
     def _record_graphs(self) -> None:
         if self._recording:

@@ -19,15 +19,16 @@ Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another;
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_float, c_int, c_int64, c_void_p
+from ctypes import c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels.launch import path
+from kernels.native.calls import Function
 from kernels.native.library import load
 
 PANEL = 16
@@ -67,11 +68,23 @@ class PagedSequences:
     """int64 [sequences], the new tokens included."""
 
 
+class _StoreJob(ctypes.Structure):
+    """As in store.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("new_keys", "new_values", "keys", "values", "slots")),
+        *(
+            (name, c_int64)
+            for name in ("key_stride", "value_stride", "tokens", "kv_heads", "dim", "block_size")
+        ),
+    )
+
+
 class _Functions(NamedTuple):
     """In C."""
 
-    attend: Any
-    store: Any
+    attend: Function
+    store: Function
 
 
 @cache
@@ -83,12 +96,7 @@ def _functions(dtype: torch.dtype) -> _Functions | None:
     attention, store = load(file, "attend"), load("store", storing)
     if attention is None or store is None:
         return None
-    functions = _Functions(attention.attend, getattr(store, storing))
-    functions.attend.argtypes = (c_void_p, c_int)
-    pointers, sizes = (c_void_p,) * 5, (c_int64,) * 6
-    functions.store.argtypes = (*pointers, *sizes, c_int)
-    functions.store.restype = None
-    return functions
+    return _Functions(Function(attention.attend), Function(getattr(store, storing)))
 
 
 def _needed(dtype: torch.dtype) -> _Functions:
@@ -125,18 +133,19 @@ def packed_store(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tens
     k, v = _rows(k), _rows(v)
     tokens, kv_heads, head_dim = k.shape
     _needed(keys.dtype).store(
-        k.data_ptr(),
-        v.data_ptr(),
-        keys.data_ptr(),
-        values.data_ptr(),
-        slots.data_ptr(),
-        k.stride(0),
-        v.stride(0),
-        tokens,
-        kv_heads,
-        head_dim,
-        keys.shape[2] * PANEL,
-        torch.get_num_threads(),
+        _StoreJob(
+            k.data_ptr(),
+            v.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            slots.data_ptr(),
+            k.stride(0),
+            v.stride(0),
+            tokens,
+            kv_heads,
+            head_dim,
+            keys.shape[2] * PANEL,
+        )
     )
 
 
@@ -173,8 +182,7 @@ def packed_attention(
         scale,
         softcap or 0.0,
     )
-    if _needed(keys.dtype).attend(byref(job), torch.get_num_threads()):
-        raise MemoryError("attention in C failed to allocate its scratch memory")
+    _needed(keys.dtype).attend(job)
     return out
 
 

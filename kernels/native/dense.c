@@ -13,6 +13,7 @@
 enum {
     WIDTH = LANES * VECTORS,
     ROWS = 96,   /* whose sums a core's nearest cache holds */
+    AHEAD = 8192, /* bytes of weights: beyond the page, where the processor does not look by itself */
     DEPTH = 256, /* words, of which a tile's weights stay near while all those rows are multiplied with them */
     LEAST = 256 * 1024, /* words multiplied: fewer are not worth a second thread */
 };
@@ -47,6 +48,8 @@ INLINE void band_of(int64_t kind, const int rows, const int vectors, const char 
         UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = load(sums + r * WIDTH + v * LANES);
     for (int64_t k = 0; k < depth; k++) {
         bits weight[VECTORS];
+        UNROLL for (int v = 0; v < vectors; v++)
+            __builtin_prefetch(weights + 4 * k * WIDTH + AHEAD + v * sizeof(bits));
         memcpy(weight, weights + 4 * k * WIDTH, vectors * sizeof *weight);
         UNROLL for (int r = 0; r < rows; r++) {
             uint32_t word;
@@ -87,8 +90,19 @@ static void store(int64_t kind, const float *sums, const float *bias, int64_t co
     }
 }
 
-/* into [rows, outputs] = x [rows, depth], whose rows lie stride words apart, times the weight. */
-void product(const Weight *w, const char *x, int64_t stride, int64_t rows, char *into, int threads) {
+typedef struct {
+    const Weight *weight;
+    const char *x; /* [rows, depth], rows lie stride words apart */
+    char *into; /* [rows, outputs] */
+    int64_t stride, rows;
+} Product;
+
+/* Returns 0. */
+int product(const Product *job, int threads) {
+    const Weight *w = job->weight;
+    const char *x = job->x;
+    char *into = job->into;
+    const int64_t stride = job->stride, rows = job->rows;
     const int64_t tiles = (w->outputs + WIDTH - 1) / WIDTH, pieces = (rows + ROWS - 1) / ROWS;
     const int64_t size = w->kind == FLOAT32 ? 4 : 2;
     if (rows * w->depth * w->outputs < LEAST) threads = 1;
@@ -99,14 +113,41 @@ void product(const Weight *w, const char *x, int64_t stride, int64_t rows, char 
             const int64_t column = tile * WIDTH, left = w->outputs - column;
             float sums[ROWS * WIDTH];
             memset(sums, 0, count * WIDTH * sizeof *sums);
+            /* As few bands as can be, of as many rows each: eight rows are twice four, not six and two. */
+            const int64_t bands = (count + BAND - 1) / BAND, most = (count + bands - 1) / (bands + !bands);
             for (int64_t k = 0; k < w->depth; k += DEPTH) {
                 const int64_t depth = w->depth - k < DEPTH ? w->depth - k : DEPTH;
-                for (int64_t r = 0; r < count; r += BAND)
-                    band(w->kind, count - r, left, x + 4 * ((first + r) * stride + k), stride,
+                for (int64_t r = 0; r < count; r += most)
+                    band(w->kind, count - r < most ? count - r : most, left, x + 4 * ((first + r) * stride + k), stride,
                          w->words + 4 * (tile * w->depth + k) * WIDTH, depth, sums + r * WIDTH);
             }
             for (int64_t r = 0; r < count; r++)
                 store(w->kind, sums + r * WIDTH, w->bias ? w->bias + column : w->bias, left < WIDTH ? left : WIDTH,
                       into + size * ((first + r) * w->outputs + column));
         }
+    return 0;
+}
+
+typedef struct {
+    const Weight *weight; /* of bfloat16 */
+    uint16_t *into; /* [2 * depth, WIDTH * (last - first)] */
+    int64_t first, last; /* tiles */
+} Plain;
+
+/* Tiles first to last - 1 with an output a column, as libraries multiply. Returns 0. */
+int plain(const Plain *job, int threads) {
+    const Weight *w = job->weight;
+    const int64_t columns = WIDTH * (job->last - job->first);
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (int64_t tile = job->first; tile < job->last; tile++)
+        for (int64_t k = 0; k < w->depth; k++) {
+            uint32_t words[WIDTH];
+            memcpy(words, w->words + 4 * (tile * w->depth + k) * WIDTH, sizeof words);
+            uint16_t *even = job->into + 2 * k * columns + (tile - job->first) * WIDTH, *odd = even + columns;
+            for (int64_t i = 0; i < WIDTH; i++) {
+                even[i] = words[i];
+                odd[i] = words[i] >> 16;
+            }
+        }
+    return 0;
 }

@@ -13,11 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.native.calls import Function
 from kernels.native.library import load
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1}
 _WORD = 4
 """Bytes."""
+_COLUMNS = 512
+"""Outputs laid out for the library at a time."""
 
 
 class _Weight(ctypes.Structure):
@@ -29,12 +32,28 @@ class _Weight(ctypes.Structure):
     )
 
 
+class _Product(ctypes.Structure):
+    """As in dense.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "x", "into")),
+        *((name, ctypes.c_int64) for name in ("stride", "rows")),
+    )
+
+
+class _Plain(ctypes.Structure):
+    """As in dense.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "into")),
+        *((name, ctypes.c_int64) for name in ("first", "last")),
+    )
+
+
 class _Library:
     def __init__(self, library: ctypes.CDLL) -> None:
-        pointer, long, integer = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
-        self.product = library.product
-        self.product.argtypes = (pointer, pointer, long, long, pointer, integer)
-        self.product.restype = None
+        self.product = Function(library.product)
+        self.plain = Function(library.plain)
         self.width: int = library.width()
         """Outputs of a tile."""
 
@@ -42,7 +61,7 @@ class _Library:
 @cache
 def library() -> _Library | None:
     """``None`` if it is not available."""
-    found = load("dense", "product", "width")
+    found = load("dense", "product", "plain", "width")
     return None if found is None else _Library(found)
 
 
@@ -65,6 +84,10 @@ class DenseWeight:
         """Inputs in a word."""
         self._words = _tiles(weight, found.width, self._share)
         self._bias = None if bias is None else bias.float().contiguous()
+        self._added: Tensor | None = None
+        """The bias as ``product_by_library`` takes it."""
+        if bias is not None and weight.dtype == torch.bfloat16:
+            self._added = functional.pad(bias.to(weight.dtype), (0, -len(bias) % found.width))
         self._struct = _Weight(
             self._words.data_ptr(),
             None if self._bias is None else self._bias.data_ptr(),
@@ -86,10 +109,29 @@ class DenseWeight:
             x = x.contiguous()
         out = x.new_empty(len(x), self.out_features)
         stride = x.stride(0) // self._share
-        self._library.product(
-            self._address, x.data_ptr(), stride, len(x), out.data_ptr(), torch.get_num_threads()
-        )
+        self._library.product(_Product(self._address, x.data_ptr(), out.data_ptr(), stride, len(x)))
         return out
+
+    def product_by_library(self, x: Tensor) -> Tensor:
+        """The same by torch's product, of bfloat16, whose sums it may order as it likes: for many rows. The weight is
+        laid out for it in pieces."""
+        inputs, width = self._share * self._struct.depth, self._library.width
+        if missing := inputs - self.in_features:
+            x = functional.pad(x, (0, missing))
+        tiles = self._words.shape[0]
+        step = max(1, _COLUMNS // width)
+        out = x.new_empty(len(x), tiles * width)
+        scratch = x.new_empty(inputs * width * min(step, tiles))
+        for first in range(0, tiles, step):
+            last = min(first + step, tiles)
+            piece = scratch[: inputs * width * (last - first)].view(inputs, -1)
+            self._library.plain(_Plain(self._address, piece.data_ptr(), first, last))
+            columns = slice(first * width, last * width)
+            if self._added is None:
+                torch.mm(x, piece, out=out[:, columns])
+            else:
+                torch.addmm(self._added[columns], x, piece, out=out[:, columns])
+        return out[:, : self.out_features]
 
 
 def _tiles(weight: Tensor, width: int, share: int) -> Tensor:

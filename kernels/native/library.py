@@ -28,7 +28,7 @@ from kernels.launch import path
 
 log = logging.getLogger("engine.kernels")
 
-_SOURCES = Path(__file__).parent
+SOURCES = Path(__file__).parent
 _FLAGS = ("-O3", "-march=native", "-std=c11", "-fPIC", "-fopenmp", "-ffp-contract=fast")
 _TIMEOUT = 120
 """Seconds."""
@@ -41,27 +41,27 @@ class Unavailable(Exception):
 
 
 @cache
-def load(name: str, *functions: str) -> ctypes.CDLL | None:
+def load(name: str, *functions: str, folder: Path | None = None) -> ctypes.CDLL | None:
     """``name``.c as a library with these functions; ``None`` if it cannot be compiled here, or TOLLGATE_KERNELS selects
     another implementation."""
     if path() != "auto" or platform.system() != "Linux":
         return None
-    source = _SOURCES / f"{name}.c"
+    source = (folder or SOURCES) / f"{name}.c"
     try:
         compiler = _compiler()
         try:
-            folder = _folder()
-            cache_key = f"{name}-{_fingerprint(source)}"
+            kept_in = cache_folder()
+            cache_key = f"{name}-{fingerprint(source)}"
             if compiler:
-                kept = [folder / f"{cache_key}-{_version(compiler)}.so"]
+                kept = [kept_in / f"{cache_key}-{_version(compiler)}.so"]
             else:  # whatever another one made of the same is better than nothing
-                kept = sorted(folder.glob(f"{cache_key}-*.so"))
+                kept = sorted(kept_in.glob(f"{cache_key}-*.so"))
             for library in filter(Path.exists, kept):
                 try:
                     return _open_kept(library, functions)
                 except OSError as error:
                     log.info("%s is compiled again: %s", library, error)
-            return _make(source, compiler, kept[0] if kept else folder, functions)
+            return _make(source, compiler, kept[0] if kept else kept_in, functions)
         except (OSError, RuntimeError) as error:
             # The cache is not writable, writable by others, or there is no home folder.
             log.info("a library for this process alone: %s", error)
@@ -149,7 +149,7 @@ def _run(command: list[str]) -> None:
         raise Unavailable(next((line for line in lines if "error" in line), lines[0]))
 
 
-def _folder() -> Path:
+def cache_folder() -> Path:
     """The cache folder. Raises ``OSError`` if others can write to it, ``RuntimeError`` if there is no home folder."""
     cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(cache_home) / "tollgate" / "native"
@@ -162,7 +162,7 @@ def _folder() -> Path:
     return folder
 
 
-def _fingerprint(source: Path) -> str:
+def fingerprint(source: Path) -> str:
     """A hash of the source, its headers, the flags and the processor's instructions."""
     files = [source, *sorted(source.parent.glob("*.h"))]
     parts = [file.read_bytes() for file in files]

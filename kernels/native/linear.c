@@ -21,7 +21,7 @@
 #define ROWS 4 /* computed at a time, with codes that are unpacked once */
 #define HALF 16
 #define TILE 32 /* outputs that share what is loaded of the activations */
-#define AHEAD 4096 /* bytes */
+#define AHEAD 8192 /* bytes: beyond the page, where the processor does not look by itself */
 #define CACHED (1 << 18) /* inputs of all rows together whose integers a core's cache holds */
 
 /* INT8: a scale an output. INT4: a scale and an offset a group, in bfloat16. INT4_SMALL: a scale in 8 bits, and an offset
@@ -197,6 +197,8 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
             __m512i c[2][4];
             unpack(kind, codes, c[0]);
             unpack(kind, codes + 64, c[1]);
+#pragma GCC unroll 6
+            for (int i = 0; i < step; i += 64) _mm_prefetch((const char *)codes + AHEAD + i, _MM_HINT_T0);
 #pragma GCC unroll 4
             for (int i = 0; i < inputs_of(kind) / 4; i++) {
 #pragma GCC unroll 4
@@ -226,9 +228,6 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
                     _mm512_fmadd_ps(dot, kind == INT8 ? unit : _mm512_mul_ps(unit, scale), total[r][h]);
             }
         }
-        /* On the next page, where the processor does not look by itself; more than two lines are slower. */
-        _mm_prefetch((const char *)codes + AHEAD, _MM_HINT_T1);
-        _mm_prefetch((const char *)codes + AHEAD + 64, _MM_HINT_T1);
         scales += scale_bytes(kind);
         fields += FIELDS * count;
     }
@@ -264,8 +263,20 @@ INLINE void store(const Weight *w, int64_t t, const __m512 *result, void *into, 
     }
 }
 
-/* into [rows, outputs] = x [rows, inputs], whose rows lie stride elements apart. 0, or -1 if there is no memory. */
-int product(const Weight *w, const void *x, int64_t stride, int64_t count, void *into, int dtype, int threads) {
+typedef struct {
+    const Weight *weight;
+    const void *x; /* [count, inputs], rows lie stride elements apart */
+    void *into; /* [count, outputs] */
+    int64_t stride, count, dtype;
+} Product;
+
+/* 0, or -1 if there is no memory. */
+int product(const Product *job, int threads) {
+    const Weight *w = job->weight;
+    const void *x = job->x;
+    void *into = job->into;
+    const int64_t stride = job->stride, count = job->count;
+    const int dtype = job->dtype;
     const int64_t groups = w->padded / w->group, tiles = (w->outputs + TILE - 1) / TILE;
     const int64_t words = w->padded / 2, size = words + FIELDS * groups; /* of a row, in words */
     int32_t *memory = malloc(4 * count * size);

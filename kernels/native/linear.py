@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.native.calls import Function
 from kernels.native.library import load
 
 _HALF, _TILE = 16, 32
@@ -42,12 +43,17 @@ class _Weight(ctypes.Structure):
     )
 
 
+class _Product(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "x", "into")),
+        *((name, ctypes.c_int64) for name in ("stride", "count", "dtype")),
+    )
+
+
 class _Library:
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, integer, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-        self.product = library.product
-        self.product.argtypes = (pointer, pointer, long, long, pointer, integer, integer)
-        self.product.restype = integer
+        self.product = Function(library.product)
         self.widen = library.widen
         self.widen.argtypes = (pointer, long, long, pointer, integer)
         self.widen.restype = None
@@ -122,16 +128,9 @@ class PackedWeight:
                 x = x.contiguous()
             stride = x.stride(0)
         out = x.new_empty(rows, self.out_features)
-        if self._library.product(
-            self._address,
-            x.data_ptr(),
-            stride,
-            rows,
-            out.data_ptr(),
-            _DTYPES[x.dtype],
-            torch.get_num_threads(),
-        ):
-            raise MemoryError(f"No memory for a product of {rows} rows of {self.in_features} inputs.")
+        self._library.product(
+            _Product(self._address, x.data_ptr(), out.data_ptr(), stride, rows, _DTYPES[x.dtype])
+        )
         return out
 
     def widen(self, start: int, into: Tensor) -> None:

@@ -20,9 +20,22 @@ INLINE float inverse(const bf16 *x, int64_t size, float eps) {
     return 1.0f / sqrtf(_mm512_reduce_add_ps(sum) / (float)size + eps);
 }
 
+/* Each function takes a job and the number of threads, and returns 0: see calls.py. */
+
+typedef struct {
+    const bf16 *x, *residual;
+    const float *weight;
+    bf16 *out, *total;
+    int64_t rows, size;
+    float eps;
+} Norm;
+
 /* out = norm(x + residual) * weight, total = x + residual; without a residual, x alone */
-void rms_norm(const bf16 *x, const bf16 *residual, const float *weight, bf16 *out, bf16 *total, int64_t rows,
-              int64_t size, float eps, int threads) {
+int rms_norm(const Norm *job, int threads) {
+    const bf16 *x = job->x, *residual = job->residual;
+    const float *weight = job->weight, eps = job->eps;
+    bf16 *out = job->out, *total = job->total;
+    const int64_t rows = job->rows, size = job->size;
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * size >= MANY)
     for (int64_t row = 0; row < rows; row++) {
         const bf16 *sum = x + row * size;
@@ -36,12 +49,23 @@ void rms_norm(const bf16 *x, const bf16 *residual, const float *weight, bf16 *ou
             save(out + row * size + d,
                  _mm512_mul_ps(_mm512_mul_ps(load(sum + d), scale), _mm512_loadu_ps(weight + d)));
     }
+    return 0;
 }
 
+typedef struct {
+    const bf16 *x, *weight, *cos, *sin;
+    bf16 *out;
+    int64_t stride, tokens, heads, dim, turned;
+    float eps;
+} Rotation;
+
 /* x [tokens, heads, dim], a token every `stride`; cos and sin [tokens, turned]; weight [heads, 2 * dim] or none */
-void norm_rope(const bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *sin, bf16 *out, int64_t stride,
-               int64_t tokens, int64_t heads, int64_t dim, int64_t turned, float eps, int threads) {
-    const int64_t half = turned / 2;
+int norm_rope(const Rotation *job, int threads) {
+    const bf16 *x = job->x, *weight = job->weight, *cos = job->cos, *sin = job->sin;
+    bf16 *out = job->out;
+    const int64_t stride = job->stride, tokens = job->tokens, heads = job->heads, dim = job->dim;
+    const int64_t turned = job->turned, half = turned / 2;
+    const float eps = job->eps;
 #pragma omp parallel for num_threads(threads) if (threads > 1 && tokens * heads * dim >= MANY)
     for (int64_t t = 0; t < tokens; t++)
         for (int64_t h = 0; h < heads; h++) {
@@ -64,6 +88,7 @@ void norm_rope(const bf16 *x, const bf16 *weight, const bf16 *cos, const bf16 *s
                 save(to + d, value);
             }
         }
+    return 0;
 }
 
 INLINE __m512 silu(__m512 z) {
@@ -78,14 +103,23 @@ INLINE __m512 gelu(__m512 z) {
     return _mm512_mul_ps(_mm512_mul_ps(z, _mm512_set1_ps(0.5f)), _mm512_add_ps(inner, _mm512_set1_ps(1.0f)));
 }
 
+typedef struct {
+    const bf16 *gate_up;
+    bf16 *out;
+    int64_t rows, width, is_gelu;
+} Gate;
+
 /* gate_up [rows, 2 * width] -> out [rows, width] */
-void gated(const bf16 *gate_up, bf16 *out, int64_t rows, int64_t width, int is_gelu, int threads) {
+int gated(const Gate *job, int threads) {
+    bf16 *out = job->out;
+    const int64_t rows = job->rows, width = job->width, is_gelu = job->is_gelu;
 #pragma omp parallel for num_threads(threads) if (threads > 1 && rows * width >= MANY)
     for (int64_t row = 0; row < rows; row++) {
-        const bf16 *gate = gate_up + row * 2 * width, *up = gate + width;
+        const bf16 *gate = job->gate_up + row * 2 * width, *up = gate + width;
         for (int64_t d = 0; d < width; d += LANES) {
             const __m512 z = load(gate + d);
             save(out + row * width + d, _mm512_mul_ps(is_gelu ? gelu(z) : silu(z), load(up + d)));
         }
     }
+    return 0;
 }

@@ -7,29 +7,65 @@ rounded once; a row's result depends on that row alone.
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_float, c_int, c_int64, c_void_p
+from ctypes import Structure, c_float, c_int64, c_void_p
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels.launch import path
+from kernels.native.calls import Function
 from kernels.native.library import load
 
 _LANES = 16
 
 
+class _Norm(Structure):
+    """As in rows.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "residual", "weight", "out", "total")),
+        *((name, c_int64) for name in ("rows", "size")),
+        ("eps", c_float),
+    )
+
+
+class _Rotation(Structure):
+    """As in rows.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "weight", "cos", "sin", "out")),
+        *((name, c_int64) for name in ("stride", "tokens", "heads", "dim", "turned")),
+        ("eps", c_float),
+    )
+
+
+class _Gate(Structure):
+    """As in rows.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("gate_up", "out")),
+        *((name, c_int64) for name in ("rows", "width", "is_gelu")),
+    )
+
+
+class _Functions(NamedTuple):
+    """In C."""
+
+    rms_norm: Function
+    norm_rope: Function
+    gated: Function
+
+
 @cache
-def _library() -> ctypes.CDLL | None:
-    library = load("rows", "rms_norm", "norm_rope", "gated") if path() == "auto" else None
-    if library is not None:
-        library.rms_norm.argtypes = (*(c_void_p,) * 5, c_int64, c_int64, c_float, c_int)
-        library.norm_rope.argtypes = (*(c_void_p,) * 5, *(c_int64,) * 5, c_float, c_int)
-        library.gated.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_int, c_int)
-        for function in (library.rms_norm, library.norm_rope, library.gated):
-            function.restype = None
-    return library
+def _library() -> _Functions | None:
+    library = load("rows", *_Functions._fields) if path() == "auto" else None
+    return (
+        None
+        if library is None
+        else _Functions(*(Function(getattr(library, name)) for name in _Functions._fields))
+    )
 
 
 def takes(x: Tensor, *sizes: int) -> bool:
@@ -42,22 +78,30 @@ def takes(x: Tensor, *sizes: int) -> bool:
     )
 
 
+def _functions() -> _Functions:
+    functions = _library()
+    if functions is None:
+        raise RuntimeError("The C code of kernels/native/rows.c is not available on this machine.")
+    return functions
+
+
 def rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normalised ``x + residual``, and that sum. ``weight`` float32, as of rms_norm.py."""
     x = x.contiguous()
     out, total = torch.empty_like(x), x
     if residual is not None:
         residual, total = residual.contiguous(), torch.empty_like(x)
-    _library().rms_norm(
-        x.data_ptr(),
-        None if residual is None else residual.data_ptr(),
-        weight.data_ptr(),
-        out.data_ptr(),
-        total.data_ptr(),
-        x.numel() // x.shape[-1] if x.numel() else 0,
-        x.shape[-1],
-        eps,
-        torch.get_num_threads(),
+    _functions().rms_norm(
+        _Norm(
+            x.data_ptr(),
+            None if residual is None else residual.data_ptr(),
+            weight.data_ptr(),
+            out.data_ptr(),
+            total.data_ptr(),
+            x.numel() // x.shape[-1] if x.numel() else 0,
+            x.shape[-1],
+            eps,
+        )
     )
     return out, total
 
@@ -69,19 +113,20 @@ def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Te
         x = x.contiguous()
     cos, sin = cos.contiguous(), sin.contiguous()
     out = x.new_empty(tokens, heads, dim)
-    _library().norm_rope(
-        x.data_ptr(),
-        None if weight is None else weight.data_ptr(),
-        cos.data_ptr(),
-        sin.data_ptr(),
-        out.data_ptr(),
-        x.stride(0),
-        tokens,
-        heads,
-        dim,
-        cos.shape[-1],
-        eps,
-        torch.get_num_threads(),
+    _functions().norm_rope(
+        _Rotation(
+            x.data_ptr(),
+            None if weight is None else weight.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            out.data_ptr(),
+            x.stride(0),
+            tokens,
+            heads,
+            dim,
+            cos.shape[-1],
+            eps,
+        )
     )
     return out
 
@@ -91,5 +136,5 @@ def gated(gate_up: Tensor, *, gelu: bool = False) -> Tensor:
     width = gate_up.shape[-1] // 2
     out = gate_up.new_empty(*gate_up.shape[:-1], width)
     rows = out.numel() // width if width else 0
-    _library().gated(gate_up.data_ptr(), out.data_ptr(), rows, width, gelu, torch.get_num_threads())
+    _functions().gated(_Gate(gate_up.data_ptr(), out.data_ptr(), rows, width, gelu))
     return out

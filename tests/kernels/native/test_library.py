@@ -25,7 +25,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "seven.c").write_text("int seven(void) { return 7; }\n")
-    monkeypatch.setattr(library, "_SOURCES", sources)
+    monkeypatch.setattr(library, "SOURCES", sources)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CC", raising=False)
     library.load.cache_clear()
@@ -153,7 +153,7 @@ def test_a_damaged_library_is_made_anew(part: float, tmp_path: Path) -> None:
     script = (
         "import pathlib, sys\n"
         "from kernels.native import library\n"
-        "library._SOURCES = pathlib.Path(sys.argv[1])\n"
+        "library.SOURCES = pathlib.Path(sys.argv[1])\n"
         "assert library.load('seven', 'seven').seven() == 7\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "sources")], check=True, timeout=300)
@@ -222,7 +222,7 @@ def test_processes_that_start_at_once(tmp_path: Path) -> None:
     script = (
         "import pathlib, sys\n"
         "from kernels.native import library\n"
-        "library._SOURCES = pathlib.Path(sys.argv[1])\n"
+        "library.SOURCES = pathlib.Path(sys.argv[1])\n"
         "assert library.load('seven').seven() == 7\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "sources")]
