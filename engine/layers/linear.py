@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from engine.layers.invariance import padded, row_multiple
+from engine.layers.library_product import LibraryProduct, has_bfloat16
+from engine.layers.product_choice import ProductChoice, choose
 from kernels.launch import on_triton
 from kernels.native.dense import DenseWeight, multiplies
-
-
-@cache
-def _has_bfloat16() -> bool:
-    """Whether oneDNN computes in bfloat16 on this processor."""
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 class Linear:
@@ -26,7 +20,8 @@ class Linear:
     of rows: a request's text does not depend on the rest of the batch. Float32 and bfloat16 have a product in C that
     guarantees this; without a compiler, and in float16, rows are padded to the number that the library needs for it.
 
-    In bfloat16 without ``invariant`` weights are packed for oneDNN, which gives no such guarantee.
+    In bfloat16 without ``invariant`` the product in C is taken or oneDNN's, which gives no such guarantee: whichever
+    was measured to be faster (``product_choice.py``).
     """
 
     def __init__(
@@ -43,18 +38,25 @@ class Linear:
         on_cpu = weight.device.type == "cpu" and not on_triton(weight)
         row_invariant = on_cpu and (invariant or weight.dtype == torch.float32)
         self._native: DenseWeight | None = None
-        self._library: _Library | None = None
+        self._library: LibraryProduct | None = None
         self._multiple = 1
+        self._many: int | None = None
+        """Rows from which the library multiplies what is laid out for C."""
         self._weight, self._bias = weight, bias
-        if row_invariant and native and multiplies(weight.dtype):
+        chosen = row_invariant
+        if on_cpu and not row_invariant and weight.dtype == torch.bfloat16 and native:
+            both = multiplies(weight.dtype) and has_bfloat16()
+            choice = choose(*weight.shape) if both else ProductChoice(native=False)
+            chosen, self._many = choice.native, choice.many
+        if chosen and native and multiplies(weight.dtype):
             self._native = DenseWeight(weight, bias)
             # Only its shape is used from here on: an expanded view takes no memory.
             self._weight = weight.new_empty(1).expand(weight.shape)
             return
         if row_invariant:
-            self._multiple = row_multiple(_Library, *weight.shape, weight.dtype)
+            self._multiple = row_multiple(LibraryProduct, *weight.shape, weight.dtype)
         if on_cpu:
-            self._library = _Library(weight, bias)
+            self._library = LibraryProduct(weight, bias)
             self._weight = self._library.weight
 
     @property
@@ -79,34 +81,9 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._native is not None:
+            if self._many is not None and len(x) >= self._many:
+                return self._native.product_by_library(x)
             return self._native(x)
         if self._library is not None:
             return padded(self._library, x, self._multiple)
         return functional.linear(x, self._weight, self._bias)
-
-
-class _Library:
-    """MKL's or oneDNN's product with prepacked weights, up to three times as fast for a few rows."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._bias = bias
-        self._packed: Tensor | None = None
-        self._reordered: Tensor | None = None
-        if weight.dtype == torch.float32 and torch.backends.mkl.is_available():
-            # The number of rows is only a hint.
-            self._packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), 16)
-        elif weight.dtype == torch.bfloat16 and _has_bfloat16():
-            self._reordered = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 16)
-        # The product needs only the shape of the plain weights.
-        self.weight = weight.new_empty(1).expand(weight.shape) if self.is_packed else weight
-
-    @property
-    def is_packed(self) -> bool:
-        return self._packed is not None or self._reordered is not None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self._packed is not None:
-            return torch.ops.mkl._mkl_linear(x, self._packed, self.weight, self._bias, len(x))
-        if self._reordered is not None:
-            return torch.ops.mkldnn._linear_pointwise(x, self._reordered, self._bias, "none", [], "")
-        return functional.linear(x, self.weight, self._bias)
