@@ -27,11 +27,21 @@ class Model:
         self._model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
         if not self._model:
             raise SystemExit(f"llama.cpp could not load {path}")
-        params = llama.llama_context_default_params()
-        params.n_ctx = context
-        params.n_batch = params.n_ubatch = 512
-        params.n_threads = params.n_threads_batch = threads
-        self._context = llama.llama_init_from_model(self._model, params)
+        self._contexts = {}
+        for flash in (True, False):
+            params = llama.llama_context_default_params()
+            params.n_ctx = context
+            params.n_batch = params.n_ubatch = 512
+            params.n_threads = params.n_threads_batch = threads
+            params.flash_attn_type = int(flash)
+            self._contexts[flash] = llama.llama_init_from_model(self._model, params)
+            if not self._contexts[flash]:
+                raise SystemExit(f"llama.cpp made no context of {context} tokens")
+        self.choose(flash=False)
+
+    def choose(self, *, flash: bool) -> None:
+        """Whether attention is flash attention from now on."""
+        self._context = self._contexts[flash]
 
     def decode(self, prompt: list[int], tokens: int) -> list[float]:
         """Seconds of each of ``tokens`` single tokens after the prompt."""
@@ -73,6 +83,7 @@ def main() -> None:
     print("{}", flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
+        model.choose(flash=asked["flash"])
         if asked["do"] == "decode":
             answer = model.decode(asked["prompt"], asked["tokens"])
         else:

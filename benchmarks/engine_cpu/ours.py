@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 from engine.config import EngineConfig
 from engine.offline import OfflineEngine
+from engine.weights.source import locate
 
 
 def main() -> None:
     folder, threads, context, quantization = sys.argv[1:5]
     engine = OfflineEngine(
         EngineConfig(
-            model=Path(folder),
+            model=locate(folder),
             threads=int(threads),
             max_model_len=int(context),
             kv_cache_blocks=10 * (-(-int(context) // 16)),
-            quantization=None if quantization == "bf16" else quantization,
+            quantization=None if quantization in ("bf16", "gguf") else quantization,
             dtype="bfloat16",
         )
     )
