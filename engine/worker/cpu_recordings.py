@@ -1,7 +1,7 @@
 """Decode steps recorded and replayed on a CPU, by kernels/native/recording.py: what cuda_graphs.py does on a GPU.
 
-Each number of sequences is recorded when it first occurs, as an idle row would cost as much as another. A step's input is
-copied to where the recording read it.
+Each number of sequences is recorded when it first occurs, as an idle row would cost as much as another. A step's input
+is copied to where the recording read it.
 """
 
 from __future__ import annotations
