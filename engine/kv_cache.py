@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -28,6 +29,8 @@ class KVShape:
     latent: int | None = None
     """The size of a token's latent, which layers of multi-head latent attention keep in place of values; their one key
     has ``head_dim``."""
+    chunked: bool = False
+    """Whether the windows are chunks of the context: a token sees what is before it in its own."""
 
     def block_bytes(
         self,
@@ -80,11 +83,23 @@ class KVCache:
         }
         self.layers = [places[layer][0] for layer in range(shape.layers)]
         self._group_of = [places[layer][1] for layer in range(shape.layers)]
+        self._chunk_of = shape.windows if shape.chunked else (None,) * shape.layers
+        self.chunks = [
+            sorted({chunk for layer in group.layers if (chunk := self._chunk_of[layer])})
+            for group in self.groups
+        ]
+        """Of each group, the sizes of chunks in which its layers attend."""
+        if any(chunk % block_size for chunks in self.chunks for chunk in chunks):
+            raise StartupError(
+                f"--block-size {block_size} does not divide the chunks in which this model attends "
+                f"({', '.join(map(str, sorted(set(chain(*self.chunks)))))} tokens): give one that does."
+            )
 
     def by_layer(self, batch: AttentionMetadata) -> Iterator[tuple[KVLayer, AttentionMetadata]]:
         """Each layer, and the batch as its group has it."""
         batches = (batch, *batch.others)
-        return zip(self.layers, (batches[group] for group in self._group_of), strict=True)
+        for layer, group, chunk in zip(self.layers, self._group_of, self._chunk_of, strict=True):
+            yield layer, batches[group].in_chunks[chunk] if chunk else batches[group]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copies blocks: (from, to), in order."""

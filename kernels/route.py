@@ -116,6 +116,18 @@ class CorrectedRouting:
 
 
 @dataclass(frozen=True, slots=True)
+class TopSigmoid:
+    """How experts are chosen by Llama 4: the highest scores, each with its sigmoid as its weight."""
+
+    def __call__(self, scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+        """As ``route``."""
+        best, experts = scores.float().topk(top_k, dim=-1)
+        # As in SigmoidRouting: whole vectors a row.
+        weights = torch.nn.functional.pad(best, (0, -top_k % 32)).sigmoid()[:, :top_k]
+        return experts, weights / weights.sum(-1, keepdim=True) if normalise else weights
+
+
+@dataclass(frozen=True, slots=True)
 class SparseMixer:
     """How two experts are chosen by Phi-MoE (SparseMixer-v2, https://arxiv.org/abs/2409.12136).
 

@@ -127,3 +127,5 @@ class AttentionMetadata:
     """All sequences of the batch, for attention in C."""
     others: list[AttentionMetadata] = field(default_factory=list)
     """The batch as the other groups of layers have it, where there are several: in other blocks."""
+    in_chunks: dict[int, AttentionMetadata] = field(default_factory=dict)
+    """The batch as layers have it that attend in chunks of the context, by their size."""

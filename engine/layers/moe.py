@@ -26,6 +26,8 @@ class MixtureMLP:
     Each expert in use runs once, over its tokens. A token's experts are summed in the order of their ids, so its result
     does not depend on the rest of the batch.
 
+    ``scaled_inputs``: experts' weights are factors on what they read, not on what they write.
+
     ``choose``: from scores, number and ``normalise`` to experts and their weights, if not ``route``.
 
     On a GPU experts with plain weights that ``route`` chooses are computed all at once. Their weights are moved into
@@ -41,6 +43,7 @@ class MixtureMLP:
         *,
         choose: Choice = route,
         router_bias: Tensor | None = None,
+        scaled_inputs: bool = False,
         invariant: bool = False,
     ) -> None:
         # MKL's results do not depend on a row's position if the number of outputs is a multiple of 8.
@@ -54,6 +57,7 @@ class MixtureMLP:
         self._choose = choose
         self._top_k = top_k
         self._normalise = normalise
+        self._scaled_inputs = scaled_inputs
 
     def __call__(self, x: Tensor) -> Tensor:
         scores = self._router(x.to(self._dtype))[:, : len(self._experts)]
@@ -69,12 +73,15 @@ class MixtureMLP:
             for expert, weight in sorted(
                 zip(chosen[0].tolist(), weights[0].unbind(), strict=True), key=_first
             ):
-                out.add_(self._experts[expert](x).mul_(weight))
+                out.add_(self._weighted(expert, x, weight))
             return out
         for expert, rows, ranks in group(chosen):
-            y = self._experts[expert](x[rows])
-            out.index_add_(0, rows, y.mul_(weights[rows, ranks, None]))
+            out.index_add_(0, rows, self._weighted(expert, x[rows], weights[rows, ranks, None]))
         return out
+
+    def _weighted(self, expert: int, x: Tensor, weight: Tensor) -> Tensor:
+        run = self._experts[expert]
+        return run(x * weight) if self._scaled_inputs else run(x).mul_(weight)
 
     def _stacked(self, experts: Iterable[GatedMLP], count: int) -> list[GatedMLP]:
         """The experts, with their weights in ``_stacks`` if all are plain."""

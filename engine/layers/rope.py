@@ -168,6 +168,18 @@ class ScaledRotation:
         return rotated
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """By how much queries grow with their position: by ``1 + scale * log(1 + floor((position + 1) / step))``."""
+
+    scale: float
+    step: int
+
+    def factors(self, length: int) -> Tensor:
+        """Of each position, float32."""
+        return 1 + self.scale * torch.log1p((torch.arange(1, length + 1) // self.step).float())
+
+
 class NoRotation:
     """In place of a ``RotaryTable``: each position is turned by zero."""
 
@@ -178,6 +190,19 @@ class NoRotation:
     def __call__(self, positions: Tensor) -> tuple[Tensor, ...]:
         shape = (len(positions), -1, -1)
         return self._cos.expand(shape), self._sin.expand(shape)
+
+
+class GrowingNoRotation(NoRotation):
+    """With a third table: the factor on the query at each position."""
+
+    def __init__(
+        self, dim: int, growth: Growth, length: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        super().__init__(dim, device, dtype)
+        self._factors = growth.factors(length).to(device)
+
+    def __call__(self, positions: Tensor) -> tuple[Tensor, ...]:
+        return *super().__call__(positions), self._factors[positions][:, None, None]
 
 
 def _yarn_scale(factor: float, by: float) -> float:

@@ -8,9 +8,9 @@ from typing import Any
 
 from engine.errors import UnsupportedModel
 from engine.layers.mlp import ACTIVATIONS, PLAIN_ACTIVATIONS, ClampedSwiGLU
-from engine.layers.rope import Rope
+from engine.layers.rope import Growth, Rope
 from engine.weights.stacked_experts import Stacking
-from kernels.route import CorrectedRouting, GroupRouting, SigmoidRouting, SparseMixer
+from kernels.route import CorrectedRouting, GroupRouting, SigmoidRouting, SparseMixer, TopSigmoid
 
 _MAX_LAYERS = 10_000
 
@@ -41,7 +41,7 @@ class Experts:
     router: str = "gate"
     exact_router: bool = False
     """Whether scores are computed in float32, as in training; with a ``bias`` they always are."""
-    routing: SigmoidRouting | CorrectedRouting | GroupRouting | SparseMixer | None = None
+    routing: SigmoidRouting | CorrectedRouting | GroupRouting | SparseMixer | TopSigmoid | None = None
     """``None``: experts are chosen by softmax."""
     bias: str | None = None
     """What is added to chances where experts are chosen, and not to their weights."""
@@ -53,6 +53,8 @@ class Experts:
     """How gate and up projection share a tensor, where the checkpoint has all experts of a layer in one."""
     biases: bool = False
     """Whether experts have them."""
+    scaled_inputs: bool = False
+    """Whether experts' weights are factors on what they read, not on what they write."""
     activation: ClampedSwiGLU | None = None
     """``None``: that of the model's MLPs."""
 
@@ -85,6 +87,8 @@ class HeadNorms:
     """All heads of a token are normalised together."""
     rotated: bool = False
     """After the rotation."""
+    weights: bool = True
+    """``False``: they have none, and layers without a rotation have no norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +124,13 @@ class DecoderConfig:
     activation: str
     windows: tuple[int | None, ...]
     """Each layer's sliding window: how many tokens a token sees, itself included; ``None``: all before it."""
+    chunked: bool = False
+    """Whether the windows are chunks of the context: a token sees what is before it in its own."""
     ropes: tuple[Rope, ...]
     layer_ropes: tuple[int | None, ...]
     """Each layer's index in ``ropes``; ``None``: its queries and keys are not rotated (NoPE)."""
+    unrotated_growth: Growth | None = None
+    """By how much the queries of layers without a rotation grow with their position."""
     scale: float
     """The factor on attention scores."""
     qkv_bias: bool = False

@@ -14,7 +14,7 @@ from engine.kv_cache import KVCache, KVShape
 from engine.layers.embedding import Embedding
 from engine.layers.norm import NoNorm
 from engine.layers.product import Product
-from engine.layers.rope import NoRotation, RotaryTable, ScalingRotaryTable
+from engine.layers.rope import GrowingNoRotation, NoRotation, RotaryTable, ScalingRotaryTable
 from engine.models import parts
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig
@@ -24,7 +24,11 @@ log = logging.getLogger("engine.models")
 
 PREFIXES = ("model.", "language_model.model.", "model.language_model.", "")
 """Prefixes of the decoder's tensors: two are those of multimodal checkpoints, none is that of embedding models."""
-_VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+_VISION = tuple(
+    f"{prefix}{name}."
+    for prefix in ("", "model.")
+    for name in ("vision_tower", "vision_model", "multi_modal_projector")
+)
 
 
 class Block:
@@ -117,7 +121,7 @@ class Decoder:
         # A latent is for all heads: every rank has it.
         kv_heads = 1 if config.latent else tp.divide(config.kv_heads, "KV heads")
         latent = config.latent.rank if config.latent else None
-        self.kv_shape = KVShape(config.layers, kv_heads, config.head_dim, config.windows, latent)
+        self.kv_shape = KVShape(config.layers, kv_heads, config.head_dim, config.windows, latent, config.chunked)
         self._norm = parts.norm(config, weights, f"{prefix}norm")
         if head:
             self._head = _head(config, build, prefix, self.embedding)
@@ -131,7 +135,12 @@ class Decoder:
             for rope in config.ropes
         ]
         if None in config.layer_ropes:
-            self._tables.append(NoRotation(config.ropes[0].dim, weights.device, weights.dtype))
+            dim, growth = config.ropes[0].dim, config.unrotated_growth
+            self._tables.append(
+                GrowingNoRotation(dim, growth, length, weights.device, weights.dtype)
+                if growth
+                else NoRotation(dim, weights.device, weights.dtype)
+            )
 
     def embed(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)

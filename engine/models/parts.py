@@ -19,7 +19,7 @@ from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Experts, Latent
 from engine.weights.weight_loader import WeightLoader
 from kernels.rope import rope as rope_kernel
-from kernels.route import CorrectedRouting, GroupRouting, SigmoidRouting, SparseMixer, route
+from kernels.route import CorrectedRouting, GroupRouting, SigmoidRouting, SparseMixer, TopSigmoid, route
 
 Norm = RMSNorm | LayerNorm
 
@@ -93,11 +93,12 @@ def attention(
             part: (torch.arange(count)[:, None] * dim + halves).flatten()
             for part, count in zip(parts, (local_heads, local_kv_heads), strict=False)
         }
-    rotate = _rotation(config, build.weights, name, local_heads, local_kv_heads)
+    rotate = _rotation(config, build.weights, name, local_heads, local_kv_heads, layer)
     sinks = None
     if config.sinks:
         sinks = tp.shard(build.weights.exact(f"{name}.sinks", (heads,)), 0, "heads").float()
-    if rope.query_growth:
+    turned = config.layer_ropes[layer] is not None
+    if rope.query_growth or (config.unrotated_growth and not turned):
         rotate = ScaledRotation(rotate, local_heads)
     return PagedAttention(
         build.linear(parts, config.hidden, bias=config.qkv_bias, split="out", rows=rows),
@@ -107,7 +108,8 @@ def attention(
         dim,
         scale=config.scale,
         rotate=rotate,
-        window=config.windows[layer],
+        # Chunks are sequences of their own.
+        window=None if config.chunked else config.windows[layer],
         softcap=config.softcap,
         sinks=sinks,
     )
@@ -159,18 +161,21 @@ def _halves(dim: int, rotary: int) -> Tensor:
 
 
 def _rotation(
-    config: DecoderConfig, weights: WeightLoader, name: str, heads: int, kv_heads: int
+    config: DecoderConfig, weights: WeightLoader, name: str, heads: int, kv_heads: int, layer: int
 ) -> Callable[..., Tensor]:
     """``heads`` and ``kv_heads``: this rank's."""
     norms = config.head_norm
-    if norms is None:
+    if norms is None or not (norms.weights or config.layer_ropes[layer] is not None):
         return rope_kernel
     names = (f"{name}.{norms.query}.weight", f"{name}.{norms.key}.weight")
     if norms.joint:
         sizes = (heads * config.head_dim, kv_heads * config.head_dim)
         query, key = (weights.take(part, (size,)) for part, size in zip(names, sizes, strict=True))
         return JointHeadNorm(query, key, heads, config.eps)
-    query, key = (weights.take(part, (config.head_dim,)) for part in names)
+    if norms.weights:
+        query, key = (weights.take(part, (config.head_dim,)) for part in names)
+    else:
+        query = key = torch.ones(config.head_dim, dtype=weights.dtype, device=weights.device)
     kind = RotatedHeadNorm if norms.rotated else HeadNorm
     return kind(query, key, heads, kv_heads, config.eps, config.norm_offset)
 
@@ -182,7 +187,7 @@ def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: 
     router = take(f"{name}.{experts.router}.weight", (experts.count, config.hidden))
     choose: Choice = route
     match experts.routing:
-        case SparseMixer() | GroupRouting():
+        case SparseMixer() | GroupRouting() | TopSigmoid():
             choose = experts.routing
         case SigmoidRouting() | CorrectedRouting():
             shape = (1, experts.count) if experts.bias_rows else (experts.count,)
@@ -214,6 +219,7 @@ def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: 
         experts.normalise,
         choose=choose,
         router_bias=router_bias,
+        scaled_inputs=experts.scaled_inputs,
         invariant=build.invariant,
     )
     if not experts.shared:

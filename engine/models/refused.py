@@ -36,8 +36,6 @@ MISSING: Mapping[str, str] = {
     "ZambaForCausalLM": _MAMBA,
     "Zamba2ForCausalLM": _MAMBA,
     "NemotronHForCausalLM": _MAMBA,
-    "Llama4ForCausalLM": "attention in chunks of the context, and experts whose inputs are scaled",
-    "Llama4ForConditionalGeneration": "attention in chunks of the context, and experts whose inputs are scaled",
     "Gemma3nForCausalLM": "embeddings for each layer, several residual streams, and layers that share a cache",
     "Gemma3nForConditionalGeneration": "embeddings for each layer, several residual streams, and layers that share a "
     "cache",

@@ -25,6 +25,7 @@ from engine.models.glm import glm, glm4
 from engine.models.gpt_oss import gpt_oss
 from engine.models.granite import granite, granite_hybrid
 from engine.models.hidden_states import HiddenStates
+from engine.models.llama4 import llama4, llama4_text
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.llama_kin import (
     apertus,
@@ -124,6 +125,8 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "Glm4MoeLiteForCausalLM": glm4_moe_lite,
     "MiniCPM3ForCausalLM": minicpm3,
     "YoutuForCausalLM": youtu,
+    "Llama4ForCausalLM": llama4,
+    "Llama4ForConditionalGeneration": llama4_text,
 }
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.errors import UnsupportedModel
 from engine.pooling.texts import Texts
 
 
@@ -94,10 +93,8 @@ class PassingLayer:
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
-        sinks: Tensor | None = None,
+        sinks: None = None,
     ) -> Tensor:
-        if sinks is not None:
-            raise UnsupportedModel("Models with attention sinks are not supported as embedding models.")
         if self._new is None:
             raise ValueError("nothing was stored before")
         (keys, values), self._new = self._new, None

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
+from engine.errors import UnsupportedModel
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig
 from engine.models.decoder import Decoder
@@ -15,6 +16,10 @@ from engine.pooling.texts import Texts
 
 class HeadlessDecoder:
     def __init__(self, config: DecoderConfig, build: LayerBuilder, length: int | None) -> None:
+        if config.sinks or config.chunked or (config.experts and config.experts.stacked):
+            raise UnsupportedModel(
+                "Attention sinks, attention in chunks and experts in one tensor are not supported in embedding models."
+            )
         self._decoder = Decoder(config, build, length, head=False)
         self.width, self.vocab_size = config.hidden, config.vocab_size
         self.max_positions = config.max_positions

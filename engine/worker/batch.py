@@ -13,6 +13,7 @@ from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata
 from engine.core.plan import PENDING, Plan, ScheduledRequest
 from engine.core.sampling_row import SamplingRow
 from engine.kv_cache import KVCache
+from engine.worker.attention_chunks import in_chunks
 from engine.worker.block_table import BlockTable
 from engine.worker.upload import upload
 from kernels.paged_prefill import TILE
@@ -64,6 +65,7 @@ class BatchBuilder:
     ) -> None:
         self._backend = cache.backend
         self._windows = [group.window for group in cache.groups]
+        self._chunks = cache.chunks
         self._block_size = cache.block_size
         self._table = BlockTable(self._windows, cache.block_size, cache.padding_block, device)
         self._keeping = keeping
@@ -140,8 +142,12 @@ class BatchBuilder:
             )
             for group in range(len(self._windows))
         ]
-        attention, *others = map(self._backend.metadata, common)
+        attention, *others = made = [self._backend.metadata(group) for group in common]
         attention.others = others
+        for group, sizes in enumerate(self._chunks):
+            for size in sizes:
+                part = in_chunks(common[group], starts, counts, size)
+                made[group].in_chunks[size] = self._backend.metadata(part)
         return Batch(
             tokens=token_ids,
             positions=token_positions,

@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.attention.metadata import CommonAttentionMetadata, DecodeShape
 from engine.kv_cache import KVCache
 from engine.models.registry import Model
+from engine.worker.attention_chunks import by_token
 from engine.worker.batch import Batch
 from engine.worker.upload import upload
 
@@ -115,21 +116,23 @@ class DecodeGraphs:
     def _forward(self, new: int, size: int) -> Callable[[], Tensor]:
         def forward() -> Tensor:
             # Built anew each time: what metadata computes for a step's layers must be recorded too.
-            batch, *others = (
-                self._cache.backend.metadata(
-                    CommonAttentionMetadata(
-                        size * new,
-                        slots[: size * new],
-                        tables[:size],
-                        self._query_starts[new][: size + 1],
-                        self._seq_lens[:size],
-                        self._cache.block_size,
-                        [DecodeShape(size, new, 0)],
-                    )
+            common = [
+                CommonAttentionMetadata(
+                    size * new,
+                    slots[: size * new],
+                    tables[:size],
+                    self._query_starts[new][: size + 1],
+                    self._seq_lens[:size],
+                    self._cache.block_size,
+                    [DecodeShape(size, new, 0)],
                 )
                 for slots, tables in zip(self._slots, self._block_tables, strict=True)
-            )
+            ]
+            metadata = self._cache.backend.metadata
+            batch, *others = made = [metadata(group) for group in common]
             batch.others = others
+            for group, one, sizes in zip(common, made, self._cache.chunks, strict=True):
+                one.in_chunks = {chunk: metadata(by_token(group, chunk, new)) for chunk in sizes}
             rows = slice(0, size * new)
             return self._model.forward(self._tokens[rows], self._positions[rows], batch, self._cache)
 

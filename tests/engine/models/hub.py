@@ -50,6 +50,15 @@ LATENT_MOE: dict[str, Any] = {
     "n_group": 2,
     "topk_group": 1,
 }
+LLAMA4: dict[str, Any] = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "intermediate_size_mlp": 56,
+    "floor_scale": 7,
+    "attn_scale": 0.5,
+}
 
 
 def save(folder: Path, family: str, **changes: Any) -> transformers.PreTrainedModel:
@@ -98,10 +107,11 @@ class Paged:
         self.model: Model = load_model(folder, CPU, dtype, **options)
         self._blocks = 80
         self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, dtype)
-        self._builder = BatchBuilder(self._cache, CPU)
+        self._builders = [BatchBuilder(self._cache, CPU, invariant=tiled) for tiled in (False, True)]
 
-    def step(self, *chunks: tuple[int, list[int], int]) -> list[Tensor]:
-        """``chunks``: (request, tokens, start) → their logits. Requests 0 and 1 have blocks of their own."""
+    def step(self, *chunks: tuple[int, list[int], int], tiled: bool = False) -> list[Tensor]:
+        """``chunks``: (request, tokens, start) → their logits. Requests 0 and 1 have blocks of their own. ``tiled``: as
+        the engine does in float32, where a row's bits are the same however its prompt is cut."""
         scheduled = []
         for request, tokens, start in chunks:
             # In turns and from the end, so that no request's blocks lie in a row.
@@ -112,18 +122,18 @@ class Paged:
                 )
             )
         with torch.inference_mode():
-            batch = self._builder.build(Plan(scheduled))
+            batch = self._builders[tiled].build(Plan(scheduled))
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self._cache)
             logits = self.model.logits(hidden)
         # The builder orders them as it likes; the blocks tell whose a row is.
         owners = batch.attention.slots // BLOCK % 2
         return [logits[owners == request % 2] for request, _, _ in chunks]
 
-    def run(self, tokens: list[int], cuts: list[int], request: int = 0) -> Tensor:
+    def run(self, tokens: list[int], cuts: list[int], request: int = 0, *, tiled: bool = False) -> Tensor:
         """The logits of all tokens, computed in chunks that end at ``cuts``."""
         edges = [0, *cuts, len(tokens)]
         parts = [
-            self.step((request, tokens[start:end], start))[0]
+            self.step((request, tokens[start:end], start), tiled=tiled)[0]
             for start, end in itertools.pairwise(edges)
             if end > start
         ]

@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from engine.errors import UnsupportedModel
 from engine.models.gemma import gemma2, gemma3, gemma3_text
+from engine.models.gpt_oss import gpt_oss
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
+from engine.models.llama4 import llama4, llama4_text
 from engine.models.mixture import mixtral, qwen3_moe
 from engine.models.registry import load_model
 from engine.weights.weight_loader import finite
@@ -117,6 +119,12 @@ def test_qwen_slides_from_a_layer_on(use: bool, first: int, expected: tuple[int 
         (gemma2, {**SHAPE, "use_bidirectional_attention": True}, "use_bidirectional_attention"),
         (gemma3, {**SHAPE, "attn_logit_softcapping": 5.0}, "attn_logit_softcapping"),
         (gemma3_text, SHAPE, "text_config"),
+        (llama4_text, SHAPE, "text_config"),
+        (llama4, {**SHAPE, "no_rope_layers": [1]}, "no_rope_layers names 1 layers of 2"),
+        (llama4, {**SHAPE, "layer_types": ["sliding_attention"] * 2}, "sliding_attention are not supported"),
+        (llama4, {**SHAPE, "attention_chunk_size": None}, "attention_chunk_size"),
+        (gpt_oss, {**SHAPE, "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok is 3"),
+        (gpt_oss, {**SHAPE, "sliding_window": None}, "sliding_window is not set"),
         (mixtral, {**SHAPE, "num_local_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok is 3"),
         (qwen3_moe, without(MOE, "moe_intermediate_size"), "moe_intermediate_size"),
     ],

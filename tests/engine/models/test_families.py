@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from engine.models.registry import FAMILIES
-from tests.engine.models.hub import COMMON, LATENT, Paged, expected, save, save_model
+from tests.engine.models.hub import COMMON, LATENT, LLAMA4, Paged, expected, save, save_model
 
 LENGTH = 44
 """Longer than any sliding window here, and no multiple of the block size plus one."""
@@ -394,6 +394,28 @@ CASES = [
         tie_word_embeddings=False,
     ),
     case("youtu", "Youtu", **LATENT),
+    case(
+        "llama-4",
+        "Llama4Text",
+        **LLAMA4,
+        num_hidden_layers=5,
+        attention_chunk_size=12,
+        interleave_moe_layer_step=2,
+        rope_parameters={**LLAMA3, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
+    ),
+    case(
+        "llama-4-128",
+        "Llama4Text",
+        **{**LLAMA4, "num_experts_per_tok": 1},
+        attention_chunk_size=8,
+        use_qk_norm=False,
+        attn_temperature_tuning=False,
+        no_rope_layers=[0, 1, 1],
+        attention_bias=True,
+        num_attention_heads=7,
+        num_key_value_heads=1,
+        hidden_size=84,
+    ),
 ]
 
 
@@ -418,8 +440,8 @@ SAMPLED = [
 def test_logits_are_those_of_transformers(folder: Path, family: str, changes: dict[str, Any]) -> None:
     theirs = expected(save(folder, family, **changes), tokens())
     paged = Paged(folder)
-    whole = paged.run(tokens(), [])
-    chunked_prefill = paged.run(tokens(), [1, 14, 19, 35], request=1)
+    whole = paged.run(tokens(), [], tiled=True)
+    chunked_prefill = paged.run(tokens(), [1, 14, 19, 35], request=1, tiled=True)
     decoded = paged.run(tokens(), list(range(11, LENGTH)))
     assert theirs.std() > 0.3
     for ours in (whole, chunked_prefill, decoded):
@@ -433,13 +455,15 @@ def test_a_request_does_not_depend_on_its_neighbour(
 ) -> None:
     save(folder, family, **changes)
     first, second = tokens(30), tokens(30, seed=2)
-    alone = Paged(folder).run(first, [20, *range(21, 30)])
+    # Chunks of the context are padded to the batch's longest, but for tiles, which the engine computes in float32.
+    tiled = "attention_chunk_size" in changes
+    alone = Paged(folder).run(first, [20, *range(21, 30)], tiled=tiled)
     paged = Paged(folder)
-    parts = [paged.step((0, first[:20], 0), (1, second[:5], 0))[0]]
+    parts = [paged.step((0, first[:20], 0), (1, second[:5], 0), tiled=tiled)[0]]
     for i in range(20, 30):
         start = 5 + 2 * (i - 20)
         chunk = second[start : start + 2] if i % 2 else second[start : start + 1]
-        parts.append(paged.step((1, chunk, start), (0, first[i : i + 1], i))[1])
+        parts.append(paged.step((1, chunk, start), (0, first[i : i + 1], i), tiled=tiled)[1])
     assert torch.equal(torch.cat(parts), alone)
 
 
@@ -527,6 +551,19 @@ def test_ministral_3_runs_from_its_checkpoint_that_reads_images(folder: Path) ->
     assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
 
 
+def test_llama_4_runs_from_its_checkpoint_that_reads_images(folder: Path) -> None:
+    theirs = expected(save(folder, "Llama4Text", **LLAMA4, attention_chunk_size=12), tokens())
+    weights = load_file(folder / "model.safetensors")
+    renamed = {f"language_model.{name}": weight for name, weight in weights.items()}
+    unused = {"vision_model.layernorm_pre.weight": torch.ones(4), "multi_modal_projector.linear_1.weight": torch.ones(4)}
+    save_file(renamed | unused, folder / "model.safetensors")
+    path = folder / "config.json"
+    text = json.loads(path.read_text())
+    written = {"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "text_config": text}
+    path.write_text(json.dumps(written))
+    assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
+
+
 def test_layers_that_predict_further_tokens_are_left_out(folder: Path) -> None:
     """As GLM-4.5's checkpoints have one after the last."""
     theirs = expected(save(folder, "Glm4Moe", **GLM_MOE, num_nextn_predict_layers=1), tokens())
@@ -561,6 +598,11 @@ def test_a_context_that_stays_short_has_the_short_rotation(folder: Path) -> None
 
 def test_every_architecture_has_a_case() -> None:
     tested = {f"{one.values[0].removesuffix('Text')}ForCausalLM" for one in CASES}
-    others = {"Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration", "Ernie4_5_ForCausalLM"}
+    others = {
+        "Gemma3ForConditionalGeneration",
+        "Mistral3ForConditionalGeneration",
+        "Llama4ForConditionalGeneration",
+        "Ernie4_5_ForCausalLM",
+    }
     others |= {"KimiK2ForCausalLM"}
     assert tested | others == set(FAMILIES)

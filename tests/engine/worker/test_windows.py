@@ -14,7 +14,7 @@ from engine.config import EngineConfig
 from engine.core.block_demand import BlockDemand
 from engine.core.sampling_params import SamplingParams
 from engine.worker.runner import Runner
-from tests.engine.models.hub import greedy, save
+from tests.engine.models.hub import LLAMA4, greedy, save
 from tests.engine.steps import Outcome, run
 
 WINDOW = 13
@@ -26,6 +26,22 @@ MODELS: dict[str, tuple[str, dict[str, Any], list[int | None]]] = {
         "Gemma3Text",
         {"head_dim": 16, "sliding_window": WINDOW, "num_hidden_layers": 6},
         [None, *[WINDOW] * 5],
+    ),
+    "sinks": (
+        "GptOss",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "num_hidden_layers": 2,
+        },
+        [None, WINDOW],
+    ),
+    "chunks": (
+        "Llama4Text",
+        {**LLAMA4, "attention_chunk_size": 16, "num_hidden_layers": 4, "interleave_moe_layer_step": 2},
+        [None, 16, 16, 16],
     ),
     "two full groups": (
         "Qwen2",
