@@ -8,12 +8,15 @@ from torch import Tensor
 
 from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata
+from engine.layers.norm import RMSNorm
 from engine.layers.product import Product
 from kernels.rope import rope
 
 
 class PagedAttention:
     """``x`` [tokens, hidden] → [tokens, hidden].
+
+    ``value_norm``: of each head of the values.
 
     ``heads`` and ``kv_heads`` are those of this rank. ``rotate``: turns queries and keys [tokens, heads + kv_heads,
     head_dim], and may normalise them. ``window``, ``softcap`` and ``sinks``: see ``AttentionBackend.forward``.
@@ -32,6 +35,7 @@ class PagedAttention:
         window: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        value_norm: RMSNorm | None = None,
     ) -> None:
         self._qkv = qkv
         self._out = out
@@ -43,6 +47,7 @@ class PagedAttention:
         self._window = window
         self._softcap = softcap
         self._sinks = sinks
+        self._value_norm = value_norm
 
     def __call__(
         self,
@@ -55,6 +60,8 @@ class PagedAttention:
         qkv = self._qkv(x).view(tokens, heads + 2 * kv_heads, self._head_dim)
         rotated = self._rotate(qkv[:, : heads + kv_heads], *rotation)
         keys, values = rotated[:, heads:], qkv[:, heads + kv_heads :]
+        if self._value_norm is not None:
+            values = self._value_norm(values.reshape(-1, self._head_dim))[0].view(values.shape)
         cache.backend.store(cache, keys, values, batch)
         attended = cache.backend.forward(
             rotated[:, :heads],
@@ -66,3 +73,39 @@ class PagedAttention:
             sinks=self._sinks,
         )
         return self._out(attended.reshape(tokens, heads * self._head_dim))
+
+
+class SharedAttention:
+    """Attention to the keys and values that an earlier layer has stored: only queries are computed."""
+
+    def __init__(
+        self,
+        query: Product,
+        out: Product,
+        heads: int,
+        head_dim: int,
+        *,
+        scale: float,
+        rotate: Callable[..., Tensor],
+        window: int | None,
+    ) -> None:
+        self._query = query
+        self._out = out
+        self._heads = heads
+        self._head_dim = head_dim
+        self._scale = scale
+        self._rotate = rotate
+        self._window = window
+
+    def __call__(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, ...],
+        batch: AttentionMetadata,
+        cache: KVLayer,
+    ) -> Tensor:
+        query = self._query(x).view(len(x), self._heads, self._head_dim)
+        attended = cache.backend.forward(
+            self._rotate(query, *rotation), cache, batch, scale=self._scale, window=self._window
+        )
+        return self._out(attended.reshape(len(x), self._heads * self._head_dim))

@@ -58,6 +58,21 @@ class ClampedSwiGLU:
 _LANES = 32
 
 
+class SparseGeGLU:
+    """Gemma 3n's: of a row's gate only the share of ``1 - sparsity`` that is largest, as a normal distribution has it.
+
+    ``x`` [tokens, 2 * width], the gate in the first half.
+    """
+
+    def __init__(self, sparsity: float) -> None:
+        self._cutoff = torch.distributions.Normal(0, 1).icdf(torch.tensor(sparsity)).item()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, -1)
+        cutoff = gate.mean(-1, keepdim=True) + gate.std(-1, keepdim=True, unbiased=False) * self._cutoff
+        return _gelu(functional.relu(gate - cutoff)) * up
+
+
 class Xielu:
     """xIELU (https://arxiv.org/abs/2411.13010): a parabola above zero, an exponential below, in float32.
 

@@ -110,6 +110,28 @@ class Latent:
     """Of both vectors' norms, whatever that of the others is."""
 
 
+@dataclass(frozen=True, slots=True)
+class AltUp:
+    """What makes Gemma 3n's decoder another one: see ``altup.py``. Tuples have an entry a layer."""
+
+    streams: int
+    active: int
+    """The stream that layers compute."""
+    scaled: bool
+    """Whether it is multiplied by weights before embeddings of the layer are joined with it."""
+    laurel_rank: int
+    layer_size: int
+    """Of a token's embeddings for each layer,"""
+    layer_vocab: int
+    """and how many tokens have them."""
+    widths: tuple[int, ...]
+    """Of MLPs."""
+    sparsity: tuple[float, ...]
+    """The share of an MLP's gate that is zero; 0: as it comes."""
+    sources: tuple[int, ...]
+    """The layer whose keys and values are read: its own, or an earlier one's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderConfig:
     vocab_size: int
@@ -166,6 +188,7 @@ class DecoderConfig:
     logit_softcap: float | None = None
     latent: Latent | None = None
     experts: Experts | None = None
+    altup: AltUp | None = None
     predictors: int = 0
     """Layers after the last that predict further tokens (MTP), and are not used."""
 

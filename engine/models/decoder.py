@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,10 @@ PREFIXES = ("model.", "language_model.model.", "model.language_model.", "")
 _VISION = tuple(
     f"{prefix}{name}."
     for prefix in ("", "model.")
-    for name in ("vision_tower", "vision_model", "multi_modal_projector")
+    for name in (
+        *("vision_tower", "vision_model", "multi_modal_projector"),
+        *("audio_tower", "embed_vision", "embed_audio"),
+    )
 )
 
 
@@ -104,14 +108,14 @@ class Decoder:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         prefix = next((name for name in PREFIXES if f"{name}embed_tokens.weight" in weights), PREFIXES[0])
+        self._prefix = prefix
         self.embedding = build.embedding(f"{prefix}embed_tokens", config.vocab_size, config.hidden)
         self._scale = config.embedding_scale
         if config.rounded_scale:
             self._scale = torch.tensor(self._scale, dtype=weights.dtype).item()
-        kind = ParallelBlock if config.parallel else Block
-        self._blocks: list[tuple[Block, int]] = []
+        self._blocks: list[tuple[Any, int]] = []
         for i, rope in enumerate(config.layer_ropes):
-            block = kind(config, build, f"{prefix}layers.{i}", i)
+            block = self._block(config, build, f"{prefix}layers.{i}", i)
             # Layers without a rotation take the last table.
             self._blocks.append((block, len(config.ropes) if rope is None else rope))
             # Old checkpoints store this buffer, which is computed here.
@@ -121,7 +125,9 @@ class Decoder:
         # A latent is for all heads: every rank has it.
         kv_heads = 1 if config.latent else tp.divide(config.kv_heads, "KV heads")
         latent = config.latent.rank if config.latent else None
-        self.kv_shape = KVShape(config.layers, kv_heads, config.head_dim, config.windows, latent, config.chunked)
+        self.kv_shape = KVShape(
+            config.layers, kv_heads, config.head_dim, config.windows, latent, config.chunked
+        )
         self._norm = parts.norm(config, weights, f"{prefix}norm")
         if head:
             self._head = _head(config, build, prefix, self.embedding)
@@ -141,6 +147,9 @@ class Decoder:
                 if growth
                 else NoRotation(dim, weights.device, weights.dtype)
             )
+
+    def _block(self, config: DecoderConfig, build: LayerBuilder, name: str, layer: int) -> Any:
+        return (ParallelBlock if config.parallel else Block)(config, build, name, layer)
 
     def embed(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)

@@ -36,9 +36,6 @@ MISSING: Mapping[str, str] = {
     "ZambaForCausalLM": _MAMBA,
     "Zamba2ForCausalLM": _MAMBA,
     "NemotronHForCausalLM": _MAMBA,
-    "Gemma3nForCausalLM": "embeddings for each layer, several residual streams, and layers that share a cache",
-    "Gemma3nForConditionalGeneration": "embeddings for each layer, several residual streams, and layers that share a "
-    "cache",
     "Gemma4ForCausalLM": "heads of another size in some layers, and layers that share a cache",
     "Gemma4ForConditionalGeneration": "heads of another size in some layers, and layers that share a cache",
     "Mistral4ForCausalLM": "experts that the checkpoint has in one tensor",

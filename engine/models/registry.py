@@ -15,18 +15,19 @@ from engine.attention.metadata import AttentionMetadata
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
 from engine.layers.lora import AdapterBank
+from engine.models.altup import AltUpDecoder
 from engine.models.builder import LayerBuilder
 from engine.models.cohere import cohere, cohere2
 from engine.models.config import DecoderConfig, Raw
 from engine.models.decoder import Decoder
 from engine.models.deepseek import deepseek_v2, deepseek_v3, glm4_moe_lite, minicpm3, youtu
-from engine.models.gemma import gemma, gemma2, gemma3, gemma3_text
+from engine.models.gemma import gemma, gemma2, gemma3, gemma3_text, gemma3n, gemma3n_text
 from engine.models.glm import glm, glm4
 from engine.models.gpt_oss import gpt_oss
 from engine.models.granite import granite, granite_hybrid
 from engine.models.hidden_states import HiddenStates
-from engine.models.llama4 import llama4, llama4_text
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
+from engine.models.llama4 import llama4, llama4_text
 from engine.models.llama_kin import (
     apertus,
     ernie,
@@ -91,6 +92,8 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "Gemma3ForCausalLM": gemma3,
     "Gemma3ForConditionalGeneration": gemma3_text,
     "GemmaForCausalLM": gemma,
+    "Gemma3nForCausalLM": gemma3n,
+    "Gemma3nForConditionalGeneration": gemma3n_text,
     "SmolLM3ForCausalLM": smollm3,
     "Olmo2ForCausalLM": olmo2,
     "Olmo3ForCausalLM": olmo3,
@@ -217,7 +220,12 @@ def load_model(
         cache = weight_cache(weights_cache, folder, reader.paths, options, size=reader.total_bytes)
     build = LayerBuilder(weights, adapters=adapters, invariant=invariant, cache=cache)
     with cache or nullcontext(), progress(reader.total_bytes) as reader.on_read:
-        model = Decoder(described, build, max_model_len)
+        altup = described.altup
+        model = (
+            AltUpDecoder(described, altup, build, max_model_len)
+            if altup
+            else Decoder(described, build, max_model_len)
+        )
         if cache is None or not cache.complete:
             weights.finish()
     reader.release()

@@ -16,9 +16,11 @@ from engine.pooling.texts import Texts
 
 class HeadlessDecoder:
     def __init__(self, config: DecoderConfig, build: LayerBuilder, length: int | None) -> None:
-        if config.sinks or config.chunked or (config.experts and config.experts.stacked):
+        stacked = config.experts and config.experts.stacked
+        if config.sinks or config.chunked or config.altup or stacked:
             raise UnsupportedModel(
-                "Attention sinks, attention in chunks and experts in one tensor are not supported in embedding models."
+                "Decoders with attention sinks, attention in chunks, experts in one tensor or several streams "
+                "(gpt-oss, Llama 4, Gemma 3n) are not supported as embedding models."
             )
         self._decoder = Decoder(config, build, length, head=False)
         self.width, self.vocab_size = config.hidden, config.vocab_size

@@ -58,6 +58,10 @@ def quantize(
     if raw.get("quantization_config"):
         raise UnsupportedModel("The weights are quantized already: take the plain checkpoint.")
     config = read_family(family, raw)
+    if config.altup:
+        raise UnsupportedModel(
+            f"{family} is not quantized into a checkpoint yet: serve it with --quantization."
+        )
     if config.experts and config.experts.stacked:
         raise UnsupportedModel(
             f"{family} has all experts of a layer in one tensor, which is not written yet: serve it with "

@@ -93,6 +93,7 @@ READ: Mapping[str, tuple[str, ...]] = {
 
 _LATENT = "latent attention's tensors, which are read from the model's own folder (safetensors) alone"
 _LAYERS = "a cache of another kind for each layer"
+_TENSORS = "tensors that are not read from GGUF files yet: take the safetensors files"
 MISSING: Mapping[str, str] = {
     "deepseek2": _LATENT,
     "minicpm3": _LATENT,
@@ -105,8 +106,8 @@ MISSING: Mapping[str, str] = {
     "jamba": f"Mamba layers, and with them {_LAYERS}",
     "falcon-h1": f"Mamba layers, and with them {_LAYERS}",
     "nemotron_h": f"Mamba layers, and with them {_LAYERS}",
-    "gpt-oss": "attention sinks, MXFP4 weights and a clamped gate in its experts",
-    "llama4": "attention in chunks of the context",
-    "gemma3n": "embeddings for each layer, and several residual streams",
+    "gpt-oss": _TENSORS,
+    "llama4": _TENSORS,
+    "gemma3n": _TENSORS,
 }
 """Architectures that are known and not run, with what the engine lacks for them."""

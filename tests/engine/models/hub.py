@@ -50,6 +50,17 @@ LATENT_MOE: dict[str, Any] = {
     "n_group": 2,
     "topk_group": 1,
 }
+GEMMA3N: dict[str, Any] = {
+    "head_dim": 16,
+    "sliding_window": 9,
+    "vocab_size_per_layer_input": 300,
+    "hidden_size_per_layer_input": 32,
+    "laurel_rank": 8,
+    "num_hidden_layers": 6,
+    "num_kv_shared_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "activation_sparsity_pattern": [0.9, 0.8] + [0.0] * 4,
+}
 LLAMA4: dict[str, Any] = {
     "num_local_experts": 6,
     "num_experts_per_tok": 2,

@@ -16,7 +16,18 @@ from tests.engine.lora import ALL, merge, write_adapter
 from tests.engine.models.hub import CPU, Paged, expected, save
 from tests.engine.models.test_families import CASES, tokens
 
-NAMES = ("granite", "glm-4", "cohere-2", "starcoder2", "ernie-4.5", "olmo-2", "apertus", "hunyuan", "gpt-oss", "llama-4")
+NAMES = (
+    "granite",
+    "glm-4",
+    "cohere-2",
+    "starcoder2",
+    "ernie-4.5",
+    "olmo-2",
+    "apertus",
+    "hunyuan",
+    "gpt-oss",
+    "llama-4",
+)
 LATENT = ("deepseek-v2", "glm-4.7-flash", "youtu")
 TARGETS = (*ALL, "gate_up_proj", "c_fc", "c_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa")
 
@@ -27,7 +38,9 @@ def test_an_adapter_changes_what_merged_weights_change(
 ) -> None:
     model = save(tmp_path / "model", family, **changes)
     weights = load_file(tmp_path / "model" / "model.safetensors")
-    layers = {name: weight for name, weight in weights.items() if weight.dim() == 2 and name.endswith(".weight")}
+    layers = {
+        name: weight for name, weight in weights.items() if weight.dim() == 2 and name.endswith(".weight")
+    }
     layers = {name: one for name, one in layers.items() if ".experts." not in name}
     adapter = write_adapter(tmp_path / "one", layers, rank=4, targets=TARGETS)
     bank = AdapterBank(1, 8, SINGLE_RANK)

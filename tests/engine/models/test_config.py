@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.errors import UnsupportedModel
-from engine.models.gemma import gemma2, gemma3, gemma3_text
+from engine.models.gemma import gemma2, gemma3, gemma3_text, gemma3n, gemma3n_text
 from engine.models.gpt_oss import gpt_oss
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.llama4 import llama4, llama4_text
@@ -120,6 +120,11 @@ def test_qwen_slides_from_a_layer_on(use: bool, first: int, expected: tuple[int 
         (gemma3, {**SHAPE, "attn_logit_softcapping": 5.0}, "attn_logit_softcapping"),
         (gemma3_text, SHAPE, "text_config"),
         (llama4_text, SHAPE, "text_config"),
+        (gemma3n_text, SHAPE, "text_config"),
+        (gemma3n, SHAPE, "num_kv_shared_layers is 15: no layer of .* is left"),
+        (gemma3n, {**SHAPE, "num_kv_shared_layers": 0, "intermediate_size": [8]}, "names 1 layers of 2"),
+        (gemma3n, {**SHAPE, "num_kv_shared_layers": 0, "altup_active_idx": 4}, "altup_active_idx is 4"),
+        (gemma3n, {**SHAPE, "num_kv_shared_layers": 0, "activation_sparsity_pattern": 1.0}, "shares"),
         (llama4, {**SHAPE, "no_rope_layers": [1]}, "no_rope_layers names 1 layers of 2"),
         (llama4, {**SHAPE, "layer_types": ["sliding_attention"] * 2}, "sliding_attention are not supported"),
         (llama4, {**SHAPE, "attention_chunk_size": None}, "attention_chunk_size"),

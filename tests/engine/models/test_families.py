@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from engine.models.registry import FAMILIES
-from tests.engine.models.hub import COMMON, LATENT, LLAMA4, Paged, expected, save, save_model
+from tests.engine.models.hub import COMMON, GEMMA3N, LATENT, LLAMA4, Paged, expected, save, save_model
 
 LENGTH = 44
 """Longer than any sliding window here, and no multiple of the block size plus one."""
@@ -416,6 +416,28 @@ CASES = [
         num_key_value_heads=1,
         hidden_size=84,
     ),
+    case("gemma-3n", "Gemma3nText", **GEMMA3N),
+    case(
+        "gemma-3n-streams",
+        "Gemma3nText",
+        **{
+            **GEMMA3N,
+            "num_kv_shared_layers": 0,
+            "activation_sparsity_pattern": [0.0, 0.9, 0.0],
+            "layer_types": MIXED,
+            "num_hidden_layers": 3,
+        },
+        altup_num_inputs=3,
+        altup_active_idx=1,
+        altup_correct_scale=False,
+        attention_bias=True,
+        intermediate_size=[96, 64, 128],
+        num_key_value_heads=4,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    ),
 ]
 
 
@@ -520,6 +542,22 @@ def test_the_older_layout_of_config_json_reads_the_same(
     assert (Paged(folder).run(tokens(), []) - theirs).abs().max() <= 1e-4
 
 
+def test_gemma_3n_runs_from_its_checkpoint_for_pictures_and_sound(folder: Path) -> None:
+    theirs = expected(save(folder, "Gemma3nText", **GEMMA3N), tokens())
+    weights = load_file(folder / "model.safetensors")
+    renamed = {name.replace("model.", "model.language_model.", 1): weight for name, weight in weights.items()}
+    # Keys and values of layers that share another's are in the published files.
+    unused = {
+        f"model.{name}.weight": torch.ones(4) for name in ("vision_tower.x", "audio_tower.x", "embed_audio.x")
+    }
+    unused |= {"model.language_model.layers.5.self_attn.k_proj.weight": torch.ones(32, 64)}
+    save_file(renamed | unused, folder / "model.safetensors")
+    path = folder / "config.json"
+    text = json.loads(path.read_text())
+    path.write_text(json.dumps({"architectures": ["Gemma3nForConditionalGeneration"], "text_config": text}))
+    assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
+
+
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_a_checkpoint_that_reads_images_runs_on_text(folder: Path, prefix: str) -> None:
     """Under either of the names that versions of transformers have saved."""
@@ -555,11 +593,18 @@ def test_llama_4_runs_from_its_checkpoint_that_reads_images(folder: Path) -> Non
     theirs = expected(save(folder, "Llama4Text", **LLAMA4, attention_chunk_size=12), tokens())
     weights = load_file(folder / "model.safetensors")
     renamed = {f"language_model.{name}": weight for name, weight in weights.items()}
-    unused = {"vision_model.layernorm_pre.weight": torch.ones(4), "multi_modal_projector.linear_1.weight": torch.ones(4)}
+    unused = {
+        "vision_model.layernorm_pre.weight": torch.ones(4),
+        "multi_modal_projector.linear_1.weight": torch.ones(4),
+    }
     save_file(renamed | unused, folder / "model.safetensors")
     path = folder / "config.json"
     text = json.loads(path.read_text())
-    written = {"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "text_config": text}
+    written = {
+        "architectures": ["Llama4ForConditionalGeneration"],
+        "model_type": "llama4",
+        "text_config": text,
+    }
     path.write_text(json.dumps(written))
     assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
 
@@ -602,6 +647,7 @@ def test_every_architecture_has_a_case() -> None:
         "Gemma3ForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
         "Llama4ForConditionalGeneration",
+        "Gemma3nForConditionalGeneration",
         "Ernie4_5_ForCausalLM",
     }
     others |= {"KimiK2ForCausalLM"}

@@ -10,7 +10,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.worker.runner import Runner
-from tests.engine.models.hub import LATENT, LATENT_MOE, LLAMA4, greedy, save
+from tests.engine.models.hub import GEMMA3N, LATENT, LATENT_MOE, LLAMA4, greedy, save
 from tests.engine.steps import run
 from tests.engine.tiny import make_tokenizer
 
@@ -51,6 +51,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Glm4MoeLite": LATENT_MOE,
     "MiniCPM3": {**LATENT, "scale_emb": 3},
     "Youtu": LATENT,
+    "Gemma3nText": GEMMA3N,
     "Llama4Text": {**LLAMA4, "attention_chunk_size": 16},
     "Glm4Moe": {
         "n_routed_experts": 4,

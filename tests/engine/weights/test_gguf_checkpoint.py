@@ -164,7 +164,7 @@ def test_a_rotation_is_scaled_as_the_file_says(
 
 @pytest.mark.parametrize(
     ("architecture", "missing"),
-    [("deepseek2", "latent attention"), ("granitehybrid", "Mamba"), ("gpt-oss", "attention sinks")],
+    [("deepseek2", "latent attention"), ("granitehybrid", "Mamba"), ("gpt-oss", "safetensors")],
 )
 def test_a_known_architecture_is_refused_with_what_is_missing(
     tmp_path: Path, architecture: str, missing: str

@@ -13,8 +13,11 @@ import transformers
 from engine.config import EngineConfig
 from engine.core.block_demand import BlockDemand
 from engine.core.sampling_params import SamplingParams
+from engine.errors import UnsupportedModel
+from engine.models.registry import load_model
+from engine.parallel import TPGroup
 from engine.worker.runner import Runner
-from tests.engine.models.hub import LLAMA4, greedy, save
+from tests.engine.models.hub import CPU, GEMMA3N, LLAMA4, greedy, save
 from tests.engine.steps import Outcome, run
 
 WINDOW = 13
@@ -35,6 +38,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], list[int | None]]] = {
             "head_dim": 16,
             "sliding_window": WINDOW,
             "num_hidden_layers": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
         },
         [None, WINDOW],
     ),
@@ -42,6 +46,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], list[int | None]]] = {
         "Llama4Text",
         {**LLAMA4, "attention_chunk_size": 16, "num_hidden_layers": 4, "interleave_moe_layer_step": 2},
         [None, 16, 16, 16],
+    ),
+    "shared keys": (
+        "Gemma3nText",
+        {**GEMMA3N, "sliding_window": WINDOW},
+        # The last three layers read what the second and the third have.
+        [None, WINDOW, WINDOW],
     ),
     "two full groups": (
         "Qwen2",
@@ -144,6 +154,10 @@ def test_choices_share_a_prompt_beyond_the_window(saved) -> None:
 
 def test_ranks_say_the_same(saved) -> None:
     folder, model, windows = saved
+    if isinstance(model, transformers.Gemma3nForCausalLM):
+        with pytest.raises(UnsupportedModel, match=r"Gemma 3n does not support.*--tensor-parallel"):
+            load_model(folder, CPU, torch.float32, tp=TPGroup(0, 2))
+        return
     runner = runner_of(folder, block_size=4, tensor_parallel=2)
     try:
         assert runner.windows == windows
@@ -157,7 +171,7 @@ def test_the_cache_is_as_large_as_windows_need(saved) -> None:
     folder, _, windows = saved
     options = {"kv_cache_blocks": None, "block_size": 4, "max_num_seqs": 2, "max_batched_tokens": 8}
     runner = runner_of(folder, **options)
-    each = sum(128 // 4 if window is None else (WINDOW - 1 + 8) // 4 + 1 for window in windows)
+    each = sum(128 // 4 if window is None else -(-(window - 1 + 8) // 4) + 1 for window in windows)
     assert runner.cache.blocks == 2 * each
     tensors = {id(tensor): tensor for layer in runner.cache.layers for tensor in layer.tensors}
     held = sum(tensor.nbytes for tensor in tensors.values())
