@@ -91,7 +91,9 @@ def _repeat_heads(rows: np.ndarray, new: int, heads: int) -> np.ndarray:
     """``rows`` [sequences, blocks, 1, kv_heads, …] repeated for each new token and each head of a group, flat."""
     sequences, blocks, _, kv_heads, size = rows.shape
     shape = sequences, blocks, new, kv_heads, heads // kv_heads, size
-    return np.broadcast_to(rows[..., None, :], shape).reshape(-1)
+    repeated = np.broadcast_to(rows[..., None, :], shape).reshape(-1)
+    # Few rows may come as a view that is not to be written, which torch warns of.
+    return repeated if repeated.flags.writeable else repeated.copy()
 
 
 def paged_bags(

@@ -43,6 +43,15 @@ def test_equals_dense_attention(
         torch.testing.assert_close(out[rows].double(), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_first_token_of_one_head_is_read() -> None:
+    """Its rows are repeated once, and are its own to write all the same."""
+    paged = scatter([1], kv_heads=1, head_dim=16, block_size=16)
+    kv = turned(paged)
+    q = torch.randn(1, 1, 16, generator=torch.Generator().manual_seed(1))
+    bags = Bags.of(kv.block_tables, kv.seq_lens, 1, 1, kv.keys.shape, None)
+    torch.testing.assert_close(paged_bags(q, kv, bags, 0.5), paged.values[0])
+
+
 @pytest.mark.parametrize("window", [None, 20])
 def test_sinks_take_weight_from_what_is_seen(window: int | None) -> None:
     sinks = torch.tensor([-2.0, 0.5, 3.0, 300.0])
