@@ -111,6 +111,7 @@ class StepLoop:
         try:
             step = self._runner.submit(plan, after)
         except OutOfMemory as error:
+            self._scheduler.abandon(plan)
             return Landed(plan, error=error)
         if self._ahead:
             self._scheduler.advance(plan)
@@ -143,5 +144,6 @@ class StepLoop:
     def _retract(self, flight: _Flight, error: OutOfMemory) -> Landed:
         """What followed was computed on top of nothing."""
         self._flights.clear()
+        self._scheduler.abandon(flight.plan)
         self._scheduler.retract()
         return Landed(flight.plan, error=error)

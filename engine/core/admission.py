@@ -33,7 +33,7 @@ class Admission:
         return poorest if shares.within_share(poorest) else head
 
     def can_admit(self, request: Request) -> bool:
-        if len(self._queues.running) >= self._queues.max_num_seqs:
+        if self._slots <= 0:
             return False
         return self._fits(request) or (
             self._drafting and self._tables.trim(self._queues.running) and self._fits(request)
@@ -58,7 +58,7 @@ class Admission:
         ``heads`` the slots and the blocks that they could have."""
         queues, tables = self._queues, self._tables
         found: list[Request] = []
-        slots = queues.free_slots - len(heads)
+        slots = self._slots - len(heads)
         blocks = tables.pool.available - tables.groups * (len(queues.running) + len(heads))
         blocks -= sum(tables.demand.of(len(head.tokens)) for head in heads)
         shares = queues.shares() if len({request.tenant for request in queues.waiting}) > 1 else None
@@ -71,6 +71,13 @@ class Admission:
                 if shares is not None:
                     shares.add(request)
         return found
+
+    @property
+    def _slots(self) -> int:
+        """Requests for which there is a slot of the batch and, where layers keep a state, one of the state cache, which
+        those that ended in a step in flight still hold."""
+        free, states = self._queues.free_slots, self._tables.states
+        return free if states is None else min(free, states.free)
 
     def _fits(self, request: Request) -> bool:
         # One block a group is left for each running request: otherwise chunks of a newcomer would preempt them, and

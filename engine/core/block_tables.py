@@ -15,12 +15,14 @@ from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import GONE, BlockPool
 from engine.core.prefix_cache import PrefixCache
 from engine.core.request import Request
+from engine.core.state_slots import NO_SLOT, StateSlots
 
 _NEVER = sys.maxsize
 
 
 class BlockTables:
-    """``prefixes`` is ``None`` without prefix caching. ``demand``: ``None`` for one group without a window."""
+    """``prefixes`` is ``None`` without prefix caching. ``demand``: ``None`` for one group without a window. ``states``:
+    slots that requests hold beside their blocks, where layers keep a state."""
 
     def __init__(
         self,
@@ -28,8 +30,10 @@ class BlockTables:
         prefixes: PrefixCache | None,
         block_size: int,
         demand: BlockDemand | None = None,
+        states: StateSlots | None = None,
     ) -> None:
         self.pool = pool
+        self.states = states
         self.prefixes = prefixes
         self.block_size = block_size
         self.demand = demand or BlockDemand(block_size=block_size)
@@ -67,6 +71,8 @@ class BlockTables:
     def open(self, request: Request) -> None:
         """Gives it blocks for all its tokens, cached ones included, whose tokens count as computed."""
         request.boundary = _NEVER
+        if self.states is not None:
+            request.state = self.states.take()
         if self.groups > 1:
             request.others = [[] for _ in range(1, self.groups)]
         if self.prefixes is not None and request.chain is not None:
@@ -146,7 +152,10 @@ class BlockTables:
             self._slide(request)
 
     def share(self, leader: Request, fork: Request) -> None:
-        """``fork`` shares the blocks of the prompt, all of which is computed."""
+        """``fork`` shares the blocks of the prompt, all of which is computed, and gets a copy of its state, if a slot
+        is free."""
+        if self.states is not None:
+            fork.state = self.states.fork(leader.state)
         held = self.count(leader.prompt_length)
         tables = [table[:held] for table in _tables(leader)]
         for table in tables:
@@ -156,6 +165,10 @@ class BlockTables:
         fork.computed = leader.prompt_length
         fork.chain, fork.boundary = leader.chain, leader.boundary
         leader.forked = fork.forked = leader.prompt_length % self.block_size > 0
+
+    def lacks_state(self, request: Request) -> bool:
+        """Whether it shares blocks, but no slot was free for its state."""
+        return self.states is not None and request.state == NO_SLOT
 
     def mark(self, request: Request) -> None:
         """Marks the end of its prefix as one that other prompts may continue."""
@@ -171,6 +184,9 @@ class BlockTables:
                 self.pool.release(table)
         for _, table in self._windowed(request):
             self._release(request, [block for block in table if block != GONE])
+        if self.states is not None:
+            self.states.release(request.state)
+            request.state = NO_SLOT
         request.blocks, request.others = [], ()
         request.behind = 0
         request.computed = 0
@@ -184,6 +200,9 @@ class BlockTables:
         elif self.pool.cached:
             raise AssertionError("blocks are cached that are not registered")
         held: Counter[int] = Counter()
+        holders = list(holders)
+        if self.states is not None:
+            self.states.check_integrity(request.state for request in holders)
         for request in holders:
             blocks = [block for table in _tables(request) for block in table if block != GONE]
             held.update(blocks)

@@ -47,6 +47,8 @@ class ScheduledRequest:
     """Set where the logprobs of the prompt tokens after these are wanted: so many most likely ones beside each."""
     others: Sequence[list[int]] = ()
     """The block tables in the other groups, where there are several."""
+    state: int = 0
+    """The request's slot in the state cache, where layers keep a state; at ``start`` 0 the state is nothing."""
 
     @classmethod
     def of(cls, request: Request, count: int) -> ScheduledRequest:
@@ -69,6 +71,7 @@ class ScheduledRequest:
         )
         scheduled.adapter = request.adapter
         scheduled.others = request.others
+        scheduled.state = request.state
         if request.scoring:
             scheduled.prompt_logprobs = request.params.prompt_logprobs
         if last and request.siblings:
@@ -85,6 +88,8 @@ class Plan:
     requests: list[ScheduledRequest] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
     """(from, to): blocks to copy before anything is computed, as the first is shared and is about to be written."""
+    state_copies: list[tuple[int, int]] = field(default_factory=list)
+    """(from, to): slots of the state cache to copy before anything is computed, for choices that begin."""
     admitted: list[int] = field(default_factory=list)
     """Requests scheduled for the first time."""
     preempted: list[int] = field(default_factory=list)

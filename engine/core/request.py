@@ -9,6 +9,7 @@ from typing import Literal
 from engine.core.logprobs import TokenLogprobs
 from engine.core.prefix_cache import Node
 from engine.core.sampling_params import SamplingParams
+from engine.core.state_slots import NO_SLOT
 
 FinishReason = Literal["stop", "length"]
 
@@ -57,6 +58,7 @@ class Request:
         "shared",
         "siblings",
         "started",
+        "state",
         "step",
         "submitted",
         "tenant",
@@ -124,6 +126,8 @@ class Request:
         """Those in the other groups, where there are several."""
         self.behind = 0
         """Entries of all these that are ``GONE``."""
+        self.state = NO_SLOT
+        """Its slot in the state cache, where layers keep a state."""
         self.found: Node | None = None
         """Where there are sliding windows, the deepest block of its tokens at the last look-up, while it waits."""
         self.chain: Node | None = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Iterable
 
 from engine.core.block_tables import BlockTables
 from engine.core.request import Request
 from engine.core.shares import Shares
+from engine.core.state_slots import NO_SLOT
 from engine.core.steps_in_flight import StepsInFlight
 from engine.core.waiting_queue import RANK, WaitingQueue
 
@@ -75,13 +77,26 @@ class RequestQueues:
         self.parked[request.id] = request
         self.tenants -= Counter((request.tenant,))
 
-    def park_landed(self) -> None:
-        """Those that were to be parked and are out of all steps by now."""
+    def spoil(self, requests: Iterable[Request]) -> None:
+        """Those that run start again, as the states that layers keep of them are of no use any more: at once, or when
+        they are out of the steps in flight."""
+        self.steps.spoiled += [request for request in requests if request.state != NO_SLOT]
+        self.settle()
+
+    def settle(self) -> None:
+        """Those that were to leave running when they are out of all steps, and are by now."""
         for request in list(self.steps.parking.values()):
             if request not in self.steps:
                 del self.steps.parking[request.id]
                 if self.by_id.get(request.id) is request:
                     self.park(request)
+        if self.steps.spoiled:
+            for request in self.steps.spoiled:
+                # One that has ended, or was parked, has no state any more.
+                if request not in self.steps and request.state != NO_SLOT:
+                    request.in_flight = request.pending = 0
+                    self.requeue(request)
+            self.steps.spoiled = [request for request in self.steps.spoiled if request.state != NO_SLOT]
 
     def unpark(self, request_id: int) -> bool:
         """False if it is not parked, nor about to be."""

@@ -92,7 +92,7 @@ class Results:
         self._queues.run(fork)
         if finish is not None:
             self._finish(fork)
-        elif len(self._queues.running) > self._queues.max_num_seqs:
+        elif len(self._queues.running) > self._queues.max_num_seqs or self._tables.lacks_state(fork):
             self._queues.requeue(fork)
 
     def _finish(self, request: Request) -> None:

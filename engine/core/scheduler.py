@@ -37,6 +37,7 @@ from engine.core.prefix_cache import PrefixCache
 from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
 from engine.core.results import Results
+from engine.core.state_slots import StateSlots
 
 
 class Scheduler:
@@ -63,6 +64,7 @@ class Scheduler:
         preemption: bool = True,
         windows: Sequence[int | None] = (None,),
         overlapping: bool = False,
+        stateful: bool = False,
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
@@ -77,6 +79,8 @@ class Scheduler:
         ``max_num_seqs`` requests of full length.
         ``windows``: of each group of layers, as ``engine/kv_groups.py`` orders them.
         ``overlapping``: a step may be planned while one is in flight: windows then move on a step later.
+        ``stateful``: layers keep a state of each running request. What was computed is then nothing without it, so
+        there is no prefix caching; and it is not computed twice, so there are no draft tokens.
         """
         demand = BlockDemand(windows, block_size, max_batched_tokens * (1 + overlapping))
         if not chunked_prefill and max_batched_tokens < max_model_len + max_num_seqs:
@@ -87,6 +91,8 @@ class Scheduler:
             raise ValueError("a step must hold one token of every running request")
         if prefill_chunk is not None and prefill_chunk < 1:
             raise ValueError(f"a chunk is one token at least, not {prefill_chunk}")
+        if stateful and (prefix_caching or max_drafts):
+            raise ValueError("a state is of all tokens of its request, and none of them can be taken back")
         self.pool = pool
         self.block_size = block_size
         self.max_batched_tokens = max_batched_tokens
@@ -95,7 +101,8 @@ class Scheduler:
         self.prefixes = PrefixCache(pool, block_size, demand) if prefix_caching else None
         self._chunked_prefill = chunked_prefill
         self._may_preempt = preemption
-        self._tables = BlockTables(pool, self.prefixes, block_size, demand)
+        self._states = StateSlots(max_num_seqs) if stateful else None
+        self._tables = BlockTables(pool, self.prefixes, block_size, demand, self._states)
         self.queues = RequestQueues(self._tables, max_num_seqs)
         self.running, self.waiting, self.parked = self.queues.running, self.queues.waiting, self.queues.parked
         self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0)
@@ -170,8 +177,11 @@ class Scheduler:
         self.queues.forget(request)
         if request.siblings:
             self._forks.promote(request)
-            self.queues.steps.void(request)
             self.queues.open(request)
+            if self._states is None:
+                self.queues.steps.void(request)
+            else:
+                self.queues.spoil([request])
             if not request.started:
                 self.intake.watch(request)
         elif self.parked.pop(request_id, None) is None:
@@ -231,6 +241,8 @@ class Scheduler:
             plan.ended, self.queues.ended = self.queues.ended, []
             if self._tables.altered:
                 plan.altered, self._tables.altered = self._tables.altered, {}
+            if self._states is not None:
+                plan.state_copies = self._states.take_copies()
         self._stalled = plan.stalled
         return plan
 
@@ -243,17 +255,25 @@ class Scheduler:
         steps = self.queues.steps
         steps.land(plan, self.queues.by_id)
         outputs = self._results.record(plan, sampled, steps.landed)
-        self.queues.park_landed()
+        self.queues.settle()
         return outputs
 
     def update(self, plan: Plan, sampled: SamplerOutput) -> list[RequestOutput]:
         """``advance`` and ``commit`` in one, where no step is ever planned while another is in flight."""
         return self._results.record(plan, sampled, self.queues.steps.landed + 1)
 
+    def abandon(self, plan: Plan) -> None:
+        """``plan`` came to nothing: it can be made again. What the worker did of it may have changed states."""
+        if self._states is not None:
+            requests = self.queues.by_id
+            self.queues.spoil([requests[one.request_id] for one in plan.requests if one.request_id in requests])
+
     def retract(self) -> None:
-        """The steps in flight had no effect, and can be planned again."""
+        """The steps in flight had no effect but on states, and can be planned again."""
+        if self._states is not None:
+            self.queues.spoil([request for request in self.running if request in self.queues.steps])
         self.queues.steps.retract(self.running)
-        self.queues.park_landed()
+        self.queues.settle()
 
     def dropped(self, plan: Plan) -> set[int]:
         """Requests whose samples in ``plan``, the first of those in flight, do not count any more."""

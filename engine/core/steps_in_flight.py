@@ -27,6 +27,9 @@ class StepsInFlight:
         """Those that have ended, and hold their blocks until they are out of all steps."""
         self.parking: dict[int, Request] = {}
         """By id: those to be parked when they are out of all steps."""
+        self.spoiled: list[Request] = []
+        """Those whose states they have changed, or will, for nothing: these start again when they are out of all
+        steps."""
         self._tables = tables
 
     def __contains__(self, request: Request) -> bool:
@@ -83,8 +86,8 @@ class StepsInFlight:
 
     def must_wait(self, request: Request) -> bool:
         """Whether what they do for it must be known before more is planned: it then ends for sure, or its siblings
-        begin, or it is parked."""
-        if request.id in self.parking:
+        begin, or it is parked, or starts again."""
+        if request.id in self.parking or request in self.spoiled:
             return True
         if not request.pending:
             return False

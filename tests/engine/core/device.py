@@ -42,6 +42,8 @@ class Device:
     def __init__(self, world: World, *, failing: bool) -> None:
         self.world = world
         self.cache = [[0] * world.block_size for _ in range(world.scheduler.pool.total)]
+        self.slots = [0] * world.scheduler.max_num_seqs
+        """The state cache: what one slot holds stands for all tokens of its request."""
         self.flights: list[Flight] = []
         """Submitted, and not collected."""
         self._launched: list[Flight] = []
@@ -142,18 +144,26 @@ class Device:
         cache, size = self.cache, self.world.block_size
         for source, target in flight.plan.copies:
             cache[target] = list(cache[source])
+        for source, target in flight.plan.state_copies:
+            self.slots[target] = self.slots[source]
         work = list(zip(flight.plan.requests, flight.tables, strict=True))
         for scheduled, tables in work:
             one = self.world.choices[scheduled.request_id]
             if not flight.orphan:
                 self.check_content(one, tables, scheduled.start)
             own = one.states[: scheduled.start]
+            before = own[-1] if own else self.first(one)
             for token in scheduled.tokens:
                 if token == PENDING:
                     assert flight.after is not None
                     token = flight.after.tokens.get(one.id, 0)
                 own.append(hash((own[-1] if own else self.first(one), token)))
             flight.states.append(own)
+            if self.world.stateful:
+                assert flight.orphan or not scheduled.start or self.slots[scheduled.state] == before
+                self.slots[scheduled.state] = own[-1]
+        if self.world.stateful:
+            assert len({scheduled.state for scheduled in flight.plan.requests}) == len(flight.plan.requests)
         # What is read was there before anything is written.
         for (scheduled, tables), own in zip(work, flight.states, strict=True):
             for group, table in enumerate(tables):

@@ -40,6 +40,8 @@ def anything(rng: Random) -> dict[str, int]:
     switches = ("caching", "speculating", "crowd", "ahead", "failing", "windows")
     options: dict[str, int] = {name: rng.random() < 0.5 for name in switches}
     options["tenants"] = rng.choice((1, 1, 2, 3))
+    # They allow neither of the two.
+    options["states"] = not (options["caching"] or options["speculating"]) and rng.random() < 0.5
     return options
 
 
@@ -74,6 +76,7 @@ HITS = {"hits"}
 WINDOWS = {"behind"}
 AHEAD = {"ahead", "stalled", "dropped"}
 FAILING = {"out of memory", "failed beside another"}
+STATES = ALWAYS - {"late"} | {"state copies"}
 DRAFTS = {"drafts right", "drafts wrong", "stops drafted"}
 
 
@@ -124,6 +127,34 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         (
             {"caching": True, "speculating": False, "crowd": True, "ahead": True, "failing": True},
             ALWAYS | AHEAD | FAILING,
+        ),
+        ({"caching": False, "speculating": False, "crowd": True, "states": True}, STATES),
+        (
+            {"caching": False, "speculating": False, "crowd": True, "states": True, "windows": True},
+            STATES | WINDOWS,
+        ),
+        (
+            {"caching": False, "speculating": False, "crowd": False, "states": True, "tenants": 3},
+            STATES - {"preempted"},
+        ),
+        (
+            {"caching": False, "speculating": False, "crowd": True, "states": True, "ahead": True},
+            STATES | AHEAD,
+        ),
+        (
+            {
+                "caching": False,
+                "speculating": False,
+                "crowd": True,
+                "states": True,
+                "ahead": True,
+                "failing": True,
+            },
+            STATES | AHEAD | FAILING,
+        ),
+        (
+            {"caching": False, "speculating": False, "crowd": True, "states": True, "failing": True},
+            STATES | {"out of memory"},
         ),
     ],
 )

@@ -69,8 +69,10 @@ class World:
         ahead: bool = False,
         failing: bool = False,
         windows: bool = False,
+        states: bool = False,
     ) -> None:
-        """``ahead``: steps are launched before the results of others are known. ``failing``: some run out of memory."""
+        """``ahead``: steps are launched before the results of others are known. ``failing``: some run out of memory.
+        ``states``: layers keep a state of each request, too."""
         self.rng = rng
         self.tally = tally
         self.now = 0.0
@@ -101,15 +103,18 @@ class World:
             context_caps=self.caps,
             windows=self.windows,
             overlapping=ahead,
+            stateful=states,
         )
         self.ahead = ahead
+        self.stateful = states
         self.device = Device(self, failing=failing)
         self.loop = StepLoop(self.scheduler, self.device, ahead=ahead, plan=self.plan)
         self.midway = False
         self.chunks = rng.choice(((None,), (0, 1, 2, 5), (0, 3, 1000), (2, 1000)))
         self.nodes: dict[Node, list[int]] = {}
         """What each block that the prefix cache knows must hold."""
-        self.late = True
+        # A token that was computed cannot be computed again where it changes a state.
+        self.late = not states
         self.generations = dict.fromkeys((None, *ADAPTERS), 0)
         """Of adapters' weights."""
         self.texts = [rng.choices(range(VOCAB), k=CONTEXT) for _ in range(3)]
@@ -302,6 +307,8 @@ class World:
         """Whether a plan made ahead leaves it out."""
         if request.in_flight and request.id in self.scheduler.queues.steps.parking:
             return True
+        if request in self.scheduler.queues.steps.spoiled:
+            return True
         ends = request.generated + request.pending == request.params.max_tokens
         return request.pending > 0 and (ends or bool(request.siblings))
 
@@ -342,6 +349,8 @@ class World:
             assert sum(len(scheduled.tokens) for scheduled in prompts) <= scheduler.prefill_chunk
         tally["preempted"] += len(plan.preempted)
         tally["copies"] += len(plan.copies)
+        tally["state copies"] += len(plan.state_copies)
+        assert self.stateful or not plan.state_copies
         tally["hits"] += plan.hit_tokens > 0
         tally["chunks"] += sum(scheduled.sampling is None for scheduled in plan.requests)
         assert scheduler.prefixes is not None or not plan.hit_tokens
