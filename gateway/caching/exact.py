@@ -76,6 +76,11 @@ class MemoryAnswerStore:
         self._entries.move_to_end(key)
         return entry[0]
 
+    def peek(self, key: str) -> bytes | None:
+        """As ``get_now``, for who does not use it: the order of use stays."""
+        entry = self._entries.get(key)
+        return None if entry is None or entry[1] <= self._clock() else entry[0]
+
     def put(self, key: str, value: bytes, ttl: float) -> None:
         self.evict(key)
         self._entries[key] = (value, self._clock() + ttl)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import NamedTuple
 
 from gateway.policy import schema
@@ -102,6 +103,15 @@ class Breaker:
         """The target serves again: a probe may pass before the end of the cooldown."""
         for circuit in self._circuits.values():
             circuit.recovered()
+
+    def copied(self) -> Breaker:
+        """One in the same state, to be asked what this one would say: what becomes of it changes nothing here, and
+        nobody is told."""
+        copy = Breaker(self._clock)
+        for scope, circuit in self._circuits.items():
+            copy._circuits[scope] = circuit.copied()
+        copy._sweep_at = self._sweep_at
+        return copy
 
     def _succeeded(self, permit: Permit) -> None:
         if not self._circuits:
@@ -258,6 +268,16 @@ class Circuit:
         """The target serves again."""
         if self._opened is not None:
             self._opened = float("-inf")
+
+    def copied(self) -> Circuit:
+        copy = Circuit(self._clock, lambda failures, cooldown: None, alone=self._alone)
+        copy.cooldown, copy._opened, copy._seen = self.cooldown, self._opened, self._seen
+        copy._probe, copy._failed_prober, copy._window = (
+            self._probe,
+            self._failed_prober,
+            deepcopy(self._window),
+        )
+        return copy
 
     def close(self) -> None:
         """Reset all counts."""

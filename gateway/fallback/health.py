@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -69,6 +70,14 @@ class HealthRegistry:
         if breaker is None:
             breaker = self._breakers[name] = Breaker(self._clock, self._breaker_changes(*name))
         return breaker
+
+    def copied(self) -> HealthRegistry:
+        """One in the same state, to be asked what this one would say: what becomes of it changes nothing here, and
+        nobody is told."""
+        copy = HealthRegistry(self._clock)
+        copy._backends = deepcopy(self._backends)
+        copy._breakers = {name: breaker.copied() for name, breaker in self._breakers.items()}
+        return copy
 
     def breakers(self) -> Iterator[tuple[str, str, Breaker]]:
         """Each with its backend, and the model as the backend knows it."""

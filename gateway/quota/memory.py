@@ -60,6 +60,13 @@ class _Counter:
         self.slots: dict[int, int] = {}
         """Of a minute's."""
 
+    def copied(self) -> _Counter:
+        copy = _Counter(self.window)
+        copy.begins, copy.ends, copy.until = self.begins, self.ends, self.until
+        copy.count, copy.pending, copy.told = self.count, self.pending, self.told
+        copy.slots = dict(self.slots)
+        return copy
+
     def move_to(self, at: int, today: _Moment) -> None:
         """Drop what no longer counts. Needless before ``until``."""
         if self.window == "minute":
@@ -347,6 +354,14 @@ class MemoryCounters:
         if beyond > 0:
             counter.count += beyond
             counter.told += beyond
+
+    def copied(self, limits: Limits) -> MemoryCounters:
+        """Of these limits all that counts now; what is counted there does not count here."""
+        copy = MemoryCounters(clock=self._clock)
+        for key in limits.keys:
+            if (counter := self._counters.get(key)) is not None:
+                copy._counters[key] = counter.copied()
+        return copy
 
     def own(self, key: str) -> tuple[int, int]:
         """Of a limit: what this process itself has settled, and what its requests in flight hold."""

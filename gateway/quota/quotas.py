@@ -140,6 +140,22 @@ class Quotas:
         self._counters.settle(name, limits, nothing)
         return list(zip(limits.each, decision.used, decision.reset, strict=False))
 
+    async def copied(self, policy: Policy, principal: Principal) -> Quotas:
+        """One that decides on a request of ``principal`` as this one would now, and counts apart. From a store it has
+        what counts, though not when it did: its waits are those of usage that began now."""
+        copy = Quotas("memory", estimator=self.estimator)
+        copy._duration = self._duration
+        limits = self._limits.limits(policy, principal)
+        if self._counters is self._memory:
+            counters = self._memory.copied(limits)
+        else:
+            counters, now = MemoryCounters(), time.time()
+            for limit, used, _ in await self.used(policy, principal):
+                counters.begin(limit.key, limit.window, used, now)
+        copy._memory = copy._counters = counters
+        copy._context = AllowanceContext(counters, self.estimator, TargetBoundsCache(), copy._refuse)
+        return copy
+
     def own(self, limit: Limit) -> tuple[int, int]:
         """Of what counts in memory against a limit: what this process has settled since it started, and what its
         requests in flight hold. The rest is from the ledger, and other workers may count it, too."""

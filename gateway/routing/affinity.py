@@ -98,6 +98,20 @@ class Affinity:
         }
 
 
+class ReadAffinity(Affinity):
+    """What another has remembered, to be asked where a request would go: nothing is added to it."""
+
+    def __init__(self, read: Affinity) -> None:
+        super().__init__(remembered=read._remembered, epsilon=read._epsilon)
+        self._servers = read._servers
+
+    def remember(self, model: str, prefix: Prefix, served: Candidate) -> None:
+        """It is not."""
+
+    def keep(self, models: Collection[str]) -> None:
+        """All of it is kept."""
+
+
 def target_name(candidate: Candidate) -> str:
     return f"{candidate.target.backend}/{candidate.target.model}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from random import Random
 
 from gateway.errors import (
@@ -16,7 +16,7 @@ from gateway.errors import (
     UpstreamTimeout,
 )
 from gateway.media import media_in
-from gateway.policy.schema import Policy
+from gateway.policy.schema import Policy, Target
 from gateway.prefix_sharing import sharing
 from gateway.residency import residency_of
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
@@ -137,6 +137,22 @@ class Router:
         except GatewayError as error:
             return error
         return self._unavailable(call.model)
+
+    def passed_over(self, call: Call) -> Iterator[tuple[str, Target, str]]:
+        """The targets that might serve ``call`` and are none of ``plan``'s, of which model, and why not."""
+        planned = {(one.model, one.target) for one in call.candidates}
+        local = call.local_only or call.principal.tenant in self._local_tenants
+        media: Media = frozenset(media_in(call.request.messages or ()))
+        within = self._routes.bounds(call.model, residency_of(call))
+        exceeded = bisect_left(self._contexts, size_of(call)) if self._contexts else 0
+        for model in self._substitutes.all_of(call.model):
+            for target in self._policy.models[model].targets:
+                if (model, target) in planned:
+                    continue
+                why = self._routes.why_not(model, target, local=local, within=within, media=media)
+                if why is None and not self._substitutes.fits(model, exceeded):
+                    why = f"its context of {self._policy.models[model].context:,} tokens is too short"
+                yield model, target, why or "another model stands in for this one, or has the same target"
 
     def deferred(self, call: Call, error: GatewayError) -> ModelUnavailable | None:
         """What to tell the caller in place of ``error``, where a backend that is out of use might have answered."""

@@ -80,6 +80,23 @@ class Routes:
         leaf = self._substitutes.leaf(name)
         return within if leaf is None else narrowed(within, self._policy.models[leaf].residency)
 
+    def why_not(
+        self, model: str, target: Target, *, local: bool, within: Regions, media: Media
+    ) -> str | None:
+        """Why a model's target may not be used, for people; None where it may. As ``_may_use`` decides."""
+        backend = self._policy.backends[target.backend]
+        if target.backend not in self._enabled:
+            return "its backend is not in use"
+        if local and target.backend not in self._local:
+            return "it is not local, and this request stays on local backends"
+        if self._has_residency and not self._is_within(model, target, within):
+            where = "no region is stated of it" if backend.region is None else f"it is in '{backend.region}'"
+            stays = sorted(within) if within is not None else sorted(self._policy.models[model].residency)
+            return f"{where}, and this request stays in {' or '.join(stays) or 'no region at all'}"
+        if missing := media - self._takes[model, target]:
+            return f"it takes no {' and no '.join(sorted(missing))}"
+        return None
+
     def _build(
         self,
         name: str,

@@ -55,6 +55,22 @@ def test_so_many_failures_and_such_a_share_open_it() -> None:
     assert breaker.wait(A) == 10.0
 
 
+def test_a_copy_is_in_the_same_state_and_changes_nothing() -> None:
+    clock = Clock()
+    told: list[Scope] = []
+    breaker = Breaker(clock, lambda scope, failures, cooldown: told.append(scope))
+    for caller in (A, B, A, B):
+        admitted(breaker, caller).failed()
+    told.clear()
+    copy = breaker.copied()
+    assert copy.acquire(A, LIMITS) is None and copy.wait(A) == breaker.wait(A) == 10.0
+    clock.now += 10.0
+    admitted(copy).succeeded()
+    assert (copy.is_closed, breaker.is_closed) == (True, False)
+    assert told == []
+    assert breaker.acquire(A, LIMITS) is not None, "the probe of the copy is not its own"
+
+
 def test_a_small_share_does_not_however_many() -> None:
     breaker = Breaker(Clock())
     for number in range(300):

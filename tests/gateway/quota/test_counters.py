@@ -74,6 +74,21 @@ async def take(
     return await counters.reserve(id, on, Amounts(1, tokens, nanodollars, answers))
 
 
+async def test_a_copy_counts_what_counts_now_and_counts_apart() -> None:
+    clock = Clock()
+    counters = MemoryCounters(clock=clock.seconds)
+    on = limits(limit("requests", "minute", 3), limit("tokens", "day", 100), limit("concurrent", "now", 2))
+    await take(counters, "a", on, tokens=40)
+    copy = counters.copied(on)
+    assert (await take(copy, "b", on, tokens=40)).used == (2, 80, 2)
+    assert (await take(copy, "c", on, tokens=40)).admitted is False
+    copy.settle("b", on, Amounts(1, 60, 0, 1))
+    assert (await take(counters, "d", on, tokens=40)).used == (2, 80, 2)
+    counters.settle("a", on, Amounts(1, 40, 0, 1))
+    clock.ms += 62_000
+    assert (await take(counters.copied(on), "e", on)).used == (1, 80, 2)
+
+
 async def test_requests_per_minute_slide(make: Make) -> None:
     clock = Clock()
     counters, on = make(clock), limits(limit("requests", "minute", 3))
