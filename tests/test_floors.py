@@ -26,6 +26,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "stages batches",
         "pipeline rendered runtime upstream_loop",
         "web",
+        "lab",
         "admin",
         "app process lab cli __main__",
     ),

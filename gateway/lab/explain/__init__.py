@@ -1,0 +1,1 @@
+"""What would happen to a request now, decided by the gateway's own parts; nothing is sent, nothing is counted."""
