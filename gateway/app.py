@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
-from gateway.admin.api import provider_sign_in, sign_in
+from gateway.admin.api import explain, provider_sign_in, sign_in
 from gateway.admin.endpoint import routes as admin_routes
 from gateway.admin.refusals import Refusals
 from gateway.admin.site import Site
@@ -146,6 +146,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     refusals = Refusals(site)
     admin_operations = [
         *admin.operations(site),
+        *explain.operations(site, explain.Explainer(state, pool, lambda: generations.loaded)),
         *sign_in.operations(sessions),
         *provider_sign_in.operations(sessions, Seal(secret, "sign-in", PendingSignIn), provider),
     ]

@@ -23,6 +23,8 @@ class Generations:
         """Without ``history`` generations are counted."""
         self.number = 0
         """That of the policy in force, as the history has it."""
+        self.loaded: Loaded | None = None
+        """That policy, with the files that it was read from."""
         self._state = state
         self._history = history
         self._current: Runtime | None = None
@@ -40,6 +42,7 @@ class Generations:
         before = self._current
         self._current = await build_runtime(loaded, self._state, before)
         self._live.append(self._current)
+        self.loaded = loaded
         self._state.callbacks.update(loaded.policy)
         await watch_budgets(self._current.quotas, self._state.callbacks)
         metrics, policy = self._state.metrics, loaded.policy

@@ -22,7 +22,7 @@ from gateway.web.context import RequestContext
 COOKIE = "tollgate_session"
 CSRF = b"x-csrf-token"
 _CREDENTIALS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
-CHANGE_NOTHING = ("/admin/api/policy/validate",)
+CHANGE_NOTHING = ("/admin/api/policy/validate", "/admin/api/explain")
 """Paths whose POST only asks: for viewers, too."""
 
 
