@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gateway.cli import backup, bench, check, explain, imports, init, keys, operate, schema, serve, usage
+from gateway.cli import backup, bench, check, explain, imports, init, keys, operate, schema, serve, test, usage
 from gateway.version import version
 
 
@@ -23,10 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="say which Tollgate this is, and leave",
     )
     commands = parser.add_subparsers(
-        metavar="init|import|serve|check|explain|schema|keys|usage|backends|caches|policy|backup|restore|bench",
+        metavar="init|import|serve|check|test|explain|schema|keys|usage|backends|caches|policy|backup|restore|bench",
         required=True,
     )
-    for command in (init, imports, serve, check, explain, schema, keys, usage, operate, backup, bench):
+    for command in (init, imports, serve, check, test, explain, schema, keys, usage, operate, backup, bench):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)
     for stream in (sys.stdout, sys.stderr):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from gateway.policy.fields import kind_of, locate, models_in
 from gateway.policy.problems import KeyPath, listed, suggestion
-from gateway.policy.schema import Backend, Guard
+from gateway.policy.schema import Backend, Guard, Policy
 from gateway.policy.yaml_tree import typed
 
 _MESSAGES = {
@@ -35,9 +36,9 @@ _BOUNDS = {
 }
 
 
-def explain(details: ErrorDetails) -> tuple[KeyPath, str]:
-    """The key path of a pydantic error, and a message for the operator."""
-    path, owner = locate(details["loc"])
+def explain(details: ErrorDetails, whole: type[BaseModel] = Policy) -> tuple[KeyPath, str]:
+    """The key path of a pydantic error in a file of the type ``whole``, and a message for the operator."""
+    path, owner = locate(details["loc"], whole)
     context = details.get("ctx", {})
     match details["type"]:
         case "extra_forbidden" if owner is not None:

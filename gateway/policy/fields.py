@@ -19,11 +19,11 @@ class Located(NamedTuple):
     """The type that has, or lacks, the last key, where that is a model."""
 
 
-def locate(loc: tuple[str | int, ...]) -> Located:
-    """Pydantic's ``loc`` as a key path of the file."""
+def locate(loc: tuple[str | int, ...], whole: type[BaseModel] = Policy) -> Located:
+    """Pydantic's ``loc`` as a key path of the file, of which ``whole`` is the type."""
     path: list[str | int] = []
     owner: type[BaseModel] | None = None
-    here: Any = Policy
+    here: Any = whole
     for part in loc:
         if part == "[key]":
             continue

@@ -17,6 +17,7 @@ MAX_TABLE_BYTES = 256 * 1024 * 1024
 BOUND = 0.6
 """Seconds after which keys that a file has lost no longer wait for it to be stable."""
 _SUFFIXES = (".yaml", ".yml")
+_TESTS = (".test.yaml", ".test.yml")
 TABLE = "keys.jsonl"
 """The policy folder's table of keys (``gateway.policy.key_table``)."""
 _JUST_WRITTEN = 1.0
@@ -51,7 +52,9 @@ def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]
         raise _nothing(directory, f"cannot be read: {_why(error)}") from None
     # Names with a leading dot are the half-written files of editors and of `tollgate keys`.
     visible = [name for name in there if not name.startswith(".")]
-    files = tuple(directory / name for name in visible if name.lower().endswith(_SUFFIXES))
+    files = tuple(
+        directory / name for name in visible if name.lower().endswith(_SUFFIXES) and not is_test(name)
+    )
     if not files:
         raise _nothing(directory, f"holds no *.yaml file; {_instead(visible)}")
     tables = [directory / TABLE] if TABLE in visible else []
@@ -61,6 +64,11 @@ def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]
 def read_files(directory: Path, also: Sequence[Path] = ()) -> tuple[PolicyFile, ...]:
     """All of them as they are now. Raises ``PolicyError`` if there are none."""
     return tuple(map(read_file, policy_files(directory, also)))
+
+
+def is_test(name: str) -> bool:
+    """Whether a file of a policy folder has tests of the policy, and nothing of the policy itself."""
+    return name.lower().endswith(_TESTS) and not name.startswith(".")
 
 
 def is_table(path: Path) -> bool:

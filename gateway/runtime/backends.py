@@ -45,6 +45,8 @@ def build_backends(loaded: Loaded, state: WorkerState, before: Runtime | None) -
 
 
 def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Backend:
+    if state.stand_in is not None:
+        return state.stand_in(name)
     transport = state.transport() if state.transport is not None else None
     match config:
         case schema.FakeBackend():
@@ -156,7 +158,7 @@ def build_engines(
     engines: dict[str, EnginePoller] = {}
     for name, backend in backends.items():
         config = policy.backends[name]
-        if not isinstance(config, schema.EngineBackend):
+        if not isinstance(config, schema.EngineBackend) or state.stand_in is not None:
             continue
         if before is not None and before.backends.get(name) is backend:
             engines[name] = before.engines[name]

@@ -91,6 +91,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             backends.keys(),
             state.pools,
             state.affinity,
+            state.random,
             disabled_since=state.disabled_since(loaded.disabled),
         ),
         health=state.health,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from random import Random
 
 import httpx
 
@@ -23,6 +24,7 @@ from gateway.observe.metrics import Metrics
 from gateway.routing.affinity import Affinity
 from gateway.routing.shadow import Shadows
 from gateway.sidecar.client import NoSidecar, SidecarClient
+from gateway.types import Backend
 
 
 class WorkerState:
@@ -42,6 +44,8 @@ class WorkerState:
         scanning: ProcessPool | None = None,
         slots: Path | None = None,
         peers: Peers | None = None,
+        stand_in: Callable[[str], Backend] | None = None,
+        random: Random | None = None,
     ) -> None:
         """``sidecar`` is the socket of the process that runs the small models.
 
@@ -49,7 +53,8 @@ class WorkerState:
 
         ``slots`` is the folder in which workers share the slots of backends.
 
-        ``transport`` replaces the network, for tests.
+        ``transport`` replaces the network, for tests; ``stand_in`` makes what answers in the place of a backend, and
+        ``random`` draws where targets are chosen by weight.
         """
         self.metrics = metrics
         self.folder = folder
@@ -58,6 +63,8 @@ class WorkerState:
         """The other workers of this machine."""
         self.dev_key_sha256 = dev_key_sha256
         self.transport = transport
+        self.stand_in = stand_in
+        self.random = random or Random()
         self.scanning = scanning
         self.outgoing = (transport or OutgoingTransport)()
         """For requests of the gateway's own, such as those for JWT keys."""
@@ -75,7 +82,7 @@ class WorkerState:
         self.callbacks = Callbacks(metrics, self.outgoing, worker=worker)
         self.health = HealthRegistry(listener=BackendWatch(metrics, self.callbacks))
         self.affinity = Affinity()
-        self.shadows = Shadows()
+        self.shadows = Shadows(random=self.random)
         self._disabled_since: dict[str, float] = {}
 
     def disabled_since(self, names: Collection[str]) -> Mapping[str, float]:

@@ -1,0 +1,1 @@
+"""Unit tests of a policy: the real pipeline over scripted backends, in virtual time."""
