@@ -6,6 +6,7 @@ import { LiveData } from "./live_data.js";
 import { problem } from "./parts.js";
 import { signInView } from "./sign_in.js";
 import { overview } from "./views/overview.js";
+import { explain } from "./views/explain.js";
 import { keys } from "./views/keys.js";
 import { models } from "./views/models.js";
 import { playground } from "./views/playground.js";
@@ -26,6 +27,7 @@ const VIEWS = [
   ["protection", "Guards and caches", protection],
   ["policy", "Policy", policy],
   ["playground", "Playground", playground],
+  ["explain", "Explain", explain],
 ];
 const app = document.getElementById("app");
 const live = new LiveData();

@@ -103,7 +103,7 @@ async def test_every_view_fits_a_phone_and_reads_without_eyes(gateway: Gateway, 
     await gateway.http.post("/v1/chat/completions", json=chat("slow", "x"), headers={"user-agent": HOSTILE})
     await page.look(390, 844, dark=True)
     views = await page.run("[...document.querySelectorAll('nav a')].map((one) => one.hash)")
-    assert len(views) == 9
+    assert len(views) == 10
     for view in views:
         await page.run(f"location.hash = {view!r}")
         await page.until(
@@ -120,6 +120,21 @@ async def test_every_view_fits_a_phone_and_reads_without_eyes(gateway: Gateway, 
         assert await page.run("document.querySelectorAll('main h1').length") == 1
         if view != "#/overview":
             assert await page.run("document.activeElement.id") == "main", "the focus follows"
+
+
+async def test_a_request_is_explained_with_the_lines_of_the_policy(gateway: Gateway, page: Page) -> None:
+    await sign_in(page)
+    await gateway.http.post("/v1/chat/completions", json=chat("down", HOSTILE))
+    await page.run("location.hash = '#/requests'")
+    await page.until("!!document.querySelector('tbody a[href^=\"#/explain/\"]')")
+    await page.click("tbody a[href^='#/explain/']")
+    await page.until("document.querySelectorAll('.steps > li').length > 3")
+    told = await page.text("main")
+    assert "It would be sent to down/x, for the model 'down'." in told
+    assert "fallback 'fake'" in told and "gateway.yaml:" in told
+    await page.run("document.getElementById('explain-key').value = 'nobody'")
+    await page.click("form.ask button.main")
+    await page.until("document.querySelector('main').innerText.includes('401 invalid_api_key')")
 
 
 async def test_the_playground_streams_and_takes_back_what_is_revoked(gateway: Gateway, page: Page) -> None:

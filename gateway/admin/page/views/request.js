@@ -5,6 +5,7 @@ import { fill, h } from "../dom.js";
 import { count, dollars, moment, percent, seconds } from "../format.js";
 import { badge, loading, outcome, panel, panelWith, problem, table } from "../parts.js";
 import { spans } from "../spans.js";
+import { explainLink } from "./explain.js";
 
 export function request(place, { argument }) {
   fill(place, h("h1", {}, "Request"), loading());
@@ -48,6 +49,7 @@ function facts(one) {
     ["Took", seconds(one.seconds)],
     ["Attempts", count(one.attempts)],
     ["User agent", one.user_agent || "–"],
+    ["Now", h("a", { href: explainLink(one.key, one.model) }, "what would happen to such a request, and why?")],
   ];
   return h("section.panel", { "aria-label": "Facts" }, h("dl.facts", {}, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))));
 }

@@ -4,6 +4,7 @@ import { get, query } from "../api.js";
 import { fill, h } from "../dom.js";
 import { count, dollars, moment, seconds } from "../format.js";
 import { Picker, TimeRange, field, loading, outcome, problem, table } from "../parts.js";
+import { explainLink } from "./explain.js";
 
 export const requestLink = (id) => `#/requests/${encodeURIComponent(id)}`;
 
@@ -20,6 +21,7 @@ export function requestTable(rows, { brief = false } = {}) {
     { name: "Cost", right: true, cell: (one) => dollars(one.usd) },
     { name: "Took", right: true, cell: (one) => seconds(one.seconds) },
     { name: "User agent", small: true, wide: true, cell: (one) => one.user_agent || "–" },
+    { name: "", small: true, cell: (one) => h("a", { href: explainLink(one.key, one.model), onclick: (event) => event.stopPropagation(), title: "What would happen to such a request now" }, "why?") },
   ];
   return table(brief ? "Newest requests" : "Requests", brief ? columns.filter((one) => one.name !== "User agent") : columns, rows, {
     empty: "No requests yet. Send one, or try the playground.",
