@@ -51,7 +51,7 @@ class FakeBackend:
             yield chunk
 
     async def _answer(self, call: Call) -> Chunks:
-        asked = _last_user_text(call)
+        asked = last_user_text(call)
         reply = next((entry for entry in self._config.script if entry.match in asked), None)
         at_once = not (call.request.stream or call.timeouts.bounds_silence)
         timeouts = UpstreamTimeouts(call.timeouts, at_once=at_once, deadline=call.deadline)
@@ -66,7 +66,7 @@ class FakeBackend:
                 error.upstream_status = status  # as a server's refusal, which costs nothing
             raise error
         if call.request.embeds:
-            for chunk in _vectors(call.request):
+            for chunk in vectors_of(call.request):
                 yield chunk
                 await asyncio.sleep(0)
             return
@@ -118,7 +118,8 @@ def _opening(piece: str) -> dict[str, str]:
     return {"role": "assistant", "content": piece}
 
 
-def _last_user_text(call: Call) -> str:
+def last_user_text(call: Call) -> str:
+    """What the script is matched with."""
     if call.request.messages is None:
         return str(call.request.prompt)
     sent = [message.get("content") for message in call.request.messages if message.get("role") == "user"]
@@ -131,7 +132,8 @@ def _last_user_text(call: Call) -> str:
 DIMENSIONS, MOST_DIMENSIONS = 8, 1024
 
 
-def _vectors(request: ChatRequest) -> Iterator[Chunk]:
+def vectors_of(request: ChatRequest) -> Iterator[Chunk]:
+    """An embedding of each input."""
     inputs = openai_embeddings.inputs_of(request)
     tokens = sum(len(one.split()) if isinstance(one, str) else len(one) for one in inputs)
     size = request.params.get("dimensions") or DIMENSIONS

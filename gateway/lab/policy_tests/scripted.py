@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 import orjson
 
 from gateway.backends import fitting
-from gateway.backends.exchange import late
-from gateway.backends.openai_errors import Outage, from_response, from_transport
+from gateway.backends.fake import FakeBackend, last_user_text, vectors_of
+from gateway.backends.openai_errors import from_response, from_transport
 from gateway.backends.timeouts import UpstreamTimeouts
-from gateway.errors import GatewayError, Upstream, UpstreamFailed
+from gateway.errors import GatewayError, Upstream
 from gateway.lab.policy_tests.schema import Answer, Webhook
-from gateway.policy.schema import Policy, Target, WebhookGuard
+from gateway.policy import schema
+from gateway.policy.schema import Policy, WebhookGuard
 from gateway.types import Call, Chunk, Chunks, Usage
-from gateway.wire.openai import embeddings
 
 FOREVER = 10.0**8
 PLAIN = Answer()
-DIMENSIONS = 8
+_NO_SCRIPT = schema.FakeBackend(kind="fake", script=(schema.FakeReply(reply=""),))
 
 
 class Scripts:
@@ -35,19 +34,19 @@ class Scripts:
         self._given: dict[int, int] = {}
         """How often an answer was given that has a number of times, by its identity."""
         self.sent: dict[str, list[str]] = {}
-        """By request id, what backends were sent, as text."""
+        """By request id, what backends were sent, as text; a shadow's copy has an id of its own."""
         self.change(backends)
 
     def change(self, backends: Mapping[str, Sequence[Answer]]) -> None:
         for name, answers in backends.items():
             self._answers[name] = [*answers]
 
-    def answer(self, backend: str, call: Call, target: Target) -> Answer:
-        asked = _last_user_text(call)
+    def answer(self, backend: str, call: Call) -> Answer:
+        asked, target = last_user_text(call), call.target
         for answer in self._answers.get(backend, ()):
             if answer.match is not None and answer.match not in asked:
                 continue
-            if answer.model is not None and answer.model != target.model:
+            if answer.model is not None and (target is None or answer.model != target.model):
                 continue
             given = self._given.get(id(answer), 0)
             if answer.times is not None and given >= answer.times:
@@ -60,36 +59,18 @@ class Scripts:
         request = call.request
         given = request.prompt if request.messages is None else request.messages
         text = json.dumps(given, ensure_ascii=False, default=str)
-        self.sent.setdefault(call.request_id.removesuffix("-shadow"), []).append(text)
+        self.sent.setdefault(call.request_id, []).append(text)
 
 
-class ScriptedBackend:
-    """A ``Backend`` by ``scripts``."""
+class ScriptedBackend(FakeBackend):
+    """Answers by ``scripts``, in the ways in which a server may."""
 
     def __init__(self, name: str, scripts: Scripts) -> None:
-        self.name = name
+        super().__init__(name, _NO_SCRIPT)
         self._scripts = scripts
-        self._outage = Outage()
 
-    async def stream(self, call: Call, target: Target) -> Chunks:
-        answer = self._scripts.answer(self.name, call, target)
-        if call.request.stream:
-            async with aclosing(self._answer(call, answer)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-            return
-        whole: list[Chunk] = []  # as of a server: nothing has come of one that breaks off
-        try:
-            async with aclosing(self._answer(call, answer)) as chunks:
-                async for chunk in chunks:
-                    whole.append(chunk)  # noqa: PERF401 (what has come is told with the error)
-        except GatewayError as error:
-            error.unread = whole
-            raise
-        for chunk in whole:
-            yield chunk
-
-    async def _answer(self, call: Call, answer: Answer) -> Chunks:
+    async def _answer(self, call: Call) -> Chunks:
+        answer = self._scripts.answer(self.name, call)
         at_once = not (call.request.stream or call.timeouts.bounds_silence)
         timeouts = UpstreamTimeouts(call.timeouts, at_once=at_once, deadline=call.deadline)
         if answer.unreachable:
@@ -101,7 +82,7 @@ class ScriptedBackend:
             raise self._error(answer)
         self._outage.over()
         if call.request.embeds:
-            for chunk in _vectors(call):
+            for chunk in vectors_of(call.request):
                 yield chunk
             return
         fitting.clear_reports(call)
@@ -122,7 +103,7 @@ class ScriptedBackend:
         if answer.cut_after is not None and answer.cut_after >= len(sent):
             raise self._cut()
         usage = Usage(
-            prompt=_or(answer.prompt_tokens, len(_last_user_text(call).split())),
+            prompt=_or(answer.prompt_tokens, len(last_user_text(call).split())),
             completion=_or(answer.completion_tokens, len(sent) * call.request.n),
             cached=answer.cached_tokens,
         )
@@ -139,27 +120,6 @@ class ScriptedBackend:
         if isinstance(error, Upstream):
             error.upstream_status = answer.status  # as a server's refusal, which costs nothing
         return error
-
-    async def _pause(self, seconds: float, timeouts: UpstreamTimeouts) -> None:
-        """Silence, within the limits that a server's would have. Raises ``GatewayError``."""
-        try:
-            with timeouts:
-                await asyncio.sleep(seconds)
-        except TimeoutError:
-            raise late(self.name, timeouts) from None
-        finally:
-            timeouts.close()
-
-    def _cut(self) -> UpstreamFailed:
-        return UpstreamFailed(
-            f"Backend '{self.name}' broke off in the middle of its answer.", code="upstream_cut"
-        )
-
-    async def probe(self) -> None:
-        """It is there."""
-
-    async def aclose(self) -> None:
-        """Nothing is held."""
 
 
 class GuardServers(httpx.AsyncBaseTransport):
@@ -188,23 +148,3 @@ def _logprobs(call: Call, answer: Answer, piece: str) -> Any:
 
 def _or(given: int | None, otherwise: int) -> int:
     return otherwise if given is None else given
-
-
-def _last_user_text(call: Call) -> str:
-    if call.request.messages is None:
-        return str(call.request.prompt)
-    sent = [message.get("content") for message in call.request.messages if message.get("role") == "user"]
-    last = sent[-1] if sent else ""
-    if isinstance(last, list):
-        return " ".join(str(part.get("text", "")) for part in last)
-    return str(last or "")
-
-
-def _vectors(call: Call) -> Iterator[Chunk]:
-    inputs = embeddings.inputs_of(call.request)
-    vector = embeddings.write_vector(b"\0\0\x80\x3f" + b"\0" * 4 * (DIMENSIONS - 1), call.request.params)
-    for index, _ in enumerate(inputs):
-        last = index == len(inputs) - 1
-        usage = Usage(sum(len(str(one).split()) for one in inputs), 0) if last else None
-        delta = {"embedding": vector}
-        yield Chunk(index=index, delta=delta, finish_reason="stop", usage=usage, more=not last)
