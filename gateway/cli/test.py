@@ -18,7 +18,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "pipeline to scripted backends, in virtual time; nothing is sent anywhere. Exits with 1 where one fails, and "
         "with 2 where there is none.",
     )
-    parser.add_argument("policies", metavar="DIR", nargs="?", help="the policy folder (policies)")
+    parser.add_argument("policies", metavar="DIR", nargs="*", help="policy folders (policies)")
     parser.add_argument("--only", metavar="TEXT", help="the cases that have this in their names")
     parser.add_argument("--json", action="store_true", help="print JSON, with what came of each request")
     parser.add_argument("--junit", metavar="FILE", help="also write JUnit's XML there")
@@ -27,12 +27,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     # A process of its own: time passes there as the tests say, and hashes come out the same each time.
-    command = [
-        sys.executable,
-        "-m",
-        "gateway.lab.policy_tests",
-        str(init.folder(arguments.policies, os.environ)),
-    ]
+    folders = arguments.policies or [init.folder(None, os.environ)]
+    command = [sys.executable, "-m", "gateway.lab.policy_tests", *map(str, folders)]
     command += ["--json"] if arguments.json else []
     command += ["--junit", arguments.junit] if arguments.junit else []
     command += ["--only", arguments.only] if arguments.only else []

@@ -12,7 +12,7 @@ from gateway.lab.policy_tests.virtual_time import VirtualTime
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tollgate test")
-    parser.add_argument("directory", type=Path)
+    parser.add_argument("directories", type=Path, nargs="+")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--junit", type=Path)
     parser.add_argument("--only")
@@ -23,15 +23,20 @@ def main() -> int:
     from gateway.lab.policy_tests.reader import test_files
     from gateway.lab.policy_tests.run import run_all
 
-    directory: Path = arguments.directory
-    try:
-        paths = test_files(directory)
-    except OSError as error:
-        return _complain(f"{directory}: {error.strerror or error}")
-    if not paths:
-        return _complain(f"{directory} holds no tests: write them into gateway.test.yaml there")
+    found: dict[Path, list[Path]] = {}
+    for directory in arguments.directories:
+        try:
+            found[directory] = test_files(directory)
+        except OSError as error:
+            return _complain(f"{directory}: {error.strerror or error}")
+        if not found[directory]:
+            return _complain(f"{directory} holds no tests: write them into gateway.test.yaml there")
     logging.disable(logging.CRITICAL)  # what is logged of failures is what the tests ask for
-    results = run_all(directory, paths, clock, arguments.only)
+    results = [
+        result
+        for directory, paths in found.items()
+        for result in run_all(directory, paths, clock, arguments.only)
+    ]
     told = report.as_json(results) if arguments.json else "\n".join(report.lines(results))
     sys.stdout.write(f"{told}\n")
     if arguments.junit is not None:
