@@ -24,6 +24,7 @@ from gateway.guards.scans.background import BackgroundScans
 from gateway.identity.authenticator import Authenticator
 from gateway.lab.explain.question import PATHS, Found, Question
 from gateway.lab.explain.unasked import (
+    NoMetrics,
     NothingSent,
     ReadAnswers,
     ReadPools,
@@ -72,7 +73,7 @@ class DryRun:
         self.runtime = runtime
         self.state = state
         self.at_rest = at_rest
-        self.metrics = Metrics()
+        self.metrics = cast(Metrics, NoMetrics())
         self._turn = asyncio.Lock()
         self._unjudged: set[str] = set()
         policy = runtime.policy

@@ -32,6 +32,37 @@ async def not_sent(call: Call) -> Chunks:
     yield
 
 
+class _Uncounted:
+    """Any metric, with any labels."""
+
+    pending = 0
+
+    def __getitem__(self, labels: object) -> _Uncounted:
+        return self
+
+    def __call__(self, *given: object, **named: object) -> _Uncounted:
+        return self
+
+    def __getattr__(self, name: str) -> _Uncounted:
+        return self
+
+
+class _NoTenants:
+    enabled = False
+
+
+class NoMetrics:
+    """In place of ``Metrics``, of which a process has one: another would write into the same files."""
+
+    tenants = _NoTenants()
+
+    def tenant(self, name: str) -> str:
+        return ""
+
+    def __getattr__(self, name: str) -> _Uncounted:
+        return _Uncounted()
+
+
 class Nowhere:
     """The ``Lender`` of leases on nothing."""
 

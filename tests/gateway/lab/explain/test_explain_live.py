@@ -115,6 +115,14 @@ async def test_nothing_is_sent_counted_or_recorded(gateway: Gateway, upstream: F
     assert found.json()["requests"] == []
 
 
+async def test_it_makes_no_metrics_of_its_own(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be in the same files as the worker's."""
+    monkeypatch.setattr("gateway.observe.metrics.Metrics.__init__", None)
+    told = await explained(gateway, chat("up", "ghp_" + "x7Kq2mWz9RtY4bNc8LpV3sHd6FgJ1aQe5UiO"))
+    assert told["outcome"]["status"] == 400
+    assert (await explained(gateway, chat("up")))["outcome"]["backend"] == "up"
+
+
 async def test_the_line_is_that_of_the_policy_in_force(gateway: Gateway) -> None:
     told = await explained(gateway, chat())
     assert told["generation"] == 1
