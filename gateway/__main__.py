@@ -6,7 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from gateway.cli import backup, bench, check, explain, imports, init, keys, operate, schema, serve, test, usage
+from gateway.cli import (
+    backup,
+    bench,
+    check,
+    explain,
+    imports,
+    init,
+    keys,
+    operate,
+    schema,
+    serve,
+    test,
+    usage,
+)
 from gateway.version import version
 
 

@@ -28,7 +28,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "web",
         "lab",
         "admin",
-        "app process lab cli __main__",
+        "app process cli __main__",
     ),
     "engine": (
         "errors logs channel startup extras version config parallel attention kv_cache kv_groups",

@@ -19,6 +19,7 @@ from gateway.lab.schema import FILE, policy_schema
 from gateway.lab.schema_rules import BEYOND, RULES
 from gateway.policy import yaml_tree
 from gateway.policy.fields import keys, kind_of
+from gateway.policy.files import is_test
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError, Problem
 from gateway.policy.schema import Policy
@@ -26,12 +27,13 @@ from tests.gateway.policy.test_rules import CASES
 from tests.policy_keys import POLICIES, documented, field_of, in_schema
 
 DOCS = POLICIES.parent / "docs"
-SHIPPED = sorted(POLICIES.rglob("*.yaml"))
+SHIPPED = sorted(path for path in POLICIES.rglob("*.yaml") if not is_test(path.name))
 BLOCKS = [
     (page.name, block)
     for page in (POLICIES / "README.md", POLICIES.parent / "README.md", *sorted(DOCS.glob("*.md")))
     for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     if re.search(r"^(version: 1|backends:|models:|guards:)", block, re.MULTILINE)
+    and not re.search(r"^cases:", block, re.MULTILINE)
 ]
 """Of the documentation, those that are policies or parts of one."""
 
