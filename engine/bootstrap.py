@@ -62,6 +62,13 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     watch.lap("model")
     blocks = runner.cache.blocks
     max_num_seqs, max_batched_tokens = _limits(config, runner, blocks)
+    prefix_caching = config.prefix_caching and not runner.stateful
+    if runner.stateful:
+        log.info(
+            "layers keep a state of each of %d sequences, %s bytes: no prefix caching, no speculation, no CUDA graphs",
+            config.max_num_seqs,
+            f"{runner.state_bytes:,}",
+        )
     scheduler = Scheduler(
         BlockPool(blocks),
         block_size=config.block_size,
@@ -70,7 +77,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         max_model_len=runner.max_model_len,
         max_waiting=config.max_waiting,
         priority_ageing=config.priority_ageing,
-        prefix_caching=config.prefix_caching,
+        prefix_caching=prefix_caching,
         max_drafts=config.max_drafts if runner.drafting else 0,
         reserve_drafts=runner.speculation is not None,
         context_caps=config.context_caps,
@@ -78,6 +85,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         preemption=config.preemption,
         windows=runner.windows,
         overlapping=runner.overlapping,
+        stateful=runner.stateful,
     )
     runner.warm_up()
     watch.lap("warm-up")
@@ -86,6 +94,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         "weights_predicted": predicted,
         "weights": runner.weight_bytes,
         "kv_cache": blocks * runner.block_bytes,
+        "states": runner.state_bytes,
         "process": taken(device),
     }
     log.info("memory on %s: %s", runner.device, describe(memory))
@@ -100,7 +109,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         dtype=str(runner.dtype).removeprefix("torch."),
         context_caps=tuple(sorted(config.context_caps)),
         kv_cache_dtype=config.kv_cache_dtype,
-        prefix_caching=config.prefix_caching,
+        prefix_caching=prefix_caching,
         max_adapters=max(config.max_adapters, len(config.adapters)),
         gpus=gpu_uuids(runner.device, config.tensor_parallel),
         startup=watch.laps,

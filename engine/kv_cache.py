@@ -13,6 +13,7 @@ from engine.attention.metadata import AttentionMetadata
 from engine.attention.select import select_backend
 from engine.errors import StartupError
 from engine.kv_groups import KVGroup
+from engine.state_cache import StateCache
 
 _STORED = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
 
@@ -63,8 +64,12 @@ class KVCache:
         dtype: torch.dtype,
         kv_cache_dtype: str = "auto",
         groups: Sequence[KVGroup] = (),
+        *,
+        states: StateCache | None = None,
     ) -> None:
-        """``groups``: of all layers; none: all layers have the same block tables, whatever their windows."""
+        """``groups``: of all layers; none: all layers have the same block tables, whatever their windows.
+        ``states``: of the model's other layers, which are none of ``shape``'s."""
+        self.states = states
         self.groups = list(groups) or [KVGroup(tuple(range(shape.layers)))]
         self.blocks = blocks
         self.block_size = block_size
@@ -96,13 +101,20 @@ class KVCache:
             )
 
     def by_layer(self, batch: AttentionMetadata) -> Iterator[tuple[KVLayer, AttentionMetadata]]:
-        """Each layer, and the batch as its group has it."""
+        """Each layer, and the batch as its group has it; layers with a state have theirs."""
         batches = (batch, *batch.others)
-        for layer, group, chunk in zip(self.layers, self._group_of, self._chunk_of, strict=True):
-            yield layer, batches[group].in_chunks[chunk] if chunk else batches[group]
+        layers = (
+            (layer, batches[group].in_chunks[chunk] if chunk else batches[group])
+            for layer, group, chunk in zip(self.layers, self._group_of, self._chunk_of, strict=True)
+        )
+        if self.states is None or batch.states is None:
+            return layers
+        return self.states.beside(layers, batch.states)
 
-    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies blocks: (from, to), in order."""
+    def copy(self, pairs: Sequence[tuple[int, int]], slots: Sequence[tuple[int, int]] = ()) -> None:
+        """Copies blocks, and slots of states: (from, to), in order."""
+        if self.states is not None:
+            self.states.copy(slots)
         for source, target in pairs:
             for layer in self._places:
                 for tensor in layer.tensors:

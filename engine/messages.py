@@ -104,7 +104,7 @@ class Ready:
     """Seconds that each part of the start took."""
     memory: dict[str, int] = field(default_factory=dict)
     """Bytes: ``weights_predicted`` from the files' headers, ``weights`` measured, ``kv_cache`` at most,
-    ``process`` in all."""
+    ``states`` of layers that keep one of each request, ``process`` in all."""
 
 
 @dataclass(frozen=True, slots=True)

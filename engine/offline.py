@@ -58,12 +58,13 @@ class OfflineEngine:
             max_batched_tokens=config.max_batched_tokens or 1,
             max_model_len=self.runner.max_model_len,
             max_waiting=1000,
-            prefix_caching=prefix_caching,
+            prefix_caching=prefix_caching and not self.runner.stateful,
             max_drafts=config.max_drafts if self.runner.drafting else 0,
             reserve_drafts=self.runner.speculation is not None,
             chunked_prefill=config.chunked_prefill,
             windows=self.runner.windows,
             overlapping=self.runner.runs_ahead,
+            stateful=self.runner.stateful,
         )
         self._steps = StepLoop(self._scheduler, self.runner, ahead=self.runner.runs_ahead)
         self._budget = self._scheduler.max_batched_tokens

@@ -27,4 +27,5 @@ def describe(memory: Mapping[str, int]) -> str:
     weights, predicted, cache, process = (
         f"{memory[name] / 2**20:,.0f} MiB" for name in ("weights", "weights_predicted", "kv_cache", "process")
     )
-    return f"weights {weights} (predicted {predicted}), KV cache up to {cache}, process {process}"
+    states = f", states {memory['states'] / 2**20:,.0f} MiB" if memory["states"] else ""
+    return f"weights {weights} (predicted {predicted}), KV cache up to {cache}{states}, process {process}"

@@ -53,6 +53,8 @@ class SigmoidRouting:
     groups: int = 1
     top_groups: int = 1
     scaling: float = 1.0
+    least: float = 1e-20
+    """Added to what weights are normalised by."""
 
     def __call__(self, scores: Tensor, bias: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
         """As ``route``; ``bias`` float32 [experts]."""
@@ -63,7 +65,7 @@ class SigmoidRouting:
         experts = wanted.topk(top_k, dim=-1).indices
         weights = chances.gather(1, experts)
         if normalise:
-            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+            weights = weights / (weights.sum(-1, keepdim=True) + self.least)
         return experts, weights * self.scaling
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engine.state_batch import StateBatch
 from kernels.native.attention import PagedSequences
 from kernels.paged_bags import Bags
 from kernels.paged_decode import GatherIndex
@@ -129,3 +130,5 @@ class AttentionMetadata:
     """The batch as the other groups of layers have it, where there are several: in other blocks."""
     in_chunks: dict[int, AttentionMetadata] = field(default_factory=dict)
     """The batch as layers have it that attend in chunks of the context, by their size."""
+    states: StateBatch | None = None
+    """The batch as layers with a state have it, where there are some."""

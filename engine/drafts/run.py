@@ -77,6 +77,11 @@ def train(
         raise StartupError("There are fewer than two texts of some tokens to learn from.")
     raw = read_config(folder)
     config = read_family(next(iter(name for name in raw["architectures"] if name in FAMILIES)), raw)
+    if any(config.mixers):
+        raise StartupError(
+            "Layers of this model keep a state of each request, from which draft tokens that are not accepted could "
+            "not be taken back: a head would be of no use to it."
+        )
     layers = (2, config.layers // 2, config.layers - 3) if config.layers > 4 else (0, 1, config.layers)
     dtype = pick_dtype("auto", folder, _CPU)
     longest = max(len(text.tokens) for text in texts)

@@ -17,6 +17,7 @@ from engine.layers.linear import Linear
 from engine.layers.native import Int6Linear
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear
 from engine.models.registry import Model, load_model
+from engine.state_cache import StateCache
 from engine.weights.quantize import METHODS
 from engine.worker.batch import BatchBuilder
 
@@ -55,7 +56,9 @@ WAYS = (
 def predict(model: Model, samples: Sequence[Sample], way: Way) -> Iterator[Iterator[Tensor]]:
     """Of each sample the logits of its tokens but the first, float32 [rows, vocab], some rows at a time."""
     blocks = -(-max(len(sample.tokens) for sample in samples) // _BLOCK)
-    cache = KVCache(model.kv_shape, blocks, _BLOCK, _CPU, way.dtype, way.kv_cache_dtype)
+    # Each text begins in the same slot, with nothing of the one before.
+    states = StateCache(model.state_shape, 1, _CPU, way.dtype) if model.state_shape else None
+    cache = KVCache(model.kv_shape, blocks, _BLOCK, _CPU, way.dtype, way.kv_cache_dtype, states=states)
     builder = BatchBuilder(cache, _CPU)
     for sample in samples:
         scheduled = ScheduledRequest(0, sample.tokens[:-1], 0, list(range(blocks)), None, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from engine.attention.backend import KVLayer
@@ -20,6 +21,8 @@ class PagedAttention:
 
     ``heads`` and ``kv_heads`` are those of this rank. ``rotate``: turns queries and keys [tokens, heads + kv_heads,
     head_dim], and may normalise them. ``window``, ``softcap`` and ``sinks``: see ``AttentionBackend.forward``.
+    ``gated``: ``qkv`` makes a gate for each head before all else, and the sigmoid of it multiplies what is attended.
+    ``invariant``: a row's gate is the same to the last bit in any batch.
     """
 
     def __init__(
@@ -36,7 +39,11 @@ class PagedAttention:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         value_norm: RMSNorm | None = None,
+        gated: bool = False,
+        invariant: bool = False,
     ) -> None:
+        self._gates = heads if gated else 0
+        self._invariant = invariant
         self._qkv = qkv
         self._out = out
         self._heads = heads
@@ -57,7 +64,8 @@ class PagedAttention:
         cache: KVLayer,
     ) -> Tensor:
         tokens, heads, kv_heads = x.shape[0], self._heads, self._kv_heads
-        qkv = self._qkv(x).view(tokens, heads + 2 * kv_heads, self._head_dim)
+        qkv = self._qkv(x).view(tokens, self._gates + heads + 2 * kv_heads, self._head_dim)
+        gates, qkv = qkv[:, : self._gates], qkv[:, self._gates :]
         rotated = self._rotate(qkv[:, : heads + kv_heads], *rotation)
         keys, values = rotated[:, heads:], qkv[:, heads + kv_heads :]
         if self._value_norm is not None:
@@ -72,6 +80,10 @@ class PagedAttention:
             softcap=self._softcap,
             sinks=self._sinks,
         )
+        if self._gates:
+            # torch computes what is left of whole vectors otherwise, and a batch's end may be such.
+            parts = gates.split(1) if self._invariant else (gates,)
+            attended = attended * torch.cat([part.sigmoid() for part in parts])
         return self._out(attended.reshape(tokens, heads * self._head_dim))
 
 

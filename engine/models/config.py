@@ -9,6 +9,7 @@ from typing import Any
 from engine.errors import UnsupportedModel
 from engine.layers.mlp import ACTIVATIONS, PLAIN_ACTIVATIONS, ClampedSwiGLU
 from engine.layers.rope import Growth, Rope
+from engine.models.mixers import Mixer
 from engine.weights.stacked_experts import Stacking
 from kernels.route import CorrectedRouting, GroupRouting, SigmoidRouting, SparseMixer, TopSigmoid
 
@@ -161,6 +162,14 @@ class DecoderConfig:
     head_bias: bool = False
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     """The names of queries, keys and values, or one for all, if the checkpoint has them in one tensor."""
+    out: str = "o_proj"
+    """The name of attention's output."""
+    gated_attention: bool = False
+    """Whether attention's output has a gate: ``q_proj`` makes it, beside each head's query."""
+    mixers: tuple[Mixer | None, ...] = ()
+    """What each layer has in place of attention; ``None``: it has attention. Empty: all have."""
+    mixer_eps: float | None = None
+    """Of the norms within these, if not ``eps``."""
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     """The names of gate and up projection, or one for both; without a gate the up projection's."""
     down: str = "down_proj"
@@ -171,6 +180,7 @@ class DecoderConfig:
     """Whether the pairs that are rotated lie side by side in a head, not half of it apart."""
     head_norm: HeadNorms | None = None
     norms: BlockNorms = BlockNorms()
+    final_norm: str = "norm"
     parallel: bool = False
     """Whether the MLP reads what attention reads, not what it wrote: a block then has one norm."""
     layer_norm: bool = False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata
 from engine.errors import UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
@@ -16,23 +16,28 @@ from engine.layers.embedding import Embedding
 from engine.layers.norm import NoNorm
 from engine.layers.product import Product
 from engine.layers.rope import GrowingNoRotation, NoRotation, RotaryTable, ScalingRotaryTable
-from engine.models import parts
+from engine.models import parts, state_parts
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig
 from engine.models.hidden_states import HiddenStates
+from engine.state_cache import StateShape
 
 log = logging.getLogger("engine.models")
 
 PREFIXES = ("model.", "language_model.model.", "model.language_model.", "")
 """Prefixes of the decoder's tensors: two are those of multimodal checkpoints, none is that of embedding models."""
-_VISION = tuple(
-    f"{prefix}{name}."
-    for prefix in ("", "model.")
-    for name in (
-        *("vision_tower", "vision_model", "multi_modal_projector"),
-        *("audio_tower", "embed_vision", "embed_audio"),
-    )
+_UNUSED = (
+    *(
+        f"{prefix}{name}."
+        for prefix in ("", "model.")
+        for name in (
+            *("vision_tower", "vision_model", "multi_modal_projector"),
+            *("audio_tower", "embed_vision", "embed_audio"),
+        )
+    ),
+    *("model.visual.", "mtp."),
 )
+"""What sees and hears, and what predicts further tokens."""
 
 
 class Block:
@@ -42,7 +47,12 @@ class Block:
 
         norms = config.norms
         self._attention_norm = norm(norms.attention) or NoNorm()
-        self._attention = parts.attention(config, build, f"{name}.self_attn", layer)
+        mixer = config.mixers[layer] if config.mixers else None
+        self._attention: Callable[..., Tensor] = (
+            state_parts.mixer(config, mixer, build, name)
+            if mixer
+            else parts.attention(config, build, f"{name}.self_attn", layer)
+        )
         self._after_attention = norm(norms.after_attention)
         self._mlp_norm = norm(norms.mlp) or NoNorm()
         if config.experts and layer in config.experts.layers:
@@ -56,8 +66,8 @@ class Block:
         x: Tensor,
         residual: Tensor | None,
         rotation: tuple[Tensor, ...],
-        batch: AttentionMetadata,
-        cache: KVLayer,
+        batch: Any,
+        cache: Any,
     ) -> tuple[Tensor, Tensor]:
         x, residual = self._attention_norm(x, residual)
         x = self._attention(x, rotation, batch, cache)
@@ -78,8 +88,8 @@ class ParallelBlock(Block):
         x: Tensor,
         residual: Tensor | None,
         rotation: tuple[Tensor, ...],
-        batch: AttentionMetadata,
-        cache: KVLayer,
+        batch: Any,
+        cache: Any,
     ) -> tuple[Tensor, Tensor]:
         x, residual = self._attention_norm(x, residual)
         return self._attention(x, rotation, batch, cache) + self._mlp(x), residual
@@ -105,6 +115,11 @@ class Decoder:
                 "Models that normalise queries and keys over all heads do not support tensor parallelism: leave out "
                 "--tensor-parallel."
             )
+        if any(config.mixers) and tp.size > 1:
+            raise UnsupportedModel(
+                "Models with layers that keep a state in place of keys and values do not support tensor parallelism: "
+                "leave out --tensor-parallel."
+            )
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         prefix = next((name for name in PREFIXES if f"{name}embed_tokens.weight" in weights), PREFIXES[0])
@@ -122,13 +137,14 @@ class Decoder:
             weights.ignore(f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq")
         for i in range(config.predictors):
             weights.ignore(f"{prefix}layers.{config.layers + i}.")
+        kept = {layer: mixer.state for layer, mixer in enumerate(config.mixers) if mixer}
+        self.state_shape = StateShape(kept) if kept else None
+        windows = tuple(window for layer, window in enumerate(config.windows) if layer not in kept)
         # A latent is for all heads: every rank has it.
         kv_heads = 1 if config.latent else tp.divide(config.kv_heads, "KV heads")
         latent = config.latent.rank if config.latent else None
-        self.kv_shape = KVShape(
-            config.layers, kv_heads, config.head_dim, config.windows, latent, config.chunked
-        )
-        self._norm = parts.norm(config, weights, f"{prefix}norm")
+        self.kv_shape = KVShape(len(windows), kv_heads, config.head_dim, windows, latent, config.chunked)
+        self._norm = parts.norm(config, weights, f"{prefix}{config.final_norm}")
         if head:
             self._head = _head(config, build, prefix, self.embedding)
         self._logit_scale = config.logit_scale
@@ -190,7 +206,7 @@ class Decoder:
 
 def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Embedding) -> Product:
     weights = build.weights
-    for name in _VISION:
+    for name in _UNUSED:
         weights.ignore(name)
     # Next to the decoder, or to the module that contains it.
     name = "language_model.lm_head" if prefix == "language_model.model." else "lm_head"

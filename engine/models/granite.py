@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from engine.errors import UnsupportedModel
-from engine.models.config import DecoderConfig, Raw, integer, read
+from engine.models.config import DecoderConfig, Raw, count_layers, integer, read
+from engine.models.mamba import mamba2_mixers
 
 
 def granite(raw: Raw) -> DecoderConfig:
@@ -17,13 +18,12 @@ def granite(raw: Raw) -> DecoderConfig:
 
 
 def granite_hybrid(raw: Raw) -> DecoderConfig:
-    """Granite 4 in general; those without Mamba layers and experts are run."""
-    kinds = set(raw.get("layer_types") or raw.get("layers_block_type") or ["mamba"])
-    if not kinds <= {"attention", "full_attention"}:
-        raise UnsupportedModel(
-            f"Granite 4 with layers of type {', '.join(sorted(kinds - {'attention'}))} is not supported: it needs a "
-            "cache of another kind for each layer. Its dense models (granite-4.0-micro, -1b, -350m) are."
-        )
+    """Granite 4 in general; those without experts are run."""
+    layers = count_layers(raw)
+    kinds = raw.get("layer_types") or raw.get("layers_block_type") or ["mamba"] * layers
+    attending = [kind in ("attention", "full_attention") for kind in kinds]
+    if len(kinds) != layers or not set(kinds) <= {"attention", "full_attention", "mamba", "linear_attention"}:
+        raise UnsupportedModel(f"layer_types must name attention or mamba for each of {layers} layers.")
     if raw.get("num_local_experts"):
         raise UnsupportedModel("Granite 4 with experts (num_local_experts) is not supported; without, it is.")
     if raw.get("normalization_function") not in (None, "rmsnorm"):
@@ -34,6 +34,8 @@ def granite_hybrid(raw: Raw) -> DecoderConfig:
         mlp="shared_mlp",
         gate_up=("input_linear",),
         down="output_linear",
+        mixers=() if all(attending) else mamba2_mixers(raw, attending),
+        mixer_eps=float(raw.get("rms_norm_eps") or 1e-6),
     )
     if raw.get("position_embedding_type") == "rope":
         return config

@@ -51,7 +51,7 @@ def qwen2_moe(raw: Raw) -> DecoderConfig:
         else "full_attention"
         for layer in range(count_layers(raw))
     ]
-    experts = _sparse(raw, 60)
+    experts = sparse_experts(raw, 60)
     if experts:
         experts = replace(experts, shared=integer(raw, "shared_expert_intermediate_size"), shared_gate=True)
     return read(
@@ -71,7 +71,7 @@ def qwen3_moe(raw: Raw) -> DecoderConfig:
         out_bias=bias,
         head_norm=HeadNorms(),
         windows=uniform_windows(raw),
-        experts=_sparse(raw, 128),
+        experts=sparse_experts(raw, 128),
     )
 
 
@@ -120,7 +120,7 @@ def predictors(raw: Raw) -> int:
     return int(raw.get("num_nextn_predict_layers", raw.get("num_mtp_layers")) or 0)
 
 
-def _sparse(raw: Raw, default: int) -> Experts | None:
+def sparse_experts(raw: Raw, default: int) -> Experts | None:
     """Every ``decoder_sparse_step``-th layer has experts, except ``mlp_only_layers``. ``default``: their number."""
     step = int(raw.get("decoder_sparse_step") or 1)
     plain = set(raw.get("mlp_only_layers") or ())

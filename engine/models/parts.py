@@ -82,7 +82,8 @@ def attention(
     heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
     # This rank's heads.
     local_heads, local_kv_heads = tp.divide(heads, "heads"), tp.divide(kv_heads, "KV heads")
-    counts = (heads, kv_heads, kv_heads) if len(config.qkv) > 1 else (heads + 2 * kv_heads,)
+    queries = heads * (1 + config.gated_attention)
+    counts = (queries, kv_heads, kv_heads) if len(config.qkv) > 1 else (heads + 2 * kv_heads,)
     parts = {f"{name}.{part}": count * dim for part, count in zip(config.qkv, counts, strict=True)}
     rows = None
     rope = config.ropes[config.layer_ropes[layer] or 0]
@@ -93,6 +94,10 @@ def attention(
             part: (torch.arange(count)[:, None] * dim + halves).flatten()
             for part, count in zip(parts, (local_heads, local_kv_heads), strict=False)
         }
+    if config.gated_attention:
+        # All gates before all queries: queries, keys and values then follow one another.
+        pairs = torch.arange(2 * local_heads * dim).view(local_heads, 2, dim)
+        rows = {f"{name}.{config.qkv[0]}": torch.cat([pairs[:, 1].flatten(), pairs[:, 0].flatten()])}
     rotate = _rotation(config, build.weights, name, local_heads, local_kv_heads, layer)
     sinks = None
     if config.sinks:
@@ -102,7 +107,7 @@ def attention(
         rotate = ScaledRotation(rotate, local_heads)
     return PagedAttention(
         build.linear(parts, config.hidden, bias=config.qkv_bias, split="out", rows=rows),
-        build.linear({f"{name}.o_proj": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
+        build.linear({f"{name}.{config.out}": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
         local_heads,
         local_kv_heads,
         dim,
@@ -112,6 +117,8 @@ def attention(
         window=None if config.chunked else config.windows[layer],
         softcap=config.softcap,
         sinks=sinks,
+        gated=config.gated_attention,
+        invariant=build.invariant,
     )
 
 
@@ -191,8 +198,10 @@ def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: 
             choose = experts.routing
         case SigmoidRouting() | CorrectedRouting():
             shape = (1, experts.count) if experts.bias_rows else (experts.count,)
-            bias = weights.exact(f"{name}.{experts.bias}", shape).flatten()
-            choose = partial(_choose, experts.routing, bias.float())
+            bias = torch.zeros(shape, device=weights.device)
+            if experts.bias:
+                bias = weights.exact(f"{name}.{experts.bias}", shape)
+            choose = partial(_choose, experts.routing, bias.flatten().float())
     if experts.bias or experts.exact_router:
         # Scores and bias are in float32, as in training: differences between experts are small.
         router = router.float()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_LINEAR = "linear attention beside full attention, and with it a cache of another kind for each layer"
-_MAMBA = "Mamba layers, and with them a cache of another kind for each layer"
+_LINEAR = "another kind of linear attention than Qwen3-Next's"
 _ENCODER = "an encoder that the decoder attends to"
 
 MISSING: Mapping[str, str] = {
@@ -14,28 +13,20 @@ MISSING: Mapping[str, str] = {
     "GlmMoeDsaForCausalLM": "a sparse index over its latent attention",
     "KimiLinearForCausalLM": f"{_LINEAR} (Kimi delta attention)",
     "LongcatFlashForCausalLM": "two attentions in a layer, and experts that hand their input on",
-    "Qwen3NextForCausalLM": f"{_LINEAR} (gated delta net)",
-    "Qwen3_5ForCausalLM": f"{_LINEAR} (gated delta net)",
-    "Qwen3_5ForConditionalGeneration": f"{_LINEAR} (gated delta net)",
-    "Qwen3_5MoeForCausalLM": f"{_LINEAR} (gated delta net)",
-    "Qwen3_5MoeForConditionalGeneration": f"{_LINEAR} (gated delta net)",
-    "OlmoHybridForCausalLM": f"{_LINEAR} (gated delta net)",
+    "OlmoHybridForCausalLM": f"{_LINEAR} (a gated delta net with three convolutions)",
     "MiniMaxForCausalLM": f"{_LINEAR} (lightning attention)",
     "MiniMaxM1ForCausalLM": f"{_LINEAR} (lightning attention)",
     "MiniMaxText01ForCausalLM": f"{_LINEAR} (lightning attention)",
     "RWKV7ForCausalLM": "a recurrent state in place of a KV cache",
-    "RecurrentGemmaForCausalLM": "recurrent layers, and with them a cache of another kind for each layer",
-    "Lfm2ForCausalLM": "short convolutions, and with them a cache of another kind for each layer",
-    "Lfm2MoeForCausalLM": "short convolutions, and with them a cache of another kind for each layer",
+    "RecurrentGemmaForCausalLM": "recurrent layers (RG-LRU)",
     "MambaForCausalLM": "a recurrent state (Mamba) in place of a KV cache",
     "Mamba2ForCausalLM": "a recurrent state (Mamba) in place of a KV cache",
     "FalconMambaForCausalLM": "a recurrent state (Mamba) in place of a KV cache",
-    "FalconH1ForCausalLM": _MAMBA,
-    "JambaForCausalLM": _MAMBA,
-    "BambaForCausalLM": _MAMBA,
-    "ZambaForCausalLM": _MAMBA,
-    "Zamba2ForCausalLM": _MAMBA,
-    "NemotronHForCausalLM": _MAMBA,
+    "FalconH1ForCausalLM": "attention and Mamba side by side in each layer",
+    "JambaForCausalLM": "the first kind of Mamba layers",
+    "ZambaForCausalLM": "the first kind of Mamba layers, and a block that layers share",
+    "Zamba2ForCausalLM": "blocks that layers share, beside Mamba layers",
+    "NemotronHForCausalLM": "layers of one part each: Mamba, attention or an MLP",
     "Gemma4ForCausalLM": "heads of another size in some layers, and layers that share a cache",
     "Gemma4ForConditionalGeneration": "heads of another size in some layers, and layers that share a cache",
     "Mistral4ForCausalLM": "experts that the checkpoint has in one tensor",

@@ -16,6 +16,7 @@ from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.kv_cache import KVCache, KVShape
 from engine.layers.lora import AdapterBank
 from engine.models.altup import AltUpDecoder
+from engine.models.bamba import bamba
 from engine.models.builder import LayerBuilder
 from engine.models.cohere import cohere, cohere2
 from engine.models.config import DecoderConfig, Raw
@@ -26,6 +27,7 @@ from engine.models.glm import glm, glm4
 from engine.models.gpt_oss import gpt_oss
 from engine.models.granite import granite, granite_hybrid
 from engine.models.hidden_states import HiddenStates
+from engine.models.lfm2 import lfm2, lfm2_moe
 from engine.models.llama import llama, mistral, phi3, qwen2, qwen3
 from engine.models.llama4 import llama4, llama4_text
 from engine.models.llama_kin import (
@@ -42,8 +44,10 @@ from engine.models.llama_kin import (
 from engine.models.mixture import glm4_moe, mixtral, qwen2_moe, qwen3_moe
 from engine.models.mixture_kin import ernie_moe, hunyuan_moe, olmoe, phimoe
 from engine.models.olmo import exaone4, olmo2, olmo3
+from engine.models.qwen_next import qwen3_5, qwen3_5_moe, qwen3_next
 from engine.models.refused import MISSING
 from engine.parallel import SINGLE_RANK, TPGroup
+from engine.state_cache import StateShape
 from engine.weights.formats import detect_format
 from engine.weights.progress import progress
 from engine.weights.safetensors import SafetensorsReader
@@ -60,6 +64,8 @@ class Model(Protocol):
     """The longest context that the model supports."""
     kv_shape: KVShape
     """This rank's."""
+    state_shape: StateShape | None
+    """Of layers that keep a state in place of keys and values, if any."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """What the first layer reads [tokens, hidden]."""
@@ -130,6 +136,14 @@ FAMILIES: Mapping[str, Callable[[Raw], DecoderConfig]] = {
     "YoutuForCausalLM": youtu,
     "Llama4ForCausalLM": llama4,
     "Llama4ForConditionalGeneration": llama4_text,
+    "BambaForCausalLM": bamba,
+    "Lfm2ForCausalLM": lfm2,
+    "Lfm2MoeForCausalLM": lfm2_moe,
+    "Qwen3NextForCausalLM": qwen3_next,
+    "Qwen3_5ForCausalLM": qwen3_5,
+    "Qwen3_5ForConditionalGeneration": qwen3_5,
+    "Qwen3_5MoeForCausalLM": qwen3_5_moe,
+    "Qwen3_5MoeForConditionalGeneration": qwen3_5_moe,
 }
 
 

@@ -182,7 +182,13 @@ def _load(config: EngineConfig, spec: PoolingSpec) -> tuple[PoolingModel, Poolin
     model.run([[0]], [1], [None])
     watch.lap("warm-up")
     log.info("started in %s", watch)
-    memory = {"weights_predicted": predicted, "weights": weights, "kv_cache": 0, "process": taken(device)}
+    memory = {
+        "weights_predicted": predicted,
+        "weights": weights,
+        "kv_cache": 0,
+        "states": 0,
+        "process": taken(device),
+    }
     log.info("memory on %s: %s", device, describe(memory))
     ready = PoolingReady(
         max_model_len=config.max_model_len or min(spec.max_tokens or positions, positions),

@@ -22,6 +22,11 @@ class HeadlessDecoder:
                 "Decoders with attention sinks, attention in chunks, experts in one tensor or several streams "
                 "(gpt-oss, Llama 4, Gemma 3n) are not supported as embedding models."
             )
+        if any(config.mixers):
+            raise UnsupportedModel(
+                "Models with layers that keep a state in place of keys and values are not supported for embeddings "
+                "and scores."
+            )
         self._decoder = Decoder(config, build, length, head=False)
         self.width, self.vocab_size = config.hidden, config.vocab_size
         self.max_positions = config.max_positions

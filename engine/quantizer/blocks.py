@@ -128,6 +128,11 @@ class BlockPass:
     def __init__(self, config: DecoderConfig, checkpoint: Checkpoint, texts: Sequence[Sequence[int]]) -> None:
         if config.experts and config.experts.layers and texts:
             raise UnsupportedModel("Mixtures of experts are not calibrated yet: take --method rtn.")
+        if any(config.mixers):
+            raise UnsupportedModel(
+                "Models with layers that keep a state in place of keys and values are not quantized into a checkpoint "
+                "yet: serve them with --quantization."
+            )
         self._config = config
         self._checkpoint = checkpoint
         recorder = Recorder(checkpoint)

@@ -15,6 +15,7 @@ from engine.core.sampling_row import SamplingRow
 from engine.kv_cache import KVCache
 from engine.worker.attention_chunks import in_chunks
 from engine.worker.block_table import BlockTable
+from engine.worker.state_rows import state_batch
 from engine.worker.upload import upload
 from kernels.paged_prefill import TILE
 
@@ -64,6 +65,7 @@ class BatchBuilder:
         self, cache: KVCache, device: torch.device, *, invariant: bool = False, keeping: bool = False
     ) -> None:
         self._backend = cache.backend
+        self._stateful = cache.states is not None
         self._windows = [group.window for group in cache.groups]
         self._chunks = cache.chunks
         self._block_size = cache.block_size
@@ -148,6 +150,8 @@ class BatchBuilder:
             for size in sizes:
                 part = in_chunks(common[group], starts, counts, size)
                 made[group].in_chunks[size] = self._backend.metadata(part)
+        if self._stateful:
+            attention.states = state_batch(order, self._device)
         return Batch(
             tokens=token_ids,
             positions=token_positions,

@@ -37,6 +37,11 @@ class DraftModelProposer:
         if config.draft_model is None:
             raise ValueError("no draft model is named")
         self.model = load_model(config.draft_model, device, dtype, weights_cache=config.weights_cache)
+        if self.model.state_shape is not None:
+            raise StartupError(
+                f"{config.draft_model} cannot propose draft tokens: its layers keep a state of each request, from "
+                "which tokens that are not accepted could not be taken back."
+            )
         _check_vocabularies(config.model, target, config.draft_model, self.model)
         self.block_bytes = self.model.kv_shape.block_bytes(config.block_size, dtype)
         self._block_size = config.block_size

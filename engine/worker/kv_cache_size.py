@@ -73,10 +73,12 @@ def count_blocks(
     device: torch.device,
     ranks: int,
     profile: Callable[[], int] | None,
+    states: int = 0,
 ) -> int:
     """KV blocks of ``block_bytes`` each, of which ``demand`` says how many a request needs. ``config`` is for
     ``device``; ``ranks`` share its memory on a CPU.
     ``profile`` measures the bytes that a GPU has for them, where they are not configured.
+    ``states``: bytes of what layers keep of requests beside them, which ``profile`` knows of.
 
     Raises ``StartupError`` if there is too little memory.
     """
@@ -85,7 +87,13 @@ def count_blocks(
         enough = (config.max_num_seqs or 1) * demand.of(max_model_len)
         if profile is None:
             free = int(_CPU_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / ranks)
-            blocks = max(1, min(enough, free // block_bytes))
+            if states > free // 2:
+                raise StartupError(
+                    f"The states that layers keep of {config.max_num_seqs} sequences need {states / 2**30:.1f} GiB, "
+                    f"more than half of the {free / 2**30:.1f} GiB for the cache, a quarter of the free memory: lower "
+                    "--max-num-seqs, or give --kv-cache-memory."
+                )
+            blocks = max(1, min(enough, (free - states) // block_bytes))
         else:
             blocks = min(enough, profile() // block_bytes)
             if blocks < 1:
@@ -94,12 +102,12 @@ def count_blocks(
                     "--max-batched-tokens or --max-num-seqs, or make the weights smaller with --quantization."
                 )
     # A CPU commits memory on first use, so a cache may exceed what is free now, but not what there is.
-    if device.type == "cpu" and blocks * block_bytes > os.sysconf("SC_PHYS_PAGES") * os.sysconf(
-        "SC_PAGE_SIZE"
-    ):
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cpu" and blocks * block_bytes + states > there:
+        beside = f" beside {states / 2**30:.1f} GiB of states (--max-num-seqs)" if states else ""
         raise StartupError(
-            f"A KV cache of {blocks} blocks is {blocks * block_bytes / 2**30:.1f} GiB, more than this machine has: "
-            "lower --kv-cache-memory or --kv-cache-blocks."
+            f"A KV cache of {blocks} blocks is {blocks * block_bytes / 2**30:.1f} GiB{beside}, more than this machine "
+            "has: lower --kv-cache-memory or --kv-cache-blocks."
         )
     return blocks
 

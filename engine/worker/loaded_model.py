@@ -15,6 +15,7 @@ from engine.kv_groups import group_layers
 from engine.layers.lora import start_bank
 from engine.models.registry import load_model
 from engine.parallel import TPGroup
+from engine.state_cache import StateCache
 from engine.worker.device import pick_dtype, pick_threads
 from engine.worker.draft_model import DraftModelProposer
 from engine.worker.eagle import EagleProposer
@@ -62,6 +63,17 @@ class LoadedModel:
                 f"--max-model-len {self.max_model_len} is more than the {self.model.max_positions} positions "
                 "that the model supports."
             )
+        self.stateful = self.model.state_shape is not None
+        """Whether layers keep a state of each request."""
+        if self.stateful and config.speculation != "off":
+            raise StartupError(
+                f"--speculation {config.speculation} is not supported for this model: its layers keep a state of each "
+                "request, from which draft tokens that are not accepted could not be taken back. Leave it out."
+            )
+        self.state_bytes = 0
+        """Of all requests' states."""
+        if self.model.state_shape is not None:
+            self.state_bytes = (config.max_num_seqs or 1) * self.model.state_shape.slot_bytes(self.dtype)
         shape = self.model.kv_shape
         self.groups = group_layers(_windows(shape, config), self.max_model_len)
         # Of several ranks only the first has what was sampled.
@@ -92,6 +104,7 @@ class LoadedModel:
                 device=self.device,
                 ranks=self.tp.size,
                 profile=profile,
+                states=self.state_bytes,
             )
         )
         longest = demand.longest(blocks, self.max_model_len)
@@ -111,7 +124,9 @@ class LoadedModel:
 
     def allocate(self, blocks: int) -> KVCache:
         """The proposer's cache has as many."""
-        config = self.config
+        config, states = self.config, None
+        if self.model.state_shape is not None:
+            states = StateCache(self.model.state_shape, config.max_num_seqs or 1, self.device, self.dtype)
         cache = KVCache(
             self.model.kv_shape,
             blocks,
@@ -120,6 +135,7 @@ class LoadedModel:
             self.dtype,
             config.kv_cache_dtype,
             self.groups,
+            states=states,
         )
         if self.proposer:
             self.proposer.allocate(blocks)

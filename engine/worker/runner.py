@@ -88,15 +88,14 @@ class Runner:
         """Whether ``submit`` returns before the step is computed, so that the next one can be planned meanwhile."""
         self.overlapping = loaded.overlapping
         """Whether it is."""
+        self.stateful, self.state_bytes = loaded.stateful, loaded.state_bytes
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
-        # Graphs with all-reduces of several ranks are untested, so there are none. Attention over latents gathers what
-        # it reads: recorded, that would be the longest context for each sequence.
-        gathers = self.model.kv_shape.latent is not None
-        self._recording = (
-            config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1 and not gathers
-        )
+        # Graphs with all-reduces of several ranks are untested, and so are those with states: there are none. Attention
+        # over latents gathers what it reads: recorded, that would be the longest context for each sequence.
+        plain = self.model.kv_shape.latent is None and not self.stateful
+        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1 and plain
         self._graphs: DecodeGraphs | CpuRecordings | None = None
         self.grammars: GrammarManager | None = None
         if self.tp.rank == 0 and (config.model / "tokenizer.json").is_file():
@@ -137,8 +136,10 @@ class Runner:
     @property
     def _forecasting(self) -> bool:
         """Whether grammars propose what must or may well come next. Graphs are for single tokens, so steps with drafts
-        would not be replayed."""
-        return self.speculation is None and self.grammars is not None and not self._recording
+        would not be replayed; and no token is taken back from a state."""
+        if self.speculation is not None or self.stateful:
+            return False
+        return self.grammars is not None and not self._recording
 
     def load_adapter(self, key: str, folder: Path) -> None:
         """On all ranks. Raises ``InvalidRequest`` if it cannot be read, does not fit the model, or exceeds
@@ -161,8 +162,8 @@ class Runner:
         ``after``: the step before, if its tokens are not known yet. Those are taken from the device, and nothing is
         sampled until ``sample``, as how it is may depend on them.
 
-        Raises ``OutOfMemory`` where the step needs more memory than there is: it then had no effect, and can be
-        planned again."""
+        Raises ``OutOfMemory`` where the step needs more memory than there is: it then had no effect but on
+        states, and can be planned again."""
         return self._attempt(lambda: self._submit(plan, after))
 
     def sample(self, step: Step, dropped: Collection[int] = ()) -> None:
@@ -205,7 +206,7 @@ class Runner:
             self.speculation.begin(plan)
         if self.grammars and plan.ended:
             self.grammars.release(plan.ended)
-        self.cache.copy(plan.copies)
+        self.cache.copy(plan.copies, plan.state_copies)
         if not plan.requests:
             return step
         batch = self._batches.build(plan, after.row_by_request if after else None)
@@ -264,8 +265,10 @@ class Runner:
         """Launches the sampling."""
         if step.logits is None:
             return
-        # Draft tokens continue what is sampled, so with speculation every mask is awaited.
-        allowed = masks.wait(None if self.speculation else MASK_TIMEOUT) if masks else None
+        # Draft tokens continue what is sampled, and a token that changed a state is not computed again: every mask is
+        # awaited then.
+        patience = None if self.speculation or self.stateful else MASK_TIMEOUT
+        allowed = masks.wait(patience) if masks else None
         if allowed is not None and not allowed[0]:
             allowed = None  # none is ready
         if masks and self.grammars:
@@ -364,7 +367,9 @@ class Runner:
     @torch.inference_mode()
     def _record_steps(self) -> None:
         """On a CPU: from now on decode steps are replayed, where they can be."""
-        if self.device.type == "cpu" and self.tp.size == 1 and records(self.cache):
+        # A recording would have the slots of the states that it was made with.
+        plain = self.device.type == "cpu" and self.tp.size == 1 and not self.stateful
+        if plain and records(self.cache):
             try:
                 self._graphs = CpuRecordings(self.model, self.cache, self._max_num_seqs, self.max_model_len)
             except NotRecordable as error:

@@ -58,6 +58,8 @@ def run(
         reserve_drafts=runner.speculation is not None,
         windows=windows or runner.windows,
         overlapping=ahead,
+        prefix_caching=not runner.stateful,
+        stateful=runner.stateful,
     )
     loop = StepLoop(scheduler, runner, ahead=ahead)
     outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})

@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache
 from engine.models.registry import Model, load_model
+from engine.state_cache import StateCache
 from engine.worker.batch import BatchBuilder
 
 BLOCK = 4
@@ -117,7 +118,10 @@ class Paged:
     def __init__(self, folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> None:
         self.model: Model = load_model(folder, CPU, dtype, **options)
         self._blocks = 80
-        self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, dtype)
+        shape = self.model.state_shape
+        # A slot for each request.
+        states = StateCache(shape, 2, CPU, dtype) if shape else None
+        self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, dtype, states=states)
         self._builders = [BatchBuilder(self._cache, CPU, invariant=tiled) for tiled in (False, True)]
 
     def step(self, *chunks: tuple[int, list[int], int], tiled: bool = False) -> list[Tensor]:
@@ -129,7 +133,13 @@ class Paged:
             blocks = [b for b in reversed(range(self._blocks)) if b % 2 == request % 2]
             scheduled.append(
                 ScheduledRequest(
-                    request, tokens, start, blocks[: -(-(start + len(tokens)) // BLOCK)], None, True
+                    request,
+                    tokens,
+                    start,
+                    blocks[: -(-(start + len(tokens)) // BLOCK)],
+                    None,
+                    True,
+                    state=request % 2,
                 )
             )
         with torch.inference_mode():

@@ -440,6 +440,94 @@ CASES = [
     ),
 ]
 
+LFM2 = {
+    "layer_types": ["conv", "full_attention", "conv"],
+    "block_auto_adjust_ff_dim": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+}
+DELTA = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_state": 24, "mamba_expand": 2, "mamba_chunk_size": 16}
+GRANITE4_H = {
+    **GRANITE4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+QWEN_MOE = {**EXPERTS, "head_dim": 32, "shared_expert_intermediate_size": 48}
+CASES += [
+    case("lfm2", "Lfm2", **LFM2),
+    case(
+        "lfm2-bias",
+        "Lfm2",
+        **{**LFM2, "layer_types": ["conv", "conv", "full_attention"], "block_auto_adjust_ff_dim": True},
+        block_multiple_of=24,
+        block_ffn_dim_multiplier=1.3,
+        conv_bias=True,
+        conv_L_cache=5,
+        tie_word_embeddings=False,
+    ),
+    case(
+        "lfm2-moe",
+        "Lfm2Moe",
+        layer_types=LFM2["layer_types"],
+        num_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=40,
+        num_dense_layers=1,
+        routed_scaling_factor=1.7,
+    ),
+    case(
+        "lfm2-moe-plain",
+        "Lfm2Moe",
+        layer_types=LFM2["layer_types"],
+        num_experts=5,
+        num_experts_per_tok=2,
+        moe_intermediate_size=40,
+        num_dense_layers=0,
+        use_expert_bias=False,
+        norm_topk_prob=False,
+    ),
+    case("qwen3-next", "Qwen3Next", **{**DELTA, **QWEN_MOE}),
+    case(
+        "qwen3-next-dense",
+        "Qwen3Next",
+        **DELTA,
+        num_experts=0,
+        linear_conv_kernel_dim=3,
+        layer_types=["full_attention", "linear_attention", "linear_attention", "full_attention"],
+        attention_bias=True,
+        partial_rotary_factor=0.5,
+        tie_word_embeddings=True,
+    ),
+    case("granite-4-h", "GraniteMoeHybrid", **GRANITE, **MAMBA, **GRANITE4_H),
+    case(
+        "granite-4-h-groups",
+        "GraniteMoeHybrid",
+        **MAMBA | {"mamba_n_groups": 2, "mamba_d_conv": 3, "mamba_proj_bias": True, "mamba_conv_bias": False},
+        **GRANITE4_H,
+        position_embedding_type="rope",
+    ),
+    case("bamba", "Bamba", **MAMBA, attn_layer_indices=[1], mlp_bias=False),
+    case(
+        "bamba-bias",
+        "Bamba",
+        **MAMBA,
+        attn_layer_indices=[0, 2],
+        attention_bias=True,
+        mlp_bias=True,
+        tie_word_embeddings=True,
+    ),
+    case("qwen3.5", "Qwen3_5Text", **DELTA),
+    case("qwen3.5-moe", "Qwen3_5MoeText", **{**DELTA, **QWEN_MOE}),
+]
+CHUNKED = {"Qwen3Next", "Qwen3_5Text", "Qwen3_5MoeText", "GraniteMoeHybrid", "Bamba"}
+"""Those whose prompts are summed in pieces, from wherever a chunk begins; ``invariant``: token by token."""
+
 
 def tokens(length: int = LENGTH, seed: int = 1) -> list[int]:
     return torch.randint(2, 320, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -461,7 +549,7 @@ SAMPLED = [
 @pytest.mark.parametrize(("family", "changes"), SAMPLED)
 def test_logits_are_those_of_transformers(folder: Path, family: str, changes: dict[str, Any]) -> None:
     theirs = expected(save(folder, family, **changes), tokens())
-    paged = Paged(folder)
+    paged = Paged(folder, invariant=family in CHUNKED)
     whole = paged.run(tokens(), [], tiled=True)
     chunked_prefill = paged.run(tokens(), [1, 14, 19, 35], request=1, tiled=True)
     decoded = paged.run(tokens(), list(range(11, LENGTH)))
@@ -479,8 +567,8 @@ def test_a_request_does_not_depend_on_its_neighbour(
     first, second = tokens(30), tokens(30, seed=2)
     # Chunks of the context are padded to the batch's longest, but for tiles, which the engine computes in float32.
     tiled = "attention_chunk_size" in changes
-    alone = Paged(folder).run(first, [20, *range(21, 30)], tiled=tiled)
-    paged = Paged(folder)
+    alone = Paged(folder, invariant=family in CHUNKED).run(first, [20, *range(21, 30)], tiled=tiled)
+    paged = Paged(folder, invariant=family in CHUNKED)
     parts = [paged.step((0, first[:20], 0), (1, second[:5], 0), tiled=tiled)[0]]
     for i in range(20, 30):
         start = 5 + 2 * (i - 20)
@@ -609,6 +697,29 @@ def test_llama_4_runs_from_its_checkpoint_that_reads_images(folder: Path) -> Non
     assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
 
 
+@pytest.mark.parametrize("experts", [False, True])
+def test_hybrids_that_read_images_run_on_text(folder: Path, experts: bool) -> None:
+    name = "Qwen3_5Moe" if experts else "Qwen3_5"
+    vision = {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+        "num_position_embeddings": 16,
+    }
+    text = {**COMMON, **DELTA, **(QWEN_MOE if experts else {})}
+    config = getattr(transformers, f"{name}Config")(
+        text_config=text, vision_config=vision, tie_word_embeddings=False
+    )
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+    theirs = expected(save_model(folder, model), tokens())
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"mtp.layers.0.eh_proj.weight": torch.ones(4, 4)}, folder / "model.safetensors")
+    assert (Paged(folder).run(tokens(), [17]) - theirs).abs().max() <= 1e-4
+
+
 def test_layers_that_predict_further_tokens_are_left_out(folder: Path) -> None:
     """As GLM-4.5's checkpoints have one after the last."""
     theirs = expected(save(folder, "Glm4Moe", **GLM_MOE, num_nextn_predict_layers=1), tokens())
@@ -651,4 +762,5 @@ def test_every_architecture_has_a_case() -> None:
         "Ernie4_5_ForCausalLM",
     }
     others |= {"KimiK2ForCausalLM"}
+    others |= {"Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"}
     assert tested | others == set(FAMILIES)

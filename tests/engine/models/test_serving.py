@@ -16,6 +16,14 @@ from tests.engine.tiny import make_tokenizer
 
 GEMMA = {"head_dim": 16, "sliding_window": 9}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+DELTA = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Mistral": {"sliding_window": 9},
@@ -53,6 +61,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Youtu": LATENT,
     "Gemma3nText": GEMMA3N,
     "Llama4Text": {**LLAMA4, "attention_chunk_size": 16},
+    "Lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
+    "Lfm2Moe": {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "num_dense_layers": 1,
+    },
+    "Bamba": {"mamba_n_heads": 4, "mamba_d_state": 24, "attn_layer_indices": [1]},
+    "Qwen3Next": {**EXPERTS, **DELTA, "shared_expert_intermediate_size": 48},
+    "Qwen3_5Text": DELTA,
     "Glm4Moe": {
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
