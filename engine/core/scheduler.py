@@ -266,7 +266,9 @@ class Scheduler:
         """``plan`` came to nothing: it can be made again. What the worker did of it may have changed states."""
         if self._states is not None:
             requests = self.queues.by_id
-            self.queues.spoil([requests[one.request_id] for one in plan.requests if one.request_id in requests])
+            self.queues.spoil(
+                [requests[one.request_id] for one in plan.requests if one.request_id in requests]
+            )
 
     def retract(self) -> None:
         """The steps in flight had no effect but on states, and can be planned again."""
