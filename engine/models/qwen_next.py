@@ -92,4 +92,5 @@ def _text(raw: Raw) -> Raw:
     text = raw.get("text_config", raw)
     if not isinstance(text, dict):
         raise UnsupportedModel("config.json has a 'text_config' that is no object.")
-    return text
+    # Whether the head is the embedding is said of the whole.
+    return {**text, **{key: raw[key] for key in ("tie_word_embeddings",) if key in raw}}

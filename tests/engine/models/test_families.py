@@ -710,7 +710,7 @@ def test_hybrids_that_read_images_run_on_text(folder: Path, experts: bool) -> No
     }
     text = {**COMMON, **DELTA, **(QWEN_MOE if experts else {})}
     config = getattr(transformers, f"{name}Config")(
-        text_config=text, vision_config=vision, tie_word_embeddings=False
+        text_config=text, vision_config=vision, tie_word_embeddings=not experts
     )
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config)
