@@ -31,8 +31,10 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "app process cli __main__",
     ),
     "engine": (
-        "errors logs channel startup extras version config parallel attention kv_cache kv_groups "
-        "state_batch state_cache",
+        (
+            "errors logs channel startup extras version config parallel attention kv_cache kv_groups "
+            "state_batch state_cache"
+        ),
         "core demo",
         "weights",
         "messages grammar layers step_loop",
