@@ -18,7 +18,8 @@ _PADDING = 6
 class KVGroup:
     """Layers of one kind. A kind is what a request has to keep for its next token: all tokens, or those of a window.
 
-    Layers with a state in place of tokens are in no group, and have no blocks: ``state_cache.py``.
+    A latent in place of heads is none: layers that have one keep it for the same tokens (``KVShape.latent``). Layers
+    with a state in place of tokens are in no group, and have no blocks: ``state_cache.py``.
     """
 
     layers: tuple[int, ...]

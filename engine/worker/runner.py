@@ -92,8 +92,8 @@ class Runner:
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
-        # Graphs with all-reduces of several ranks are untested, and so are those with states: there are none. Attention
-        # over latents gathers what it reads: recorded, that would be the longest context for each sequence.
+        # Graphs with all-reduces of several ranks are untested, and so are those with states, so there are none.
+        # Attention over latents gathers what it reads: recorded, that would be the longest context for each sequence.
         plain = self.model.kv_shape.latent is None and not self.stateful
         self._recording = config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1 and plain
         self._graphs: DecodeGraphs | CpuRecordings | None = None
