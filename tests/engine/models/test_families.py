@@ -582,9 +582,10 @@ def test_bfloat16_stays_near_float32(folder: Path, family: str, changes: dict[st
     theirs = expected(save(folder, family, **changes), tokens())
     ours = Paged(folder, torch.bfloat16).run(tokens(), [17, *range(30, LENGTH)])
     assert ours.dtype == torch.bfloat16
-    # A mixture may send a token elsewhere where two experts are near a tie: most rows must be near.
+    # A mixture may send a token elsewhere where two experts are near a tie: most rows must be near. Where a state
+    # carries that on, 0.73 of transformers' own rows in bfloat16 are (Qwen3-Next).
     near = torch.nn.functional.cosine_similarity(ours.float(), theirs) > 0.99
-    assert near.float().mean() > 0.8
+    assert near.float().mean() > (0.6 if family in CHUNKED else 0.8)
 
 
 def older(config: dict[str, Any]) -> dict[str, Any]:
