@@ -125,7 +125,6 @@ async def test_every_view_fits_a_phone_and_reads_without_eyes(gateway: Gateway, 
 async def test_a_request_is_explained_with_the_lines_of_the_policy(gateway: Gateway, page: Page) -> None:
     await sign_in(page)
     await gateway.http.post("/v1/chat/completions", json=chat("down", HOSTILE))
-    await page.run("location.hash = '#/requests'")
     await page.until("!!document.querySelector('tbody a[href^=\"#/explain/\"]')")
     await page.click("tbody a[href^='#/explain/']")
     await page.until("document.querySelectorAll('.steps > li').length > 3")
