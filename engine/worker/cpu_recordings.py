@@ -15,6 +15,7 @@ from engine.attention.metadata import CommonAttentionMetadata, DecodeShape
 from engine.attention.native_backend import NativeBackend
 from engine.kv_cache import KVCache
 from engine.models.registry import Model
+from engine.worker.attention_chunks import by_token
 from engine.worker.batch import Batch
 from kernels.native.recording import Memory, Recording, available
 
@@ -66,21 +67,23 @@ class CpuRecordings:
 
     def _forward(self, rows: int) -> Callable[[], Tensor]:
         def forward() -> Tensor:
-            batch, *others = (
-                self._cache.backend.metadata(
-                    CommonAttentionMetadata(
-                        rows,
-                        slots[:rows],
-                        tables[:rows],
-                        self._query_starts[: rows + 1],
-                        self._seq_lens[:rows],
-                        self._cache.block_size,
-                        [DecodeShape(rows, 1, 0)],
-                    )
+            common = [
+                CommonAttentionMetadata(
+                    rows,
+                    slots[:rows],
+                    tables[:rows],
+                    self._query_starts[: rows + 1],
+                    self._seq_lens[:rows],
+                    self._cache.block_size,
+                    [DecodeShape(rows, 1, 0)],
                 )
                 for slots, tables in zip(self._slots, self._block_tables, strict=True)
-            )
+            ]
+            metadata = self._cache.backend.metadata
+            batch, *others = made = [metadata(group) for group in common]
             batch.others = others
+            for group, one, sizes in zip(common, made, self._cache.chunks, strict=True):
+                one.in_chunks = {chunk: metadata(by_token(group, chunk)) for chunk in sizes}
             return self._model.forward(self._tokens[:rows], self._positions[:rows], batch, self._cache)
 
         return forward
