@@ -355,17 +355,18 @@ class Slots(Stalling):
 
 @pytest.mark.deadlines
 async def test_the_knee_is_found() -> None:
-    """One place of 20 ms has room for 50 a second."""
-    slots = Slots(0, 0.02)
+    """One place of 100 ms has room for 10 a second: of 20 at 16 a second the last wait for 0.7 s, at 8 nobody waits."""
+    slots = Slots(0, 0.1)
     listening = await asyncio.start_server(slots.serve, "127.0.0.1", 0)
     async with listening:
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1/chat/completions"
         one = Server("s", url, APIS["chat"], "m", stream=False)
-        knee = Knee(first=40, most=320, share=0.9, repeats=1, tolerance=0.3, arrivals=CONSTANT)
-        report = await bench([one], knee=knee, extent=Extent(20), slo=Slo({"e2e": 0.1}))
+        knee = Knee(first=8, most=64, share=0.9, repeats=1, tolerance=0.5, arrivals=CONSTANT)
+        report = await bench([one], knee=knee, extent=Extent(20), slo=Slo({"e2e": 0.6}))
     search = report.knees["s"]
-    assert search.failed is not None and 40 <= search.held < search.failed <= 80
-    assert search.held in search.trials and search.failed <= 1.3 * search.held
+    # A busy machine makes it lower, nothing makes it higher.
+    assert search.failed is not None and 0 < search.held < search.failed <= 16
+    assert search.held in search.trials and search.failed <= 1.5 * search.held
     assert {result.load.rate.last for result in report.results if result.load.rate} == set(search.trials)
     assert all(isinstance(result, Result) and result.counted for result in report.results)
 
