@@ -38,15 +38,15 @@ def build_backends(loaded: Loaded, state: WorkerState, before: Runtime | None) -
         if name in loaded.disabled:
             continue
         kept = before.backends.get(name) if before and before.policy.backends.get(name) == config else None
-        backends[name] = kept or build_backend(name, config, state)
+        backends[name] = kept or (
+            state.stand_in(name) if state.stand_in is not None else build_backend(name, config, state)
+        )
         if before is not None and kept is None:
             state.health.credentials_accepted(name)  # its key may have changed
     return backends
 
 
 def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Backend:
-    if state.stand_in is not None:
-        return state.stand_in(name)
     transport = state.transport() if state.transport is not None else None
     match config:
         case schema.FakeBackend():
