@@ -167,6 +167,12 @@ def test_deterministic_tokens_do_not_depend_on_steps(saved: Saved) -> None:
     assert together.tokens == apart.tokens and together.logprobs == apart.logprobs
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_its_steps_are_not_recorded(saved: Saved, dtype: str) -> None:
+    """A recording would write to the slots of the requests that it was made with."""
+    assert runner_of(saved[0], dtype=dtype)._graphs is None
+
+
 def test_an_adapter_changes_what_merged_weights_change(saved: Saved, tmp_path: Path) -> None:
     folder, model = saved
     weights = load_file(folder / "model.safetensors")
