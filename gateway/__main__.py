@@ -10,6 +10,7 @@ from gateway.cli import (
     backup,
     bench,
     check,
+    evaluate,
     explain,
     imports,
     init,
@@ -36,10 +37,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="say which Tollgate this is, and leave",
     )
     commands = parser.add_subparsers(
-        metavar="init|import|serve|check|test|explain|schema|keys|usage|backends|caches|policy|backup|restore|bench",
+        metavar="init|import|serve|check|test|evaluate|explain|schema|keys|usage|backends|caches|policy|backup|restore|bench",
         required=True,
     )
-    for command in (init, imports, serve, check, test, explain, schema, keys, usage, operate, backup, bench):
+    for command in (
+        init,
+        imports,
+        serve,
+        check,
+        test,
+        evaluate,
+        explain,
+        schema,
+        keys,
+        usage,
+        operate,
+        backup,
+        bench,
+    ):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)
     for stream in (sys.stdout, sys.stderr):

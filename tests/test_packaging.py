@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import re
-import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -359,9 +360,50 @@ def test_the_ci_script_is_valid_and_runs_the_readmes_test_command() -> None:
     script = ROOT / ".ci" / "run"
     assert subprocess.run(["bash", "-n", str(script)], capture_output=True).returncode == 0
     text, readme = script.read_text(), (ROOT / "README.md").read_text()
-    assert shlex.split(text.strip().splitlines()[-1]) == ["exec", "make", "$tests"]
+    assert 'if make "$tests"; then' in text.splitlines()
     targets = re.findall(r"^\S+\) tests=(\S+) ;;$", text, re.MULTILINE)
     assert targets == ["test", "test-all"] and all(f"`make {target}`" in readme for target in targets)
+
+
+@pytest.mark.skipif(
+    not all(
+        map(shutil.which, ("make", "redis-server", "prometheus", "promtool", "nginx", "caddy", "curl", "cc"))
+    )
+    or not any(Path("/usr/lib/postgresql").glob("*/bin/initdb")),
+    reason="the script would install what is missing",
+)
+@pytest.mark.parametrize(
+    ("failures", "alone", "code", "said"),
+    [(0, 0, 0, ""), (2, 0, 0, "UNSTEADY"), (2, 1, 1, ""), (11, 0, 1, ""), (None, 0, 1, "")],
+    ids=["all-pass", "pass-alone", "fail-again", "too-many", "no-tests-ran"],
+)
+def test_ci_tries_a_few_failures_once_more(
+    tmp_path: Path, failures: int | None, alone: int, code: int, said: str
+) -> None:
+    for name, lines in {
+        ".ci/run": (ROOT / ".ci" / "run").read_text(),
+        "bin/make": f"""#!/bin/sh
+[ "$1" = test ] || exit 0
+mkdir -p .pytest_cache/v/cache
+[ -e failures ] && cp failures .pytest_cache/v/cache/lastfailed
+exit {int(failures != 0)}
+""",
+        ".venv/bin/python": f'#!/bin/sh\necho "$@" > again\nexit {alone}\n',
+        ".pytest_cache/v/cache/lastfailed": '{"tests/test_of_an_earlier_run.py": true}',
+    }.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(lines)
+        file.chmod(0o755)
+    if failures is not None:
+        (tmp_path / "failures").write_text(json.dumps({f"test_{number}": True for number in range(failures)}))
+    env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", ".ci/run"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, said in done.stdout) == (code, True), done.stderr
+    asked = (tmp_path / "again").read_text() if (tmp_path / "again").exists() else ""
+    assert ("--last-failed" in asked) is (failures == 2)
 
 
 def test_make_explains_every_target() -> None:

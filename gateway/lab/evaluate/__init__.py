@@ -1,0 +1,1 @@
+"""``tollgate evaluate``: models before a set of cases whose answers are checked."""
