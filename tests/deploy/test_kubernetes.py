@@ -1,0 +1,263 @@
+"""``deploy/kubernetes``: its manifests are valid, and a gateway starts, reloads and ends by their own numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import kubernetes_validate
+import pytest
+import yaml
+
+from scripts.kubernetes import HEADER, KUBERNETES, rendered
+from tests import kubernetes_tools
+from tests.ports import free_port
+from tests.test_packaging import ROOT
+
+OVERLAYS = ("laptop", "production", "gpu")
+EVERYTHING = (
+    *("--set", "podMonitor.enabled=true", "--set", "gateway.autoscaling.enabled=true"),
+    *("--set", "engine.autoscaling.enabled=true", "--set", "engine.gpus=2"),
+    *("--set", "gateway.nodeSelector.pool=web", "--set-json", 'engine.tolerations=[{"operator":"Exists"}]'),
+    *("--set-json", 'networkPolicy.clients=[{"namespaceSelector":{}}]', "--set", "gateway.env.A=b"),
+)
+WITHOUT = ("--set", "engine.enabled=false", "--set", "networkPolicy.enabled=false")
+CUSTOM = {"PodMonitor": "monitoring.coreos.com/v1", "ScaledObject": "keda.sh/v1alpha1"}
+"""Kinds of others, whose schemas Kubernetes does not have."""
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    return kubernetes_tools.helm()
+
+
+@pytest.fixture(scope="module")
+def overlays() -> dict[str, list[dict[str, Any]]]:
+    kubectl = kubernetes_tools.kubectl()
+    return {name: documents(kustomized(kubectl, KUBERNETES / "overlays" / name)) for name in OVERLAYS}
+
+
+def kustomized(kubectl: Path, folder: Path) -> str:
+    command = [str(kubectl), "kustomize", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")  # a warning is a form that a later version will not take
+    return done.stdout
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    return [document for document in yaml.safe_load_all(text) if document is not None]
+
+
+def one(found: list[dict[str, Any]], kind: str, name: str = "tollgate") -> dict[str, Any]:
+    (document,) = [one for one in found if one["kind"] == kind and one["metadata"]["name"] == name]
+    return document
+
+
+def pod(deployment: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return spec
+
+
+def validate(found: list[dict[str, Any]]) -> None:
+    for document in found:
+        if document["kind"] in CUSTOM:
+            assert document["apiVersion"] == CUSTOM[document["kind"]]
+        else:
+            kubernetes_validate.validate(document, "1.33", strict=True)
+
+
+def test_the_base_is_what_the_chart_renders(helm: Path) -> None:
+    base = (KUBERNETES / "base" / "tollgate.yaml").read_text()
+    assert base == HEADER + rendered(helm), "run `python -m scripts.kubernetes`"
+    validate(documents(base))
+
+
+@pytest.mark.parametrize("arguments", [EVERYTHING, WITHOUT], ids=["everything", "without"])
+def test_the_chart_is_valid_with_other_values(helm: Path, arguments: tuple[str, ...]) -> None:
+    found = documents(rendered(helm, arguments))
+    validate(found)
+    kinds = {document["kind"] for document in found}
+    assert ({*CUSTOM, "HorizontalPodAutoscaler"} <= kinds) is (arguments is EVERYTHING)
+    if arguments is EVERYTHING:
+        engine = one(found, "Deployment", "tollgate-engine")
+        assert pod(engine)["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 2
+        assert "replicas" not in engine["spec"], "or each upgrade would undo what the autoscaler has done"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlays_are_valid(overlays: dict[str, list[dict[str, Any]]], name: str) -> None:
+    validate(overlays[name])
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_pods_are_hardened_and_end_within_their_grace(
+    overlays: dict[str, list[dict[str, Any]]], name: str
+) -> None:
+    for deployment in (document for document in overlays[name] if document["kind"] == "Deployment"):
+        spec = pod(deployment)
+        (container,) = spec["containers"]
+        assert spec["securityContext"]["runAsNonRoot"] and not spec["automountServiceAccountToken"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert spec["securityContext"]["runAsUser"] == 10001, "the Dockerfile's user"
+        assert "--uid 10001" in (ROOT / "Dockerfile").read_text()
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        env = {variable["name"]: variable.get("value") for variable in container.get("env", [])}
+        delay = float(
+            env.get("TOLLGATE_SHUTDOWN_DELAY") or container["lifecycle"]["preStop"]["exec"]["command"][1]
+        )
+        draining = float(env.get("TOLLGATE_DRAIN_TIMEOUT") or 30)
+        assert spec["terminationGracePeriodSeconds"] >= delay + draining + 10
+
+
+def test_images_of_all_are_the_dockerfiles(overlays: dict[str, list[dict[str, Any]]]) -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    built = {line.split(" AS ")[1].strip() for line in lines if line.startswith("FROM ")}
+    for found in overlays.values():
+        for deployment in (document for document in found if document["kind"] == "Deployment"):
+            image = pod(deployment)["containers"][0]["image"]
+            assert image.removeprefix("tollgate-").partition(":")[0] in built
+
+
+def test_selectors_find_pods_and_ports_have_names(overlays: dict[str, list[dict[str, Any]]]) -> None:
+    for found in overlays.values():
+        deployments = [document for document in found if document["kind"] == "Deployment"]
+        labels = [deployment["spec"]["template"]["metadata"]["labels"] for deployment in deployments]
+        for kind, path in (
+            ("Service", ("selector",)),
+            ("PodDisruptionBudget", ("selector", "matchLabels")),
+            ("NetworkPolicy", ("podSelector", "matchLabels")),
+        ):
+            for document in (document for document in found if document["kind"] == kind):
+                selector: Any = document["spec"]
+                for part in path:
+                    selector = selector[part]
+                assert sum(selector.items() <= label.items() for label in labels) == 1, document["metadata"]
+
+
+def test_production_shares_its_state_and_leaves_replicas_to_autoscalers(
+    overlays: dict[str, list[dict[str, Any]]],
+) -> None:
+    found = overlays["production"]
+    policy = yaml.safe_load(one(found, "ConfigMap", "tollgate-policies")["data"]["gateway.yaml"])
+    assert (policy["store"], policy["ledger"]["store"]) == (
+        "${TOLLGATE_STORE:-redis://redis:6379/0}",
+        "${LEDGER_STORE:-postgresql://tollgate@postgres:5432/tollgate}",
+    )
+    mounted = {mount["mountPath"] for mount in pod(one(found, "Deployment"))["containers"][0]["volumeMounts"]}
+    assert str(Path(policy["ledger"]["password_file"]).parent) in mounted
+    for name, scaler in (("tollgate", "HorizontalPodAutoscaler"), ("tollgate-engine", "ScaledObject")):
+        assert "replicas" not in one(found, "Deployment", name)["spec"]
+        assert one(found, scaler, name)["spec"]["scaleTargetRef"]["name"] == name
+    spread = pod(one(found, "Deployment"))["topologySpreadConstraints"]
+    assert [constraint["whenUnsatisfiable"] for constraint in spread] == ["ScheduleAnyway", "DoNotSchedule"]
+
+
+@pytest.mark.parametrize("folder", ["chart", "overlays/production"])
+def test_policies_pass_the_check(folder: str) -> None:
+    command = [sys.executable, "-m", "gateway", "check", str(KUBERNETES / folder / "policies")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- a gateway by the manifests' own numbers --------------------------------------------------------------------
+
+KEY = "tg-kubernetes-0123456789abcdef0123456789abcdef"
+
+
+def config_map(model: str) -> str:
+    """A policy whose model takes 3 s to answer."""
+    return yaml.safe_dump(
+        {
+            "version": 1,
+            "backends": {"scripted": {"kind": "fake", "script": [{"reply": "a b c d"}], "token_delay": "1s"}},
+            "models": {model: {"targets": [{"backend": "scripted", "model": "x"}]}},
+        }
+    )
+
+
+def swap(folder: Path, version: str, text: str) -> None:
+    """As the kubelet updates a ConfigMap: a new folder, and one link that is replaced (its atomic writer)."""
+    (folder / f"..{version}").mkdir()
+    (folder / f"..{version}" / "gateway.yaml").write_text(text)
+    (folder / "..data_tmp").symlink_to(f"..{version}")
+    (folder / "..data_tmp").replace(folder / "..data")
+    if not (folder / "gateway.yaml").is_symlink():
+        (folder / "gateway.yaml").symlink_to("..data/gateway.yaml")
+
+
+async def until(http: httpx.AsyncClient, probe: dict[str, Any], status: int) -> None:
+    """The probe has this status, within what its numbers allow."""
+    for _ in range(probe.get("failureThreshold", 3)):
+        try:
+            if (
+                await http.get(probe["httpGet"]["path"], timeout=probe["timeoutSeconds"])
+            ).status_code == status:
+                return
+        except httpx.TransportError:
+            pass
+        await asyncio.sleep(probe["periodSeconds"])
+    raise AssertionError(f"{probe['httpGet']['path']} was never {status}")
+
+
+@pytest.mark.anyio
+async def test_a_gateway_starts_reloads_and_ends_as_the_manifests_say(tmp_path: Path) -> None:
+    base = documents((KUBERNETES / "base" / "tollgate.yaml").read_text())
+    spec = pod(one(base, "Deployment"))
+    (container,) = spec["containers"]
+    port, folder, state = free_port(), tmp_path / "policies", tmp_path / "state"
+    folder.mkdir()
+    state.mkdir()
+    swap(folder, "one", config_map("before"))
+    env = {variable["name"]: variable["value"] for variable in container["env"]} | {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(state),
+        "TOLLGATE_POLICIES": str(folder),
+        "TOLLGATE_STATE_DIR": str(state),
+        "TOLLGATE_PORT": str(port),
+        "TOLLGATE_METRICS_PORT": "0",
+        "TOLLGATE_DEV_KEY": KEY,
+        "TOLLGATE_METRICS_TOKEN": "kubernetes-metrics-token",
+        "TOLLGATE_SESSION_SECRET": "kubernetes-session-secret-0123456789",
+    }
+    command = [sys.executable, "-m", "gateway", *container["args"]]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)  # noqa: ASYNC220
+    client = httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", headers={"authorization": f"Bearer {KEY}"}, trust_env=False
+    )
+    try:
+        async with client as http:
+            await until(http, container["startupProbe"], 200)
+            await until(http, container["readinessProbe"], 200)
+            await until(http, container["livenessProbe"], 200)
+            swap(folder, "two", config_map("after"))
+            async with asyncio.timeout(60):
+                while [m["id"] for m in (await http.get("/v1/models")).json()["data"]] != ["after"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            body = {"model": "after", "messages": [{"role": "user", "content": "Hi"}]}
+            answer = asyncio.create_task(http.post("/v1/chat/completions", json=body, timeout=60))
+            await asyncio.sleep(0.5)
+            told = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            # Not ready, and yet it serves: endpoints have not noticed.
+            await until(
+                http, container["readinessProbe"] | {"periodSeconds": 0.05, "failureThreshold": 1000}, 503
+            )
+            assert (await http.get("/v1/models")).status_code == 200
+            assert (await answer).json()["choices"][0]["message"]["content"] == "a b c d"
+            code = await asyncio.to_thread(process.wait, spec["terminationGracePeriodSeconds"])
+            assert (code, time.monotonic() - told < spec["terminationGracePeriodSeconds"]) == (0, True)
+    finally:
+        process.kill()
+        process.wait()
