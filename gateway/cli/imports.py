@@ -126,6 +126,7 @@ def _reported(action: Any, arguments: argparse.Namespace) -> int:
         print(f"tollgate import: {error.filename or folder}: {error.strerror or error}", file=sys.stderr)
         return 1
     problems = _problems(draft, folder)
+    draft.write_report(folder)
     if arguments.json:
         print(json.dumps(_content(draft, written, problems), indent=2, ensure_ascii=False))
     else:
@@ -146,12 +147,15 @@ def _say(problems: list[str], folder: Path) -> None:
 
 
 def _problems(draft: PolicyDraft, folder: Path) -> list[str]:
-    """What ``tollgate check`` finds, as if each variable that it reads were set."""
+    """What ``tollgate check`` finds, as if each variable that it reads were set. Targets without a price are noted."""
+    from gateway.lab.migration.unpriced import tell_unpriced
+
     stand_ins: Mapping[str, str] = {name: _stand_in(name) for name in draft.needed}
     try:
-        load_policy(folder, {**stand_ins, **draft.secrets, **os.environ})
+        loaded = load_policy(folder, {**stand_ins, **draft.secrets, **os.environ})
     except PolicyError as error:
         return [str(problem) for problem in error.problems]
+    tell_unpriced(loaded.policy, draft)
     return []
 
 

@@ -75,11 +75,11 @@ class PolicyDraft:
     @property
     def needed(self) -> list[str]:
         """Variables without a default, without which the policy is invalid or a backend disabled."""
-        text = json.dumps([self.content, self.keys])
+        text = json.dumps([self.content, self.keys], default=str)
         return sorted(set(_NEEDED.findall(text)))
 
     def is_named(self, variable: str) -> bool:
-        return variable in _VARIABLE.findall(json.dumps(self.content))
+        return variable in _VARIABLE.findall(json.dumps(self.content, default=str))
 
     def write(self, folder: Path) -> list[Path]:
         """Raises ``OSError``."""
@@ -104,9 +104,13 @@ class PolicyDraft:
             private_file(secrets)
             secrets.write_text("".join(f"{name}={_quoted(value)}\n" for name, value in self.secrets.items()))
             written.append(secrets)
+        return [*written, self.write_report(folder)]
+
+    def write_report(self, folder: Path) -> Path:
+        """Raises ``OSError``."""
         report = folder / REPORT_FILE
         report.write_text("\n".join(self.told()), "utf-8")
-        return [*written, report]
+        return report
 
     def told(self) -> Iterator[str]:
         counts = f"{len(self.backends)} backends, {len(self.models)} models, {len(self.keys)} keys"
@@ -141,11 +145,14 @@ def valid_name(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """The shortest way to write it."""
+    """The shortest way to write it; at most some years."""
+    seconds = min(seconds, 1e8)
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length and seconds % length == 0:
             return f"{seconds // length:.0f}{unit}"
-    return f"{seconds:g}s" if seconds >= 1 else f"{max(1, round(seconds * 1000))}ms"
+    if seconds < 1:
+        return f"{max(1, round(seconds * 1000))}ms"
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 class _Dumper(yaml.SafeDumper):

@@ -6,7 +6,9 @@ import re
 from typing import Any
 
 from gateway.lab.migration.report import Report
+from gateway.lab.migration.source import finite
 
+_MOST = 1e12
 _SPAN = re.compile(r"(\d+)\s*(s|m|h|d|w|mo|y)")
 _DAYS = {"s": 1 / 86400, "m": 1 / 1440, "h": 1 / 24, "d": 1.0, "w": 7.0, "mo": 30.0, "y": 365.0}
 _WORDS = {"daily": "1d", "weekly": "1w", "monthly": "1mo"}
@@ -61,10 +63,9 @@ def limits_of(row: dict[str, Any], where: str, report: Report) -> dict[str, Any]
 
 
 def number_of(value: Any) -> float | None:
-    try:
-        return None if value is None or isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return None
+    """A limit of a plausible size."""
+    number = finite(value)
+    return None if number is None or not 0 <= number <= _MOST else number
 
 
 def whole(value: Any) -> int | None:

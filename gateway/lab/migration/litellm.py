@@ -23,13 +23,14 @@ from gateway.lab.migration.litellm_settings import (
     router_of,
 )
 from gateway.lab.migration.litellm_ways import add_aliases, add_fallbacks, add_larger_contexts
-from gateway.lab.migration.source import Source
+from gateway.lab.migration.plain import plain
+from gateway.lab.migration.source import Source, listed, mapping
 
 
 def read(file: Path) -> dict[str, Any]:
     """The configuration with the files that it includes. Raises ``ConfigError``."""
     content = _loaded(file)
-    for name in content.pop("include", None) or ():
+    for name in listed(content.pop("include", None)):
         for key, value in _loaded(file.parent / str(name)).items():
             there = content.get(key)
             if isinstance(there, list) and isinstance(value, list):
@@ -48,6 +49,8 @@ def _loaded(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid YAML: {error}") from None
+    except (RecursionError, ValueError):  # brackets without end; a day that no calendar has
+        raise ConfigError(f"{file} is not valid YAML: a value in it cannot be read") from None
     if not isinstance(content, dict):
         raise ConfigError(
             f"{file} is no configuration of LiteLLM: write the one that its proxy is started with"
@@ -66,6 +69,7 @@ def imported(
 ) -> PolicyDraft:
     """``rows``: of its database; ``wanted``: names of models that its wildcards stand for."""
     draft = PolicyDraft(source)
+    config = plain(config)
     top = Source(config, "", draft.report)
     router, litellm, general = (
         top.part(name) for name in ("router_settings", "litellm_settings", "general_settings")
@@ -89,20 +93,16 @@ def imported(
 def _mentioned(router: Any, litellm: Any, rows: Iterable[Row]) -> Iterator[str]:
     """Models that fallbacks, aliases and keys name: wildcards stand for these at least."""
     for place in (router, litellm):
-        if not isinstance(place, Mapping):
-            continue
+        said = mapping(place)
         for key in ("fallbacks", "context_window_fallbacks"):
-            for one in place.get(key) or ():
-                if isinstance(one, Mapping):
-                    yield from (name for name in one if name != "*")
-                    yield from (
-                        str(name) for listed in one.values() for name in listed or () if isinstance(name, str)
-                    )
-        yield from (str(name) for name in place.get("default_fallbacks") or ())
-        for target in (place.get("model_group_alias") or {}).values():
+            for one in map(mapping, listed(said.get(key))):
+                yield from (name for name in one if name != "*")
+                yield from (name for few in one.values() for name in listed(few) if isinstance(name, str))
+        yield from (str(name) for name in listed(said.get("default_fallbacks")))
+        for target in mapping(said.get("model_group_alias")).values():
             yield str(target.get("model") if isinstance(target, Mapping) else target)
     for row in rows:
-        yield from (str(name) for name in row.get("models") or () if "*" not in str(name))
+        yield from (str(name) for name in listed(row.get("models")) if "*" not in str(name))
 
 
 def _add_ways(router: Source, litellm: Source, names: Mapping[str, str], draft: PolicyDraft) -> None:
@@ -122,16 +122,15 @@ def _add_ways(router: Source, litellm: Source, names: Mapping[str, str], draft: 
 def _credentials(top: Source) -> dict[str, Mapping[str, Any]]:
     found = {}
     for entry in top.parts("credential_list"):
-        values = entry.get("credential_values")
-        found[str(entry.get("credential_name"))] = values if isinstance(values, Mapping) else {}
+        found[str(entry.get("credential_name"))] = mapping(entry.get("credential_values"))
+        entry.skip("credential_info")
     return found
 
 
 def _access_groups(config: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
-    for entry in config.get("model_list") or ():
-        info = entry.get("model_info") if isinstance(entry, Mapping) else None
-        for group in (info or {}).get("access_groups") or ():
+    for entry in map(mapping, listed(config.get("model_list"))):
+        for group in listed(mapping(entry.get("model_info")).get("access_groups")):
             model = names.get(str(entry.get("model_name")))
             if model is not None and model not in groups.setdefault(str(group), []):
                 groups[str(group)].append(model)

@@ -124,7 +124,14 @@ def _presidio(params: Source, draft: PolicyDraft) -> list[Guard]:
         )
     shared: Guard = {"kind": "pii"}
     if language := params.text("presidio_language"):
-        shared["languages"] = [language]
+        if re.fullmatch("[a-z]{2}", language):
+            shared["languages"] = [language]
+        else:
+            draft.report.dropped(
+                params.at("presidio_language"),
+                f"'{language}' is not two letters of a language",
+                "`languages: [en]`",
+            )
     thresholds = params.get("presidio_score_thresholds")
     if isinstance(thresholds, Mapping) and thresholds:
         shared["threshold"] = min(float(one) for one in thresholds.values())
@@ -195,7 +202,7 @@ def _generic(params: Source, draft: PolicyDraft) -> list[Guard]:
             if is_variable(value) or not _SECRET.search(name)
             else draft.secret(value, "GUARDRAIL_HEADER")
             for name in map(str, headers)
-            if (value := Source(headers, "", draft.report).text(name))
+            if (value := Source(headers, params.at("headers"), draft.report).text(name))
         }
     extra = params.get("additional_provider_specific_params")
     if isinstance(extra, Mapping) and extra:
@@ -213,10 +220,10 @@ def _content_filter(params: Source, draft: PolicyDraft) -> list[Guard]:
         words.setdefault(_action(entry), []).append(str(entry.get("keyword")))
         entry.skip("description")
     for entry in params.parts("patterns"):
-        named, written = entry.text("pattern_name"), entry.get("pattern")
+        named, written = entry.text("pattern_name"), entry.text("pattern")
         entry.skip("pattern_type", "name")
         if written:
-            patterns.setdefault(_action(entry), []).append(str(written))
+            patterns.setdefault(_action(entry), []).append(written)
         elif named in _PREBUILT:
             entities.setdefault(_action(entry), []).append(_PREBUILT[named])
         elif named in _KEYS:

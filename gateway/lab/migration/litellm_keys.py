@@ -12,7 +12,7 @@ from gateway.identity.api_keys import hash_key
 from gateway.lab.migration.draft import PolicyDraft, unique_name, valid_name
 from gateway.lab.migration.dumps import Row
 from gateway.lab.migration.limits import limits_of
-from gateway.lab.migration.source import says_nothing
+from gateway.lab.migration.source import listed, mapping, says_nothing
 
 _HASH = re.compile("[0-9a-f]{64}")
 _ALL = frozenset(["*", "all-proxy-models"])
@@ -136,9 +136,9 @@ def _key(
         draft.report,
     )
     for column, (what, todo) in _UNLIKE.items():
-        if not says_nothing(row.get(column)) or not says_nothing((_mapping(row.get("metadata"))).get(column)):
+        if not says_nothing(row.get(column)) or not says_nothing((mapping(row.get("metadata"))).get(column)):
             draft.report.dropped(where, what, todo)
-    if not says_nothing(_mapping(row.get("metadata")).get("guardrails")):
+    if not says_nothing(mapping(row.get("metadata")).get("guardrails")):
         draft.report.dropped(where, "guards name the keys that they look after", "write `keys` of the guard")
     return entry
 
@@ -152,13 +152,13 @@ def _models(
     draft: PolicyDraft,
 ) -> list[str]:
     """Those that it may use; nothing listed is all of its team's, and without a team all."""
-    listed = [str(one) for one in row.get("models") or ()]
-    if not listed or _OF_TEAM in listed:
-        listed = [str(one) for one in (team or {}).get("models") or ()] or ["*"]
-    if _ALL & set(listed):
+    wanted = [str(one) for one in listed(row.get("models"))]
+    if not wanted or _OF_TEAM in wanted:
+        wanted = [str(one) for one in listed((team or {}).get("models"))] or ["*"]
+    if _ALL & set(wanted):
         return ["*"]
     found: dict[str, None] = {}
-    for one in listed:
+    for one in wanted:
         if one in groups:
             found.update(dict.fromkeys(groups[one]))
         elif one in names:
@@ -168,10 +168,6 @@ def _models(
         else:
             draft.report.dropped(where, f"no model '{one}' was imported, which it may use")
     return [*found]
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _day(text: str) -> date | None:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from gateway.lab.migration.draft import PolicyDraft, duration, unique_name, valid_name
 from gateway.lab.migration.litellm_advice import DEPLOYMENT_ADVICE
 from gateway.lab.migration.providers import PRESET_HOSTS, PROVIDERS, backend_of, provider_of, short_name
-from gateway.lab.migration.source import Source
+from gateway.lab.migration.source import Source, mapping
 from gateway.policy.prices import catalogue
 
 _TOKENS = 1_000_000
@@ -89,10 +89,10 @@ def _deployments(
     """One, or none where no backend can be had."""
     params = entry.part("litellm_params")
     if named := params.get("litellm_credential_name"):
-        given = dict(entry.get("litellm_params") or {})
+        given = mapping(entry.get("litellm_params"))
         params = Source({**credentials.get(str(named), {}), **given}, params.where, draft.report)
         params.skip("litellm_credential_name")
-    asked = model or str(params.get("model") or entry.get("model_name"))
+    asked = model or params.text("model") or str(entry.get("model_name"))
     params.skip(
         "model", "drop_params", "litellm_trace_id", "merge_reasoning_content_in_choices", "use_litellm_proxy"
     )
@@ -154,7 +154,7 @@ def _backend(asked: str, params: Source, draft: PolicyDraft, router: Router) -> 
         )
         return None
     known = provider_of(asked, custom, params.has("api_base") or params.has("base_url"))
-    if known is None:
+    if known is None or not known[1]:
         draft.report.dropped(
             params.at("model"),
             f"nobody here knows whose API serves '{asked}'",
@@ -282,7 +282,7 @@ def _add_wildcard(
     """Models have names here: those that the price catalogue knows of the provider, and those that one names."""
     found: dict[str, list[_Deployment]] = {}
     for entry in group:
-        pattern = str(entry.part("litellm_params").get("model") or name)
+        pattern = entry.part("litellm_params").text("model") or name
         for public, model in dict.fromkeys(_matching(name, pattern, router.wanted)):
             if public not in names:
                 found.setdefault(public, []).extend(_deployments(entry, draft, router, credentials, model))

@@ -17,6 +17,7 @@ from gateway.lab.migration.litellm_advice import (
     ROUTER_ADVICE,
 )
 from gateway.lab.migration.litellm_models import Router
+from gateway.lab.migration.litellm_store import add_store
 from gateway.lab.migration.source import Source, is_variable
 
 MASTER = "master"
@@ -85,7 +86,8 @@ def _first(*places: Any) -> float | None:
 
 
 def add_router_settings(router: Source, draft: PolicyDraft) -> None:
-    _store(router, "redis", draft)
+    add_store(router, "redis", draft)
+    add_store(router.part("cache_params"), "", draft)
     router.skip(*QUIET_ROUTER, "max_fallbacks")
     router.finish(ROUTER_ADVICE)
 
@@ -130,27 +132,9 @@ def add_general_settings(settings: Source, draft: PolicyDraft, env: Mapping[str,
             "without a master key LiteLLM asks callers for none; Tollgate always does",
             "make keys with `tollgate keys create`; until then `tollgate serve` shows a development key",
         )
-    _store(settings.part("coordination_redis"), "", draft)
+    add_store(settings.part("coordination_redis"), "", draft)
     settings.skip(*QUIET_GENERAL)
     settings.finish(GENERAL_ADVICE)
-
-
-def _store(place: Source, prefix: str, draft: PolicyDraft) -> None:
-    """Redis, which workers and replicas share."""
-    mark = f"{prefix}_" if prefix else ""
-    url, host = place.text(f"{mark}url"), place.text(f"{mark}host")
-    port, password, number = place.text(f"{mark}port"), place.text(f"{mark}password"), place.text(f"{mark}db")
-    tls = place.get("ssl")
-    if url is None and host is None:
-        return
-    if url is None:
-        if password and not is_variable(password):
-            password = draft.secret(password, "REDIS_PASSWORD")
-        login = f":{password}@" if password else ""
-        url = f"redis{'s' if tls else ''}://{login}{host}:{port or 6379}/{number or 0}"
-    elif "@" in url and not is_variable(url):
-        url = draft.secret(url, "REDIS_URL")
-    draft.content.setdefault("store", url)
 
 
 def _cache(settings: Source, draft: PolicyDraft) -> None:
@@ -158,17 +142,12 @@ def _cache(settings: Source, draft: PolicyDraft) -> None:
     on = settings.get("cache")
     kind = str(params.get("type") or "redis")
     if kind in ("redis", "redis-semantic") and on:
-        _store(params, "", draft)
-        if not params.has("host") and not params.has("url") and on:
+        add_store(params, "", draft)
+        elsewhere = ("host", "url", "redis_startup_nodes", "startup_nodes", "sentinel_nodes")
+        if not any(params.has(key) for key in elsewhere):
             draft.content.setdefault("store", "redis://${REDIS_HOST}:${REDIS_PORT:-6379}/0")
     ttl, similarity = params.number("ttl"), params.number("similarity_threshold")
-    skipped = (
-        "namespace",
-        "supported_call_types",
-        "redis_startup_nodes",
-        "max_connections",
-        "default_in_redis_ttl",
-    )
+    skipped = ("namespace", "supported_call_types", "max_connections", "default_in_redis_ttl")
     if not on:
         params.skip(*dict(params.left()))
         return

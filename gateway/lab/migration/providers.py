@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from gateway.lab.migration.draft import PolicyDraft
 from gateway.lab.migration.source import Source, is_variable
 from gateway.policy.schema.backends import PRESET_URLS, PresetName
+from gateway.policy.schema.values import http_url
 
 Kind = Literal["openai", "azure", "anthropic", "gemini", "bedrock"]
 
@@ -122,6 +123,8 @@ _BY_BEGINNING = (
 """Of models without a prefix."""
 _BELOW_V1 = ("ollama", "ollama_chat", "huggingface")
 """Servers whose OpenAI API is at ``/v1``, where LiteLLM asks for their own."""
+_UNKNOWN = "UPSTREAM_BASE_URL"
+"""Where an address was a placeholder."""
 _ENDINGS = re.compile(r"/(chat/completions|completions|embeddings|models)$")
 _REGION = re.compile(r"(?:us|eu|ap|ca|sa|me|af|il)(?:-gov)?-[a-z]+-\d")
 
@@ -148,7 +151,7 @@ def backend_of(
     if provider.kind == "azure":
         return _azure(provider, params, draft), model
     if provider.kind == "anthropic":
-        base = _address(params)
+        base = _address(params, draft)
         settings: dict[str, Any] = {"kind": "anthropic"}
         if base:
             settings["base_url"] = re.sub(r"/v1(/messages)?$", "", base)
@@ -167,10 +170,20 @@ def backend_of(
     return _openai_like(name, provider, params, draft), model
 
 
-def _address(params: Source) -> str | None:
+def _address(params: Source, draft: PolicyDraft) -> str | None:
     for key in ("api_base", "base_url"):
         if url := params.text(key):
-            return url if is_variable(url) else _ENDINGS.sub("", url.rstrip("/"))
+            if is_variable(url):
+                return url
+            try:
+                return _ENDINGS.sub("", http_url(url).rstrip("/"))
+            except ValueError:
+                draft.report.dropped(
+                    params.at(key),
+                    f"'{url}' is no URL, so that a variable stands in its place",
+                    f"set {_UNKNOWN}",
+                )
+                return f"${{{_UNKNOWN}}}"
     return None
 
 
@@ -185,7 +198,7 @@ def _key(provider: Provider, params: Source, draft: PolicyDraft) -> str:
 
 def _openai_like(name: str, provider: Provider, params: Source, draft: PolicyDraft) -> dict[str, Any]:
     settings: dict[str, Any] = {"kind": "openai"}
-    base = _address(params)
+    base = _address(params, draft)
     if provider.preset:
         settings["preset"] = provider.preset
     elif base is None:
@@ -206,7 +219,7 @@ def _openai_like(name: str, provider: Provider, params: Source, draft: PolicyDra
 
 
 def _azure(provider: Provider, params: Source, draft: PolicyDraft) -> dict[str, Any]:
-    base = _address(params) or f"${{{provider.base}}}"
+    base = _address(params, draft) or f"${{{provider.base}}}"
     settings: dict[str, Any] = {"kind": "azure", "base_url": re.sub(r"/openai(/.*)?$", "", base)}
     if version := params.text("api_version"):
         settings["api_version"] = version
@@ -218,6 +231,13 @@ def _azure(provider: Provider, params: Source, draft: PolicyDraft) -> dict[str, 
                 if key == "client_secret" and not is_variable(value)
                 else value
             )
+    if "client_secret" in entra and len(entra) < 3:
+        draft.report.dropped(
+            params.at("client_secret"),
+            "Entra signs in with tenant, client and secret together",
+            "write `entra` for the backend: docs/providers.md",
+        )
+        entra = {}
     if entra:
         return settings | {"entra": entra}
     return settings | {"api_key": _key(provider, params, draft)}
@@ -226,7 +246,7 @@ def _azure(provider: Provider, params: Source, draft: PolicyDraft) -> dict[str, 
 def _gemini(
     name: str, provider: Provider, model: str, params: Source, draft: PolicyDraft
 ) -> tuple[dict[str, Any], str] | None:
-    base = _address(params)
+    base = _address(params, draft)
     settings: dict[str, Any] = {"kind": "gemini"} | ({"base_url": base} if base else {})
     if name == "gemini":
         return settings | {"api_key": _key(provider, params, draft)}, model
@@ -269,6 +289,13 @@ def _bedrock(model: str, params: Source, draft: PolicyDraft) -> tuple[dict[str, 
     ):
         if value := params.text(key):
             aws[name] = value if is_variable(value) or name == "profile" else draft.secret(value, key.upper())
+    if ("access_key_id" in aws) != ("secret_access_key" in aws):
+        draft.report.dropped(
+            params.at("aws_access_key_id"),
+            "a key of AWS's is its id and its secret together",
+            "write both in `aws`, or neither for the machine's own role",
+        )
+        aws = {name: value for name, value in aws.items() if name in ("region", "profile")}
     settings: dict[str, Any] = {"kind": "bedrock", "aws": aws}
     if endpoint := params.text("aws_bedrock_runtime_endpoint"):
         settings["base_url"] = endpoint

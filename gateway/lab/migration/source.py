@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import Any
 
 from gateway.lab.migration.report import Report
 
+_MOST = 1e9
+"""Beyond any limit, time in seconds or price."""
 _VARIABLE = re.compile(r"os\.environ/(\w+)", re.ASCII)
 
 
@@ -47,17 +50,23 @@ class Source:
     def text(self, key: str) -> str | None:
         """As a policy has it: a variable as ``${NAME}``, and what looks like one escaped."""
         found = self.get(key)
-        return None if found is None or isinstance(found, list | dict) else policy_text(str(found))
+        if isinstance(found, list | dict):
+            self._report.dropped(self.at(key), "a text should stand here", "write it into the policy")
+            return None
+        return None if found is None else policy_text(str(found))
 
     def number(self, key: str) -> float | None:
+        """Of a plausible size, and not below zero."""
         found = self.get(key)
-        try:
-            return None if found is None or isinstance(found, bool) else float(found)
-        except (TypeError, ValueError):
+        if found is None or isinstance(found, bool):
+            return None
+        number = finite(found)
+        if number is None or not 0 <= number <= _MOST:
             self._report.dropped(
-                self.at(key), f"'{found}' is no number here", "write the number into the policy"
+                self.at(key), f"'{str(found)[:40]}' is no number here", "write the number into the policy"
             )
             return None
+        return number
 
     def count(self, key: str) -> int | None:
         """A limit: nothing where it is none."""
@@ -81,6 +90,25 @@ class Source:
         for key, _ in self.left():
             what, todo = advice.get(key, (f"'{key}' has no counterpart that the importer knows", ""))
             self._report.dropped(self.at(key), what, todo)
+
+
+def finite(value: Any) -> float | None:
+    """A number, or a text that is one."""
+    try:
+        number = None if value is None or isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if number is not None and isfinite(number) else None
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """It, or an empty one in place of anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def listed(value: Any) -> list[Any]:
+    """A list, or the one value that stands there alone."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def says_nothing(value: Any) -> bool:

@@ -584,3 +584,44 @@ def test_what_is_no_configuration(
     assert main(["import", "litellm", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "o")]) == 1
     assert said in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("params", "store", "advice"),
+    [
+        ("{host: h, password: 'p', username: 'u 1', ssl: true}", "rediss://u%201:p@h:6379/0", ""),
+        (
+            "{redis_startup_nodes: [{host: h, port: '7'}, {host: i, port: 8}]}",
+            None,
+            "redis+cluster://h:7,i:8`",
+        ),
+        (
+            "{service_name: s, sentinel_nodes: [[h, 26379], [i, 26379]]}",
+            None,
+            "redis+sentinel://h:26379,i:26379/s/0`",
+        ),
+        ("{host: 'no host', port: x}", None, "redis://HOST:PORT/0`"),
+    ],
+    ids=["login", "cluster", "sentinel", "nonsense"],
+)
+def test_where_shared_state_lies(params: str, store: str | None, advice: str) -> None:
+    draft = imported(one("model: gpt-4o", f"litellm_settings: {{cache: true, cache_params: {params}}}"))
+    found = draft.content.get("store")
+    if store is not None:
+        assert found.replace("${REDIS_PASSWORD}", draft.secrets["REDIS_PASSWORD"]) == store
+    else:
+        assert found is None
+        assert any(advice in note.todo for note in draft.report.notes)
+
+
+def test_a_model_without_a_price_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        one("model: openai/nobodys, api_base: http://h/v1", "litellm_settings: {max_budget: 1}")
+    )
+    assert main(["import", "litellm", str(config), "--out", str(tmp_path / "o")]) == 0
+    told = capsys.readouterr().out
+    assert "`h/nobodys`: has no price in the policy or the catalogue: callers under a budget get 403" in told
+    assert "h/nobodys" in (tmp_path / "o" / "IMPORT.md").read_text()
+    assert main(["check", str(tmp_path / "o")]) == 0
+    assert "requests under a budget are refused" in capsys.readouterr().out
