@@ -27,16 +27,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Make a policy folder of another gateway's configuration, with a report of what did not carry over "
         "and what to do. What it writes passes 'tollgate check'.",
     )
-    kinds = parser.add_subparsers(metavar="litellm|portkey", required=True)
+    kinds = parser.add_subparsers(metavar="litellm|portkey|bifrost|agentgateway", required=True)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("config", metavar="CONFIG", type=Path, help="the file to read")
     shared.add_argument(
         "--out", metavar="DIR", type=Path, default=Path("policies"), help="where to write it (policies)"
     )
     shared.add_argument("--json", action="store_true", help="tell what was done as JSON")
+    wildcards = argparse.ArgumentParser(add_help=False)
+    wildcards.add_argument(
+        "--models",
+        metavar="NAME",
+        nargs="+",
+        default=[],
+        help="models that callers use by a wildcard, as openai/gpt-4o",
+    )
     litellm = kinds.add_parser(
         "litellm",
-        parents=[shared],
+        parents=[shared, wildcards],
         help="of LiteLLM's proxy",
         description="Read the config.yaml of LiteLLM's proxy, and a dump of its database for keys and teams.",
     )
@@ -48,13 +56,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="rows of LiteLLM_VerificationToken and LiteLLM_TeamTable: SQL (pg_dump), CSV or JSON; may be given again",
     )
-    litellm.add_argument(
-        "--models",
-        metavar="NAME",
-        nargs="+",
-        default=[],
-        help="models that callers use by a wildcard, as openai/gpt-4o",
-    )
     litellm.set_defaults(run=lambda arguments: _reported(_litellm, arguments))
     portkey = kinds.add_parser(
         "portkey",
@@ -64,6 +65,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     portkey.add_argument("--name", metavar="MODEL", default="chat", help="what callers ask for (chat)")
     portkey.set_defaults(run=lambda arguments: _reported(_portkey, arguments))
+    bifrost = kinds.add_parser(
+        "bifrost",
+        parents=[shared, wildcards],
+        help="of Bifrost",
+        description="Read Bifrost's config.json: providers, virtual keys, teams, budgets, limits, routing rules.",
+    )
+    bifrost.set_defaults(run=lambda arguments: _reported(_bifrost, arguments))
+    agentgateway = kinds.add_parser(
+        "agentgateway",
+        parents=[shared, wildcards],
+        help="of agentgateway, outside Kubernetes",
+        description="Read agentgateway's configuration: models under llm, or routes to backends of kind ai, and keys.",
+    )
+    agentgateway.set_defaults(run=lambda arguments: _reported(_agentgateway, arguments))
 
 
 class _Problem(Exception):
@@ -102,6 +117,30 @@ def _portkey(arguments: argparse.Namespace) -> PolicyDraft:
     try:
         return portkey.imported(
             portkey.read(arguments.config), source=arguments.config.name, name=arguments.name
+        )
+    except ConfigError as error:
+        raise _Problem(str(error)) from None
+
+
+def _bifrost(arguments: argparse.Namespace) -> PolicyDraft:
+    from gateway.lab.migration import bifrost
+    from gateway.lab.migration.draft import ConfigError
+
+    try:
+        config = bifrost.read(arguments.config)
+        return bifrost.imported(config, source=arguments.config.name, env=os.environ, wanted=arguments.models)
+    except ConfigError as error:
+        raise _Problem(str(error)) from None
+
+
+def _agentgateway(arguments: argparse.Namespace) -> PolicyDraft:
+    from gateway.lab.migration import agentgateway
+    from gateway.lab.migration.draft import ConfigError
+
+    try:
+        config = agentgateway.read(arguments.config)
+        return agentgateway.imported(
+            config, source=arguments.config.name, env=os.environ, wanted=arguments.models
         )
     except ConfigError as error:
         raise _Problem(str(error)) from None

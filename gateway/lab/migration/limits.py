@@ -71,3 +71,22 @@ def number_of(value: Any) -> float | None:
 def whole(value: Any) -> int | None:
     number = number_of(value)
     return None if number is None else round(number)
+
+
+def quotas_of(what: str, most: float | None, span: str | None, where: str, report: Report) -> dict[str, int]:
+    """A limit of ``requests`` or ``tokens`` in a span of another length, as one of a minute, or of a day for tokens."""
+    match = _SPAN.fullmatch(span or "1m")
+    if most is None or match is None or int(match[1]) == 0:
+        return {}
+    minutes = int(match[1]) * _DAYS[match[2]] * 1440
+    if what == "tokens" and minutes >= 1440:
+        if minutes > 1440:
+            report.changed(where, f"tokens for {span} are tokens for a day, in proportion")
+        return {"tokens_per_day": max(1, round(most * 1440 / minutes))}
+    if minutes != 1:
+        report.changed(
+            where,
+            f"{what} for {span} are {what} for a minute, in proportion",
+            "raise it if callers come in bursts",
+        )
+    return {f"{what}_per_minute": max(1, round(most / minutes))}

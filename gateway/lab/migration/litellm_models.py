@@ -34,6 +34,7 @@ class Router:
     backoff: float | None = None
     total: float | None = None
     first_token: float | None = None
+    idle: float | None = None
     select: str | None = None
     breaker: dict[str, Any] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
@@ -259,7 +260,7 @@ def _model(deployments: Sequence[_Deployment], draft: PolicyDraft, router: Route
         model["select"] = router.select
     if len(targets) == 1 and "timeouts" in targets[0]:
         model["timeouts"] = targets[0].pop("timeouts")
-    usual = {"total": router.total, "first_token": router.first_token}
+    usual = {"total": router.total, "first_token": router.first_token, "idle": router.idle}
     written = {name: duration(seconds) for name, seconds in usual.items() if seconds}
     if written:
         model["timeouts"] = written | model.get("timeouts", {})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.lab.migration.draft import ConfigError, PolicyDraft, duration, unique_name
+from gateway.lab.migration.plain import plain
 from gateway.lab.migration.providers import PROVIDERS, backend_of, short_name
 from gateway.lab.migration.source import Source
 
@@ -65,7 +66,7 @@ def read(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{file} is no config of Portkey's: write the object with its targets")
@@ -75,7 +76,7 @@ def read(file: Path) -> dict[str, Any]:
 def imported(config: Mapping[str, Any], *, source: str, name: str) -> PolicyDraft:
     """``name``: of the model that callers ask for."""
     draft = PolicyDraft(source)
-    top = Source(config, "", draft.report)
+    top = Source(plain(config), "", draft.report)
     _cache(top.part("cache"), draft)
     _add(top, name, draft, {})
     return draft

@@ -34,7 +34,8 @@ class Source:
         return self._content.get(key)
 
     def part(self, key: str) -> Source:
-        return Source(self.get(key), self.at(key), self._report)
+        found = self.get(key)
+        return found if isinstance(found, Source) else Source(found, self.at(key), self._report)
 
     def parts(self, key: str) -> list[Source]:
         """The mappings of a list."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.__main__ import main
-from gateway.lab.migration import litellm
-from gateway.lab.migration.draft import ConfigError
+from gateway.lab.migration import agentgateway, bifrost, litellm, portkey
+from gateway.lab.migration.draft import ConfigError, PolicyDraft
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError
 from tests.examples import examples
+from tests.gateway.lab.test_import_agentgateway import MODELS, ROUTES
+from tests.gateway.lab.test_import_bifrost import CONFIG as BIFROST
 from tests.gateway.lab.test_import_litellm import GUARDS, ROUTED, SETTINGS
 
 DEPLOYMENTS = """
@@ -43,6 +45,9 @@ ROWS: list[dict[str, Any]] = [
     {"budget_id": "few", "max_budget": 4, "rpm_limit": 2, "tpm_limit": 7},
 ]
 
+# Python's own reader of patterns warns of "[[".
+pytestmark = pytest.mark.filterwarnings("ignore:Possible (nested|set):FutureWarning")
+
 
 def whole() -> dict[str, Any]:
     config: dict[str, Any] = {}
@@ -58,7 +63,7 @@ def whole() -> dict[str, Any]:
 
 
 def places(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    if len(at) > 1:
+    if at:
         yield at
     for name in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
         yield from places(node[name], (*at, name))
@@ -99,28 +104,17 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Possible (nested|set):FutureWarning"
-)  # of a pattern, by Python's own reader
-@given(st.sampled_from([*places(WHOLE)]), VALUES)
-@settings(max_examples=examples(200))
-def test_any_value_anywhere_ends_well(place: tuple[Any, ...], value: Any) -> None:
-    everything = copy.deepcopy(WHOLE)
+def changed(whole: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    everything = copy.deepcopy(whole)
     node = everything
     for name in place[:-1]:
         node = node[name]
     node[place[-1]] = value
-    try:
-        draft = litellm.imported(
-            everything["config"],
-            source="config.yaml",
-            env={"MASTER": "sk-1"},
-            rows=[row for row in everything["rows"] if isinstance(row, dict)],
-            today=date(2030, 1, 15),
-        )
-    except ConfigError as error:
-        assert str(error)
-        return
+    return everything
+
+
+def checked(draft: PolicyDraft) -> None:
+    """It can be told, and is valid as it is written, or each problem has its line."""
     assert all(note.where and note.what for note in draft.report.notes)
     if not draft.models:
         return  # which the command says, and writes nothing
@@ -133,6 +127,65 @@ def test_any_value_anywhere_ends_well(place: tuple[Any, ...], value: Any) -> Non
             assert all(problem.line and problem.path for problem in error.problems), error
         else:
             assert policy.models
+
+
+@given(st.sampled_from([place for place in places(WHOLE) if len(place) > 1]), VALUES)
+@settings(max_examples=examples(200))
+def test_any_value_anywhere_ends_well(place: tuple[Any, ...], value: Any) -> None:
+    everything = changed(WHOLE, place, value)
+    try:
+        draft = litellm.imported(
+            everything["config"],
+            source="config.yaml",
+            env={"MASTER": "sk-1"},
+            rows=[row for row in everything["rows"] if isinstance(row, dict)],
+            today=date(2030, 1, 15),
+        )
+    except ConfigError as error:
+        assert str(error)
+        return
+    checked(draft)
+
+
+OTHERS: dict[str, tuple[Callable[[Any], PolicyDraft], dict[str, Any]]] = {
+    "bifrost": (lambda config: bifrost.imported(config, source="c", env={}), BIFROST),
+    "agentgateway": (
+        lambda config: agentgateway.imported(config, source="c", env={}),
+        yaml.safe_load(MODELS + ROUTES),
+    ),
+    "portkey": (
+        lambda config: portkey.imported(config, source="c", name="chat"),
+        {
+            "strategy": {"mode": "fallback", "on_status_codes": [429]},
+            "targets": [
+                {"provider": "openai", "api_key": "k", "weight": 1, "override_params": {"model": "gpt-4o"}},
+                {
+                    "strategy": {"mode": "loadbalance"},
+                    "targets": [{"virtual_key": "anthropic-1", "weight": 0.5}],
+                },
+            ],
+            "retry": {"attempts": 2},
+            "cache": {"mode": "simple", "max_age": 60},
+            "request_timeout": 1000,
+        },
+    ),
+}
+
+
+@given(
+    st.sampled_from([(name, place) for name, (_, config) in OTHERS.items() for place in places(config, ())]),
+    VALUES,
+)
+@settings(max_examples=examples(200))
+def test_so_it_does_in_those_of_other_gateways(chosen: tuple[str, tuple[Any, ...]], value: Any) -> None:
+    name, place = chosen
+    read, config = OTHERS[name]
+    try:
+        draft = read(changed(config, place, value))
+    except ConfigError as error:
+        assert str(error)
+    else:
+        checked(draft)
 
 
 BOMB = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
