@@ -81,6 +81,14 @@ ROUTER_ADVICE: Mapping[str, tuple[str, str]] = {
         "tags do not choose among deployments",
         "give each tag's deployments a model of their own",
     ),
+    "disable_cooldowns": (
+        "backends that keep failing are left alone for a while",
+        "raise `breaker.failures` of the backend for more patience",
+    ),
+    "tag_filtering_match_any": (
+        "tags do not choose among deployments",
+        "give each tag's deployments a model of their own",
+    ),
     "provider_budget_config": (
         "providers have no budgets",
         "budget the keys, tenants or tiers that use them",
