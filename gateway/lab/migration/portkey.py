@@ -119,9 +119,11 @@ def _balanced(
     written: list[dict[str, Any]] = []
     more: dict[str, Any] = dict(settings)
     for target in targets:
-        if target.has("targets"):
+        if target.parts("targets"):
             draft.report.dropped(
-                target.where, "strategies within a shared load are not nested", "make it a model of its own"
+                target.at("targets"),
+                "strategies within a shared load are not nested",
+                "make it a model of its own",
             )
             target.skip(*dict(target.left()))
             continue
