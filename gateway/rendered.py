@@ -34,7 +34,9 @@ OVERHEAD = 2_000
 
 _PER_REQUEST_BYTE = 4
 """Bytes that a request takes, raw and parsed, for each of its own."""
-_SPECIAL_HEADERS = frozenset({b"cache-control", b"x-tollgate-deadline", b"anthropic-beta"})
+_SPECIAL_HEADERS = frozenset(
+    {b"cache-control", b"x-tollgate-deadline", b"anthropic-beta", b"x-tollgate-tags"}
+)
 
 _TRACE = (b"traceparent", b"tracestate")
 _Key = tuple[Dialect, str, bytes]
@@ -60,6 +62,7 @@ class RenderedAnswer:
     gaps: int
     """Chunks after the first."""
     usage: Usage | None
+    finish_reason: str | None
 
     @property
     def size(self) -> int:
@@ -145,7 +148,7 @@ class RenderedCache:
         looked = round(time.perf_counter() - started, 6)
         facts = {"began": looked, "seconds": 0.0}  # it lay at hand
         self._recorder.served(call, "exact", rendered.candidate, age=round(age, 1), **facts)
-        recorder.rendered(rendered.gaps, rendered.usage)
+        recorder.rendered(rendered.gaps, rendered.usage, rendered.finish_reason)
         recorder.end(None)
         added = [(name.encode(), value.encode()) for name, value in call.reply_headers.items()]
         return rendered.request.stream, head.join(rendered.parts), rendered.headers + added
@@ -184,6 +187,9 @@ class RenderedCache:
             headers=[(b"x-tollgate-model", answer.model.encode())],
             gaps=sum(bool(chunk.delta) for chunk in chunks[1:]),
             usage=next((chunk.usage for chunk in reversed(chunks) if chunk.usage is not None), None),
+            finish_reason=next(
+                (chunk.finish_reason for chunk in chunks if chunk.finish_reason is not None), None
+            ),
         )
         key = (dialect, call.principal.key_id, data)
         self._drop(key)

@@ -122,6 +122,7 @@ BESIDE_CALL = frozenset(
             "cache_control",
             "positions",
             "user_agent",
+            "tags",
             "cached",
             "shadow",
             "line",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.databases.migrations import Migrations
-from gateway.databases.tables import COUNTS, REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, TOKENS, Kind
+from gateway.databases.tables import COUNTS, HAPPENED, REQUESTS, SPENDINGS, SUM_KEYS, SUMMED, TOKENS, Kind
 
 SCHEMA = "tollgate"
 
@@ -23,9 +23,9 @@ def _columns(columns: dict[str, Kind], nullable: frozenset[str] = frozenset()) -
     )
 
 
-def _without_units(columns: dict[str, Kind]) -> dict[str, Kind]:
-    """As version 1 had them."""
-    return {name: kind for name, kind in columns.items() if name not in ("unit", "units")}
+def _at_first(columns: dict[str, Kind]) -> dict[str, Kind]:
+    """As version 1 had them: without the columns that later ones added."""
+    return {name: kind for name, kind in columns.items() if name not in ("unit", "units", *HAPPENED)}
 
 
 def _sum_table(name: str) -> str:
@@ -51,8 +51,8 @@ CREATE VIEW spent AS
     SELECT {_CHARGE.format(purpose="purpose", model="model")} FROM spendings
 """
 _FIRST = (
-    f"CREATE TABLE requests ({_columns(_without_units(REQUESTS), _NULLABLE)}, PRIMARY KEY (request_id))",
-    f"CREATE TABLE spendings ({_columns(_without_units(SPENDINGS))}, PRIMARY KEY (request_id, number))",
+    f"CREATE TABLE requests ({_columns(_at_first(REQUESTS), _NULLABLE)}, PRIMARY KEY (request_id))",
+    f"CREATE TABLE spendings ({_columns(_at_first(SPENDINGS))}, PRIMARY KEY (request_id, number))",
     _SPENT,
     _sum_table("hours"),
     _sum_table("days"),
@@ -72,7 +72,18 @@ _UNITS = tuple(
     "ADD COLUMN units DOUBLE PRECISION NOT NULL DEFAULT 0"
     for table in ("requests", "spendings")
 )
-MIGRATIONS = (_FIRST, _UNITS)
+_DEFAULTS: dict[Kind, str] = {
+    "text": " NOT NULL DEFAULT ''",
+    "integer": " NOT NULL DEFAULT 0",
+    "real": "",
+    "boolean": " NOT NULL DEFAULT false",
+}
+_HAPPENED = (
+    "ALTER TABLE requests "
+    + ", ".join(f"ADD COLUMN {name} {TYPES[kind]}{_DEFAULTS[kind]}" for name, kind in HAPPENED.items()),
+    f"CREATE TABLE salts (tenant {TYPES['text']} PRIMARY KEY, salt {TYPES['text']} NOT NULL)",
+)
+MIGRATIONS = (_FIRST, _UNITS, _HAPPENED)
 """The statements that lead from each version to the next, the first from none at all."""
 VERSION = len(MIGRATIONS)
 LEDGER = Migrations("ledger", MIGRATIONS, snapshot=True)

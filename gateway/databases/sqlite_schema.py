@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from gateway.databases.tables import COUNTS, DAY, HALF, HOUR, REASON, REFUSED, SUM_KEYS, SUMMED, TOKENS
+from gateway.databases.tables import (
+    COUNTS,
+    DAY,
+    HALF,
+    HAPPENED,
+    HOUR,
+    REASON,
+    REFUSED,
+    SUM_KEYS,
+    SUMMED,
+    TOKENS,
+)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -79,6 +90,14 @@ _FROM_6 = "".join(
     f"ALTER TABLE {table} ADD COLUMN units REAL NOT NULL DEFAULT 0;"
     for table in ("requests", "spendings")
 )
+_TYPES = {"real": "REAL", "text": "TEXT NOT NULL DEFAULT ''", "integer": "INTEGER NOT NULL DEFAULT 0"}
+_FROM_7 = (
+    "".join(
+        f"ALTER TABLE requests ADD COLUMN {name} {_TYPES['integer' if kind == 'boolean' else kind]};"
+        for name, kind in HAPPENED.items()
+    )
+    + "CREATE TABLE IF NOT EXISTS salts (tenant TEXT PRIMARY KEY, salt TEXT NOT NULL);"
+)
 _SUM_TABLE = f"""
 CREATE TABLE IF NOT EXISTS {{name}} (
     start INTEGER NOT NULL,
@@ -130,14 +149,15 @@ DROP INDEX IF EXISTS requests_by_time;
 CREATE INDEX requests_by_time ON requests (created);
 CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, created);
 """
-_TO_SUMS = _FROM_4 + _HOURS + _DAYS + MONTHS + _INDEXES + _FROM_6
+_TO_SUMS = _FROM_4 + _HOURS + _DAYS + MONTHS + _INDEXES + _FROM_6 + _FROM_7
 TO_THIS = {
     0: _SCHEMA + _SPENDINGS + _TO_SUMS,
     1: _FROM_1 + _FROM_2 + _SPENDINGS + _TO_SUMS,
     2: _FROM_2 + _SPENDINGS + _TO_SUMS,
     3: _SPENDINGS + _TO_SUMS,
     4: _TO_SUMS,
-    5: _FROM_5 + _DAYS + MONTHS + _INDEXES + _FROM_6,
-    6: _FROM_6,
+    5: _FROM_5 + _DAYS + MONTHS + _INDEXES + _FROM_6 + _FROM_7,
+    6: _FROM_6 + _FROM_7,
+    7: _FROM_7,
 }
 """The migrations from each version to this one."""

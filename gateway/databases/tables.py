@@ -31,6 +31,25 @@ _USED_SINCE: dict[str, Kind] = {
     "units": "real",
 }
 """Columns that later versions added. ``units`` are what is not counted in tokens, such as seconds, as ``unit`` says."""
+HAPPENED: dict[str, Kind] = {
+    "first_token": "real",
+    "inter_token": "real",
+    "finish_reason": "text",
+    "model_refused": "boolean",
+    "answer_tokens": "integer",
+    "end_user": "text",
+    "tags": "text",
+    "experiment": "text",
+    "arm": "text",
+    "score": "real",
+}
+"""Columns of requests since version 8.
+
+``first_token`` is seconds from its arrival, ``inter_token`` the mean of those between tokens; ``answer_tokens`` what
+its caller was told of the answer, also where it came out of a cache; ``model_refused``: the model said no, or its
+provider's filter; ``end_user`` is a hash (``gateway.observe.ledger.end_users``); ``tags`` stand between commas.
+``score`` comes later, from whoever judges the answer.
+"""
 REQUESTS: dict[str, Kind] = {
     "request_id": "text",
     "created": "real",
@@ -48,6 +67,7 @@ REQUESTS: dict[str, Kind] = {
     "attempts": "integer",
     "error": "text",
     **_USED_SINCE,
+    **HAPPENED,
 }
 """In the order of a row."""
 SPENDINGS: dict[str, Kind] = {

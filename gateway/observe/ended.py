@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 
 from gateway.metering.bill import Bill, Charge
 from gateway.metering.price import NANO
@@ -33,6 +34,10 @@ class Ended:
     chunks_after_first = 0
     usage: Usage | None = None
     """What its caller was told."""
+    finish_reason: str | None = None
+    """Of its first choice that has one."""
+    has_refusal = False
+    """The answer has text that the model marks as a refusal."""
     is_settled = False
     """Whether its bill stands. Then:"""
     reserved_tokens = 0
@@ -52,10 +57,31 @@ class Ended:
         self.candidate = call.candidate
         self.cached = call.cached
         self.user_agent = call.user_agent
+        self.tags = call.tags
+        self.end_user = end_user(request.params) if request.params else ""
         self.seconds = round(time.perf_counter() - call.started, 6)
         self.bill = bill
         self.status = status
         self.error = error
+
+    @property
+    def inter_token(self) -> float | None:
+        """Mean seconds between two tokens of a stream that came as it was made."""
+        if (
+            not self.stream
+            or self.first_token is None
+            or self.cached is not None
+            or not self.chunks_after_first
+        ):
+            return None
+        tokens = self.usage.completion - 1 if self.usage is not None else 0
+        return round((self.seconds - self.first_token) / max(tokens, self.chunks_after_first), 6)
+
+    @property
+    def model_refused(self) -> bool:
+        """The model itself, or its provider's filter, would not answer; no guard of ours."""
+        filtered = self.finish_reason == "content_filter" and "cut" not in self.noted.get("guard_output", ())
+        return self.has_refusal or filtered or self.error == "upstream_content_policy"
 
     @property
     def attempts(self) -> int:
@@ -122,6 +148,14 @@ class Ended:
             facts["reasoning_tokens"] = usage.reasoning
         facts["chunks_after_first"] = self.chunks_after_first
         return facts
+
+
+def end_user(params: Mapping[str, Json]) -> str:
+    """Whoever the caller asks for, as it names them; Anthropic's ``metadata.user_id`` is ``user`` here."""
+    user = params.get("user") or params.get("safety_identifier")
+    if user is None and isinstance(metadata := params.get("metadata"), Mapping):
+        user = metadata.get("user_id")
+    return user if isinstance(user, str) else ""
 
 
 class RequestLine(EventRecord):

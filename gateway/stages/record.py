@@ -99,7 +99,7 @@ def record_whole(observers: Observers, following: WholeHandler) -> WholeHandler:
             if quotas is not None:
                 recorder.admitted(await quotas.reserve(call))
             chunks = await following(call)
-            recorder.rendered(len(chunks) - 1, _usage_of(chunks))
+            recorder.whole(chunks)
         except BaseException as error:
             recorder.end(error)
             raise
@@ -107,13 +107,6 @@ def record_whole(observers: Observers, following: WholeHandler) -> WholeHandler:
         return chunks
 
     return recorded
-
-
-def _usage_of(chunks: Sequence[Chunk]) -> Usage | None:
-    for chunk in reversed(chunks):
-        if chunk.usage is not None:
-            return chunk.usage
-    return None
 
 
 class Recorder:
@@ -128,6 +121,8 @@ class Recorder:
     _first = 0.0
     _last = 0.0
     _gaps = 0
+    _finish: str | None = None
+    _has_refusal = False
     _admitted = False
     _reservation: Reservation | None = None
     _reserved = 0
@@ -182,6 +177,8 @@ class Recorder:
                 self._runs(self._in_flight)
         elif chunk.delta:
             self._gaps += 1
+            if chunk.delta.get("refusal"):
+                self._has_refusal = True
             # Chunks that came in one read leave in one write.
             if not chunk.more and self._inter_token is not None:
                 now = time.perf_counter()
@@ -189,6 +186,8 @@ class Recorder:
                 self._last = now
         if chunk.usage is not None:
             self._usage = chunk.usage
+        if chunk.finish_reason is not None:
+            self._finish = self._finish or chunk.finish_reason
 
     def passed(self, like: Chunk, texts: Sequence[str]) -> None:
         """As ``chunk``, for those that went to the call's sink."""
@@ -208,11 +207,24 @@ class Recorder:
         if call.cached is None and call.line is None:  # whose pace means nothing
             self._inter_token = metrics.inter_token[(self._model,)]
 
-    def rendered(self, gaps: int, usage: Usage | None) -> None:
+    def whole(self, chunks: Sequence[Chunk]) -> None:
+        """All chunks of the answer are there at once."""
+        usage = finish = None
+        for chunk in reversed(chunks):
+            if usage is None:
+                usage = chunk.usage
+            if chunk.finish_reason is not None:
+                finish = chunk.finish_reason
+                if chunk.delta and chunk.delta.get("refusal"):
+                    self._has_refusal = True
+        self.rendered(len(chunks) - 1, usage, finish)
+
+    def rendered(self, gaps: int, usage: Usage | None, finish_reason: str | None) -> None:
         """The whole answer, of ``gaps`` chunks after the first, is there at once."""
         self._first = time.perf_counter()
         self._gaps = gaps
         self._usage = usage
+        self._finish = finish_reason
 
     def end(self, error: BaseException | None) -> None:
         """The request is over, ended by ``error`` if the answer is not complete. What fails here is logged, and costs
@@ -221,6 +233,13 @@ class Recorder:
         if error is not None:
             ended.status, ended.code = outcome_of(error)
             ended.error = reason_of(error)
+        # Before it is entered: who writes the ledger may do so at once.
+        ended.usage = self._usage
+        ended.chunks_after_first = self._gaps
+        ended.finish_reason = self._finish
+        ended.has_refusal = self._has_refusal
+        if self._first:
+            ended.first_token = round(self._first - self._call.started, 6)
         for step in (self._settle, self._count, self._close):
             try:
                 step(ended, error)
@@ -281,8 +300,6 @@ class Recorder:
             return
         call, model, status = self._call, self._model, str(ended.status)
         ended.is_metered = True
-        ended.usage = self._usage
-        ended.chunks_after_first = self._gaps
         tenant = metrics.tenant(call.principal.tenant) if metrics.tenants.enabled else ""
         if error is not None and is_refusal(error, ended.attempts):
             metrics.refused[tenant, reason_of(error)].pending += 1
@@ -290,7 +307,6 @@ class Recorder:
             self._in_flight.pending -= 1
         if self._first:
             seconds = self._first - call.started
-            ended.first_token = round(seconds, 6)
             if call.cached is None and call.line is None:
                 metrics.first_token[(model,)].observe(seconds)
                 if tenant:

@@ -117,6 +117,8 @@ class Call:
     """The request's query string, for a provider that knows it."""
     user_agent: str = ""
     """The product that the caller's program says it is, for the ledger."""
+    tags: str = ""
+    """The caller's own (``x-tollgate-tags``), for the ledger: each between commas."""
     model: str = ""
     """The public model to be asked: what the request's name means, until routing or a fallback puts another there."""
     deadline: float | None = None

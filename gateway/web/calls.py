@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 from starlette.types import Scope
@@ -18,7 +19,10 @@ _LONGEST_PRODUCT = 64
 _TRACE = frozenset({b"traceparent", b"tracestate"})
 _PROVIDER = frozenset({b"anthropic-beta", b"anthropic-version"})
 """Headers of the caller's that its model's provider is to see; only backends that know them pass them on."""
-_HEEDED = _TRACE | _PROVIDER | {b"cache-control", b"x-tollgate-deadline", b"user-agent", b"x-tollgate-queue"}
+_OWN = frozenset({b"x-tollgate-deadline", b"x-tollgate-queue", b"x-tollgate-tags"})
+_HEEDED = _TRACE | _PROVIDER | _OWN | {b"cache-control", b"user-agent"}
+_TAG = re.compile(r"[A-Za-z0-9._:/@+=-]{1,64}", re.ASCII)
+_MOST_TAGS = 8
 
 
 def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Call:
@@ -62,6 +66,8 @@ def _heed(sent: RequestHeaders, call: Call) -> None:
             call.cache_control = text
         elif name == b"x-tollgate-deadline":
             call.deadline = call.started + _seconds(text)
+        elif name == b"x-tollgate-tags":
+            call.tags = _tags(text)
         else:
             call.positions = text.strip().lower() == "positions"
     call.headers, call.provider_headers = traced, provider
@@ -70,6 +76,18 @@ def _heed(sent: RequestHeaders, call: Call) -> None:
 def _product(user_agent: bytes) -> str:
     """What comes before a comment: ``Mozilla/5.0`` of every browser, ``OpenAI/Python 2.8.1`` of an SDK."""
     return user_agent[:_LONGEST_PRODUCT].partition(b"(")[0].strip().decode("ascii", "replace")
+
+
+def _tags(text: str) -> str:
+    tags = sorted({tag for one in text.split(",") if (tag := one.strip())})
+    if len(tags) > _MOST_TAGS or not all(map(_TAG.fullmatch, tags)):
+        raise BadRequest(
+            f"The header x-tollgate-tags should hold at most {_MOST_TAGS} tags with commas between them, each of at "
+            "most 64 letters, digits and ._:/@+=-.",
+            param="x-tollgate-tags",
+            code="invalid_value",
+        )
+    return f",{','.join(tags)}," if tags else ""
 
 
 def _seconds(text: str) -> float:

@@ -12,12 +12,15 @@ from gateway.databases.tables import SPENDINGS
 from gateway.metering.bill import NOTHING, Charge
 from gateway.observe.batch_writer import BatchWriter, TryAgain
 from gateway.observe.ended import Ended
+from gateway.observe.ledger.end_users import EndUsers
 from gateway.types import Principal, Usage
 
 RETRY = 1.0
 """Seconds after which a failed write is tried again."""
 
 _LONGEST_NAME = 256
+_NOTHING_HAPPENED = (None, None, "", False, 0, "", "", "", "", None)
+"""The columns ``HAPPENED`` of a request that was no call."""
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self.database = database
         self._table = database.writer()
+        self._end_users = EndUsers(database)
         self._writer = BatchWriter("ledger", self._write, end=self._table.close)
         self._away = False
         """Whether the last attempt to write failed."""
@@ -73,7 +77,7 @@ class Ledger:
         """Record a request that was refused before it was a call: for its key, its path or its body."""
         who = (principal.tenant, principal.key_id, principal.tier)
         nothing = (None, None, None, status, False, 0, 0, 0, 0, 0, False, 0.0, 0, error, 0, 0, "", "", 0.0)
-        self._add((request_id, time.time(), *who, "", *nothing))
+        self._add((request_id, time.time(), *who, "", *nothing, *_NOTHING_HAPPENED))
 
     def wait_drained(self, timeout: float) -> bool:
         """Block until no row is waiting to be written; False if it takes longer than ``timeout`` seconds."""
@@ -95,13 +99,15 @@ class Ledger:
 
     def _write(self, entries: list[_Entry]) -> None:
         rows: list[Row] = []
-        for entry in entries:
-            try:
-                rows += _rows(entry) if isinstance(entry, Ended) else [entry]
-            except Exception:
-                self._writer.lost += 1
-                log.exception("a row of the ledger '%s' is lost to a bug", self.database)
         try:
+            for entry in entries:
+                try:
+                    rows += _rows(entry, self._end_users) if isinstance(entry, Ended) else [entry]
+                except DatabaseError:
+                    raise
+                except Exception:
+                    self._writer.lost += 1
+                    log.exception("a row of the ledger '%s' is lost to a bug", self.database)
             self._insert(rows)
             if self._away:
                 self._away = False
@@ -138,7 +144,7 @@ class Ledger:
             self._writer.lost += 1
 
 
-def _rows(ended: Ended) -> Iterator[Row]:
+def _rows(ended: Ended, end_users: EndUsers) -> Iterator[Row]:
     """A request's own row, and those of what was charged beside its answer."""
     principal, candidate, bill = ended.principal, ended.candidate, ended.bill
     answer = bill.answer
@@ -168,8 +174,26 @@ def _rows(ended: Ended) -> Iterator[Row]:
         used.cache_write_1h,
         ended.user_agent,
         *_units(used),
+        *_happened(ended, end_users),
     )
     yield from _spendings(ended.request_id, ended.created, principal, bill.others, ended.user_agent)
+
+
+def _happened(ended: Ended, end_users: EndUsers) -> Row:
+    """The columns ``HAPPENED``."""
+    chosen = ended.noted.get("experiment", {})
+    return (
+        ended.first_token,
+        ended.inter_token,
+        ended.finish_reason or "",
+        ended.model_refused,
+        ended.usage.completion if ended.usage is not None else 0,
+        end_users.hash_of(ended.principal.tenant, ended.end_user),
+        ended.tags,
+        str(chosen.get("name", ""))[:_LONGEST_NAME],
+        str(chosen.get("arm", ""))[:_LONGEST_NAME],
+        None,
+    )
 
 
 def _spendings(

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from gateway.databases.database import DatabaseError
+from gateway.databases.migrations import Migrations
 from gateway.databases.opening import open_database
 from gateway.databases.postgres import PostgresDatabase, address
-from gateway.databases.postgres_schema import VERSION
-from gateway.databases.tables import REQUESTS, Row
+from gateway.databases.postgres_schema import MIGRATIONS, VERSION
+from gateway.databases.tables import HAPPENED, REQUESTS, Row
 from gateway.observe import batch_writer
 from gateway.observe.ended import Ended
 from gateway.observe.ledger import ledger as module
@@ -39,9 +40,34 @@ def record(ledger: Ledger, *names: str) -> None:
 
 
 def a_row(name: str) -> Row:
-    texts = dict.fromkeys((column for column, kind in REQUESTS.items() if kind == "text"), "x")
-    given = {column: texts.get(column, 0) for column in REQUESTS}
-    return tuple({**given, "request_id": name, "stream": False, "estimated": False, "error": None}.values())
+    of_kind = {"text": "x", "boolean": False, "integer": 0, "real": 0.0}
+    given = {column: of_kind[kind] for column, kind in REQUESTS.items()}
+    return tuple({**given, "request_id": name, "error": None}.values())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_tables_of_an_older_version_are_brought_up_to_date(
+    empty: PostgresDatabase, postgres_server: PostgresServer, version: int
+) -> None:
+    steps = Migrations("ledger", MIGRATIONS[:version], snapshot=True)
+    old = PostgresDatabase(empty._url, tables=steps)
+    columns = ", ".join(name for name in REQUESTS if name not in (*HAPPENED, "unit", "units"))
+    values = {"text": "'x'", "boolean": "false", "integer": "0", "real": "0.0"}
+    old_row = ", ".join(values[REQUESTS[name]] for name in columns.split(", "))
+    with old.changing() as change:
+        change.run(f"INSERT INTO requests ({columns}) VALUES ({old_row})", {})
+    ledger = Ledger(empty)
+    record(ledger, "new")
+    await ledger.aclose()
+    new, first = rows(empty)
+    assert (first["request_id"], first["first_token"], first["finish_reason"], first["score"]) == (
+        "x",
+        None,
+        "",
+        None,
+    )
+    assert (new["request_id"], new["model_refused"]) == ("new", False)
+    assert rows(empty, "SELECT version FROM ledger_version") == [{"version": VERSION}]
 
 
 def test_replicas_that_start_together_make_the_tables_once(empty: PostgresDatabase) -> None:

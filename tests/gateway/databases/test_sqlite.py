@@ -19,6 +19,7 @@ import pytest
 
 from gateway.databases.database import DatabaseError
 from gateway.databases.sqlite import SqliteDatabase
+from gateway.databases.tables import HAPPENED
 from gateway.observe import batch_writer
 from gateway.observe.ended import Ended
 from gateway.observe.ledger import ledger as module
@@ -71,6 +72,12 @@ async def test_one_that_others_may_read_is_closed_to_them(tmp_path: Path, no_uma
 
 def made_older(database: sqlite3.Connection, version: int) -> None:
     """A ledger as gateways of an earlier version wrote it."""
+    database.execute("DROP TABLE salts")
+    for name in HAPPENED:
+        database.execute(f"ALTER TABLE requests DROP COLUMN {name}")
+    if version == 7:
+        database.execute(f"PRAGMA user_version = {version}")
+        return
     for name in ("requests", "spendings"):
         database.execute(f"ALTER TABLE {name} DROP COLUMN unit")
         database.execute(f"ALTER TABLE {name} DROP COLUMN units")
@@ -97,7 +104,43 @@ def made_older(database: sqlite3.Connection, version: int) -> None:
     database.execute(f"PRAGMA user_version = {version}")
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
+OF_0_2_0 = """
+CREATE TABLE requests (request_id TEXT PRIMARY KEY, created REAL NOT NULL, tenant TEXT NOT NULL, key_id TEXT NOT NULL,
+    tier TEXT NOT NULL, model TEXT NOT NULL, answered_model TEXT, backend TEXT, target_model TEXT,
+    status INTEGER NOT NULL,
+    stream INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
+    completion_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL, cost_nanodollars INTEGER NOT NULL,
+    estimated INTEGER NOT NULL, seconds REAL NOT NULL, attempts INTEGER NOT NULL, error TEXT,
+    cache_write_tokens INTEGER NOT NULL DEFAULT 0, cache_write_1h_tokens INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE INDEX requests_by_time ON requests (created);
+CREATE INDEX requests_by_tenant ON requests (tenant, created);
+INSERT INTO requests VALUES ('req_1', 1760000000.0, 'acme', 'k', 'pro', 'm', 'm', 'up', 'x', 200, 1, 10, 0, 5, 0, 7, 0,
+    1.5, 1, NULL, 0, 0);
+PRAGMA user_version = 3;
+"""
+"""A file that Tollgate 0.2.0 wrote."""
+
+
+async def test_a_file_of_0_2_0_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(OF_0_2_0)
+    ledger = Ledger(SqliteDatabase(path))
+    call = a_call(request_id="req_2", params={"user": "somebody@example.com"})
+    call.tags = ",nightly,"
+    call.receipt.note("experiment", name="new-model", arm="b")
+    ledger.record(Ended(call, a_bill(Usage(9, 4), 3)))
+    await ledger.aclose()
+    old, new = rows(ledger.database)
+    assert (old["prompt_tokens"], old["cost_nanodollars"], old["units"]) == (10, 7, 0.0)
+    assert [old[name] for name in HAPPENED] == [None, None, "", 0, 0, "", "", "", "", None]
+    assert (new["tags"], new["experiment"], new["arm"]) == (",nightly,", "new-model", "b")
+    assert len(new["end_user"]) == 16 and "somebody" not in new["end_user"]
+    found = sums(ledger.database, "days").values()
+    assert [sum(column) for column in zip(*found, strict=True)] == [2, 19, 10]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7])
 async def test_a_file_of_an_older_version_is_brought_up_to_date(
     tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
