@@ -39,7 +39,14 @@ _GROUPS = {
     "purpose": "purpose",
     "day": "{day}",
     "reason": "reason",
+    "user": "end_user",
+    "tag": "tags",
+    "finish_reason": "finish_reason",
+    "experiment": "experiment",
+    "arm": "arm",
 }
+_HAPPENED = frozenset({"end_user", "tags", "finish_reason", "experiment", "arm"})
+"""Columns that only those read who group by them."""
 _QUERY = """
 SELECT {groups}, sum(requests) AS requests, sum(errors) AS errors, sum(refused) AS refused, {sums}
 FROM ({rows}) AS found {where} GROUP BY {names}
@@ -122,10 +129,11 @@ def run(arguments: argparse.Namespace) -> int:
         if keep is not None and database.exists():
             requests = roll_up(database, time.time() - keep)
             print(f"{requests:,} requests of earlier months were rolled up.", file=sys.stderr)
-        found = _rows(database, groups, time.time() - span, arguments.tenant)
+        whole = _rows(database, groups, time.time() - span, arguments.tenant)
     except DatabaseError as error:
         print(f"tollgate usage: {database}: {error}", file=sys.stderr)
         return 1
+    found = _by_tag(groups, whole)
     if arguments.json:
         print(json.dumps([_told(groups, row) for row in found], indent=2))
     elif arguments.csv:
@@ -134,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         whose = f" of tenant '{arguments.tenant}'" if arguments.tenant is not None else ""
         print(f"No requests{whose} in the last {arguments.since} in {database}.")
     else:
-        _print_table(groups, found)
+        _print_table(groups, found, whole)
     return 0
 
 
@@ -183,6 +191,10 @@ def _rows(
             if asked
             else []
         )
+    return _sorted(by, found)
+
+
+def _sorted(by: Sequence[str], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if by[0] == "day":
         return sorted(found, key=lambda row: tuple(map(str, row["names"])))
     return sorted(
@@ -190,10 +202,27 @@ def _rows(
     )
 
 
+def _by_tag(by: Sequence[str], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of each tag alone: a request with several counts under each."""
+    if "tag" not in by:
+        return found
+    place = by.index("tag")
+    alone: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in found:
+        for tag in [one for one in row["names"][place].split(",") if one] or [""]:
+            names = (*row["names"][:place], tag, *row["names"][place + 1 :])
+            before = alone.get(names)
+            figures = {name: value for name, value in row.items() if name != "names"}
+            if before is not None:
+                figures = {name: value + before[name] for name, value in figures.items()}
+            alone[names] = {"names": names, **figures}
+    return _sorted(by, [*alone.values()])
+
+
 def query(database: Database, reader: Reader, by: Sequence[str], tenant: str | None = None) -> str:
     """The query for a ledger of any version, with the parameters ``since`` (Unix time) and ``tenant`` where one is
     given; empty for one without tables."""
-    rows = usage_rows(reader)
+    rows = usage_rows(reader, [_GROUPS[one] for one in by if _GROUPS[one] in _HAPPENED])
     names = [f"name_{number}" for number in range(len(by))]
     groups = [
         f"{_GROUPS[one].format(day=database.day('created'))} AS {name}"
@@ -230,9 +259,14 @@ def _print_csv(by: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
         writer.writerow(told | names | {"usd": f"{told['usd']:.9f}"})
 
 
-def _print_table(by: Sequence[str], found: Sequence[Mapping[str, Any]]) -> None:
-    figures = [[figure for key, figure in row.items() if key != "names"] for row in found]
-    sums = [sum(column) for column in zip(*figures, strict=True)]
+def _print_table(
+    by: Sequence[str], found: Sequence[Mapping[str, Any]], whole: Sequence[Mapping[str, Any]]
+) -> None:
+    """``whole``: rows that have each request once, for the sum."""
+    figures, once = (
+        [[figure for key, figure in row.items() if key != "names"] for row in rows] for rows in (found, whole)
+    )
+    sums = [sum(column) for column in zip(*once, strict=True)]
     lines = [
         (*map(str.upper, by), *_HEADINGS),
         *((*map(str, row["names"]), *_cells(each)) for row, each in zip(found, figures, strict=True)),

@@ -5,9 +5,10 @@ Whole months of them are summed up, exactly, in a table of their own, and the ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from types import MappingProxyType
 
 from gateway.databases.database import Change, Database, Reader
 from gateway.databases.own_tables import changed
@@ -21,27 +22,30 @@ _REQUESTS = """
 SELECT created, tenant, key_id, coalesce(answered_model, model) AS model, coalesce(backend, '') AS backend,
     'answer' AS purpose, {reason} AS reason,
     1 AS requests, CASE WHEN status >= 400 THEN 1 ELSE 0 END AS errors,
-    CASE WHEN {refused} THEN 1 ELSE 0 END AS refused, {tokens}, cost_nanodollars
+    CASE WHEN {refused} THEN 1 ELSE 0 END AS refused, {tokens}, cost_nanodollars{own}
 FROM requests WHERE created >= :since
 """
 _SPENDINGS = """
 UNION ALL
 SELECT created, tenant, key_id, model, backend, purpose,
     coalesce((SELECT {reason} FROM requests WHERE requests.request_id = spendings.request_id), purpose) AS reason,
-    0 AS requests, 0 AS errors, 0 AS refused, {tokens}, cost_nanodollars
+    0 AS requests, 0 AS errors, 0 AS refused, {tokens}, cost_nanodollars{theirs}
 FROM spendings WHERE created >= :since
 """
 """All that was paid for beside the answers: a request is counted where its answer is."""
+_OF_REQUEST = "SELECT {what} FROM requests WHERE requests.request_id = spendings.request_id"
 _MONTHS = """
 UNION ALL
 SELECT created, tenant, key_id, model, '(rolled up)' AS backend, purpose, reason, requests, errors, refused, {tokens},
-    cost_nanodollars
+    cost_nanodollars{unknown}
 FROM months WHERE created >= :since
 """
 
 
-def usage_rows(reader: Reader) -> str:
+def usage_rows(reader: Reader, happened: Sequence[str] = ()) -> str:
     """Of requests, spendings and months that are summed up. ``since`` is its parameter, in Unix time.
+
+    ``happened``: texts of requests that are wanted as well, of ``gateway.databases.tables.HAPPENED``.
 
     Its columns: ``created``, ``tenant``, ``key_id``, ``model``, ``backend``, ``purpose``, ``reason``, and the
     counts and sums of ``months``. Empty where there are no tables yet.
@@ -55,16 +59,25 @@ def usage_rows(reader: Reader) -> str:
         "error" if "error" in columns else "NULL",
         "cache_write_tokens" if "cache_write_tokens" in columns else "0",
         spendings="spendings" in tables,
+        happened={name: name if name in columns else "''" for name in happened},
     )
     if "months" in tables:
-        rows += _MONTHS.format(tokens=_TOKENS.format(written="cache_write_tokens"))
+        unknown = "".join(f", '(rolled up)' AS {name}" for name in happened)
+        rows += _MONTHS.format(tokens=_TOKENS.format(written="cache_write_tokens"), unknown=unknown)
     return rows
 
 
-def _rows(error: str, written: str, *, spendings: bool) -> str:
+def _rows(
+    error: str, written: str, *, spendings: bool, happened: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """``happened``: an expression for each."""
     reason, tokens = REASON.format(error=error), _TOKENS.format(written=written)
-    rows = _REQUESTS.format(reason=reason, refused=REFUSED.format(error=error), tokens=tokens)
-    return rows + _SPENDINGS.format(reason=reason, tokens=tokens) if spendings else rows
+    own = "".join(f", {what} AS {name}" for name, what in happened.items())
+    rows = _REQUESTS.format(reason=reason, refused=REFUSED.format(error=error), tokens=tokens, own=own)
+    theirs = "".join(
+        f", coalesce(({_OF_REQUEST.format(what=what)}), '') AS {name}" for name, what in happened.items()
+    )
+    return rows + _SPENDINGS.format(reason=reason, tokens=tokens, theirs=theirs) if spendings else rows
 
 
 ROWS = _rows("error", "cache_write_tokens", spendings=True)

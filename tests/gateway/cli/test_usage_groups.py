@@ -13,6 +13,7 @@ import pytest
 
 from gateway.__main__ import main
 from gateway.databases.sqlite import SqliteDatabase
+from gateway.databases.tables import HAPPENED
 
 
 @pytest.fixture
@@ -100,3 +101,45 @@ FORMULAS = ("=HYPERLINK(1)", "+1", "-1", "@SUM(A1)")
 def test_a_tenant_without_requests_is_named(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["usage", "--ledger", ledger, "--tenant", "nobody"]) == 0
     assert "No requests of tenant 'nobody'" in capsys.readouterr().out
+
+
+def test_by_what_happened(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    happened = [
+        ("0", "u1", ",nightly,web,", "stop"),
+        ("1", "u2", ",web,", "length"),
+        ("2", "u1", "", "stop"),
+    ]
+    with closing(sqlite3.connect(ledger)) as database:
+        for number, user, tags, finish in happened:
+            given = (user, tags, finish, f"req_{number}")
+            told = "UPDATE requests SET end_user = ?, tags = ?, finish_reason = ? WHERE request_id = ?"
+            database.execute(told, given)
+        who = ("req_0", 0, time.time(), "acme", "k", "pro", "judge", "j", "up", "x")
+        spending = (*who, 0, 0, 0, 0, 10**9, 0, 0, 0)
+        database.execute(f"INSERT INTO spendings VALUES ({', '.join('?' * 18)}, '', '', 0)", spending)
+        database.commit()
+    assert [(row["user"], float(row["usd"])) for row in lines(capsys, ledger, "--by", "user")] == [
+        ("u1", 7),
+        ("u2", 7),
+        ("", 2),
+    ]
+    by_tag = {
+        row["tag"]: (row["requests"], float(row["usd"])) for row in lines(capsys, ledger, "--by", "tag")
+    }
+    assert by_tag == {"web": ("2", 13), "nightly": ("1", 6), "": ("2", 3)}
+    found = lines(capsys, ledger, "--by", "finish_reason", "user")
+    assert {(row["finish_reason"], row["user"]) for row in found} == {
+        ("stop", "u1"),
+        ("length", "u2"),
+        ("", ""),
+    }
+    assert main(["usage", "--ledger", ledger, "--by", "tag"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["total", "4"]
+
+
+def test_an_older_ledger_knows_nothing_of_it(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(sqlite3.connect(ledger)) as database:
+        for name in HAPPENED:
+            database.execute(f"ALTER TABLE requests DROP COLUMN {name}")
+        database.commit()
+    assert [row["user"] for row in lines(capsys, ledger, "--by", "user")] == [""]
