@@ -175,6 +175,8 @@ class Recorder:
             self._first = self._last = time.perf_counter()
             if self._in_flight is not None:
                 self._runs(self._in_flight)
+            if chunk.delta and chunk.delta.get("refusal"):
+                self._has_refusal = True
         elif chunk.delta:
             self._gaps += 1
             if chunk.delta.get("refusal"):
@@ -192,6 +194,8 @@ class Recorder:
     def passed(self, like: Chunk, texts: Sequence[str]) -> None:
         """As ``chunk``, for those that went to the call's sink."""
         self._gaps += len(texts)
+        if like.delta and "refusal" in like.delta:  # the one text that it has
+            self._has_refusal = True
         if self._inter_token is not None:
             now = time.perf_counter()
             self._inter_token.observe(now - self._last)

@@ -33,6 +33,8 @@ def _rendered(row: Found, others: list[Found]) -> dict[str, Any]:
     measured |= {"completion_tokens": row["answer_tokens"], "error": row["error"]}
     measured |= {name: row[name] for name in ("first_token", "inter_token", "score") if row[name] is not None}
     measured |= {name: row[name] for name in ("finish_reason", "end_user") if row[name]}
+    if row["model_refused"]:
+        measured["refused"] = True
     if row["tags"]:
         measured["tags"] = row["tags"].strip(",").split(",")
     stages: dict[str, Any] = {
