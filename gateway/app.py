@@ -35,6 +35,7 @@ from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
 from gateway.runtime import shared
 from gateway.runtime.background_requests import BackgroundRequests
+from gateway.runtime.cost_watch import watch_costs
 from gateway.runtime.generations import Generations
 from gateway.runtime.sampler import Sampler
 from gateway.runtime.worker_state import WorkerState
@@ -126,6 +127,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
                 runners.append(runner)
                 watching.append(asyncio.create_task(runner.run()))
                 watching.append(asyncio.create_task(Sampler(state, generations.current, watcher).run()))
+                if settings.worker == 1:
+                    watching.append(asyncio.create_task(watch_costs(state.callbacks, generations.current)))
                 if pulse is not None:
                     watching.append(asyncio.create_task(watchdog.heartbeat(pulse)))
                 yield

@@ -1,4 +1,4 @@
-"""Tells receivers of the policy's choice what happens: budgets, breakers, refused policies, blocked contents.
+"""Tells receivers of the policy's choice what happens: budgets, breakers, refused policies, blocked contents, outliers.
 
 Never any text of a request. Of what several workers or replicas see, the one that is first in ``Tally`` tells; their
 messages have the same id in any case, by which receivers can tell them apart where there is no common store.
@@ -22,6 +22,7 @@ import orjson
 
 from gateway.metering.price import NANO
 from gateway.observe.callback_endpoint import DELAYS, CallbackEndpoint, Message
+from gateway.observe.ledger.cost_outliers import Outlier
 from gateway.observe.metrics import Metrics
 from gateway.policy.problems import PolicyError
 from gateway.policy.redaction import without_values
@@ -192,6 +193,20 @@ class Callbacks:
             identity = (call.request_id, facts["guard"], facts["direction"])
             self._emit(_Event("guard", "guard.blocked", identity, data, is_shared=False))
 
+    def cost_outlier(self, found: Outlier, span: float) -> None:
+        """An end user has cost far more than others in the last ``span`` seconds; told once a day."""
+        data = {
+            "tenant": found.tenant,
+            "user": found.user,
+            "hours": span / 3600,
+            "spent_usd": found.nanodollars / NANO,
+            "usual_usd": found.usual / NANO,
+            "users": found.users,
+            "z": found.z,
+        }
+        day = datetime.fromtimestamp(self._clock(), UTC).date().isoformat()
+        self._emit(_Event("cost", "cost.outlier", (found.tenant, found.user, day), data))
+
     async def idle(self) -> None:
         """Wait until every event so far has gone to its receivers' queues."""
         while self._tasks:
@@ -228,7 +243,7 @@ class Callbacks:
             self._send(message)
 
     async def _if_first(self, message: Message) -> None:
-        ttl = _PERIOD if message.kind == "budget" else _HOUR
+        ttl = _PERIOD if message.kind in ("budget", "cost") else _HOUR
         try:
             if (await self.tally.add({message.id: 1}, ttl)).get(message.id, 1) > 1:
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import Webhook
 
+from gateway.databases.sqlite import SqliteDatabase
 from gateway.observe import callbacks
+from gateway.observe.ended import Ended
+from gateway.observe.ledger.ledger import Ledger
 from gateway.stores import tally
-from tests.fakes import FakeUpstream, completion, reply
+from gateway.types import Usage
+from tests.fakes import FakeUpstream, a_bill, a_call, completion, reply
+from tests.ledgers import rows
 from tests.redis_server import RedisServer
 from tests.serving import Gateway, a_policy, chat, key, serving
 
@@ -45,6 +51,26 @@ async def heard(receiver: FakeUpstream, count: int = 1) -> list[dict[str, Any]]:
 
 async def ask(gateway: Gateway, content: str = "Hi", model: str = "fake") -> Any:
     return await gateway.http.post("/v1/chat/completions", json=chat(model, content))
+
+
+async def test_an_end_user_who_costs_far_more_than_others(tmp_path: Path) -> None:
+    ledger = Ledger(SqliteDatabase(tmp_path / "state" / "ledger.sqlite"))
+    for number in range(40):
+        call = a_call(request_id=f"req_{number}", params={"user": f"user-{number}"})
+        call.receipt.created = time.time() - 3600
+        ledger.record(Ended(call, a_bill(Usage(1, 1), 10**8 * (1000 if number == 7 else 1 + number % 5))))
+    await ledger.aclose()
+    (user,) = (row["end_user"] for row in rows(ledger.database) if row["request_id"] == "req_7")
+    callback = {"events": ["cost"]}
+    async with (
+        FakeUpstream(TAKEN) as receiver,
+        serving(tmp_path / "p", policy(receiver, callback=callback)),
+    ):
+        (event,) = await heard(receiver)
+    assert event["type"] == "cost.outlier"
+    told = event["data"]
+    assert (told["tenant"], told["user"], told["spent_usd"], told["users"]) == ("acme", user, 100.0, 40)
+    assert told["usual_usd"] == 0.3 and told["z"] >= 5
 
 
 @pytest.mark.parametrize("direction", ["input", "output"])

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from gateway.policy.schema.values import Count, Form, Frozen, HttpUrl, Timeout
 
-CallbackEvent = Literal["budget", "breaker", "policy", "guard"]
+CallbackEvent = Literal["budget", "breaker", "policy", "guard", "cost"]
 PREFIX = "whsec_"
 
 
