@@ -38,6 +38,10 @@ class RequestsQuery(Strict):
     """``answered`` by a model or ``cached``; ``failed`` as above, ``limited`` (429), ``refused`` (any other 4xx), or
     the client has ``left``."""
     min_seconds: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    user: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
+    """An end user's hash, as the ledger has it."""
+    tag: Annotated[str, Field(pattern="^[A-Za-z0-9._:/@+=-]{1,64}$")] | None = None
+    finish_reason: Annotated[str, Field(max_length=64)] | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 50
     after: Annotated[str, Field(pattern=r"^[0-9]{1,11}(\.[0-9]{1,9})?_[A-Za-z0-9_.-]{1,128}$")] | None = None
     """The ``next`` of the page before."""
@@ -66,7 +70,21 @@ class FoundRequest(Told):
     usd: float
     seconds: float
     attempts: int
-    user_agent: str
+    user_agent: str = ""
+    first_token: float | None = None
+    """Seconds."""
+    inter_token: float | None = None
+    """Mean seconds between two tokens of a stream."""
+    finish_reason: str = ""
+    model_refused: bool = False
+    """The model, or its provider's filter, would not answer."""
+    answer_tokens: int = 0
+    end_user: str = ""
+    """A hash."""
+    tags: tuple[str, ...] = ()
+    experiment: str = ""
+    arm: str = ""
+    score: float | None = None
 
 
 class Requests(Told):
@@ -152,7 +170,8 @@ async def _receipt(site: Site, request: Request, tenants: list[str], wanted: str
 
 
 def _found(row: dict[str, Any]) -> FoundRequest:
-    kept = {name: value for name, value in row.items() if name in FoundRequest.model_fields}
+    kept = {name: row[name] for name in FoundRequest.model_fields if row.get(name) is not None}
+    kept["tags"] = tuple(tag for tag in (row["tags"] or "").split(",") if tag)
     return FoundRequest(
         **kept,
         id=row["request_id"],

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from gateway.databases.database import Database, Reader
+from gateway.databases.tables import HAPPENED
 
 SCAN = 50_000
 """Requests that one search looks at, at most: a fifth of a second's work."""
@@ -28,6 +29,7 @@ _COLUMNS = (
     ),
     *("status", "stream", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"),
     *("cost_nanodollars", "estimated", "seconds", "attempts", "error", "user_agent"),
+    *HAPPENED,
 )
 
 
@@ -47,6 +49,10 @@ class RequestFilter:
     failed: bool | None = None
     outcome: Outcome | None = None
     min_seconds: float | None = None
+    user: str | None = None
+    """Its hash."""
+    tag: str | None = None
+    finish_reason: str | None = None
 
     def conditions(self) -> tuple[list[str], list[str], dict[str, Any]]:
         """Those that an index answers, all others, and their parameters."""
@@ -72,6 +78,9 @@ _CONDITIONS = {
     "outcome": f"CASE WHEN status >= 500 THEN 'failed' WHEN status = 429 THEN 'limited' WHEN status = 499 THEN 'left' "
     f"WHEN status >= 400 THEN 'refused' WHEN {CACHED} THEN 'cached' ELSE 'answered' END = :outcome",
     "min_seconds": "seconds >= :min_seconds",
+    "user": "end_user = :user",
+    "tag": "replace(tags, ',' || :tag || ',', '') <> tags",
+    "finish_reason": "finish_reason = :finish_reason",
 }
 
 
@@ -111,7 +120,7 @@ def find_requests(
         if end is not None:
             others.append("(created, request_id) >= (:end_created, :end_id)")
             parameters |= {"end_created": end[0], "end_id": end[1]}
-        columns = ", ".join(name if name in here else f"'' AS {name}" for name in _COLUMNS)
+        columns = ", ".join(name if name in here else f"NULL AS {name}" for name in _COLUMNS)
         rows = reader.rows(
             f"SELECT {columns} FROM requests WHERE {' AND '.join([*direct, *others]) or 'true'} "
             f"{_NEWEST} LIMIT :limit",

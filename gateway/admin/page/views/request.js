@@ -49,6 +49,10 @@ function facts(one) {
     ["Took", seconds(one.seconds)],
     ["Attempts", count(one.attempts)],
     ["User agent", one.user_agent || "–"],
+    ["First token, between tokens", [one.first_token, one.inter_token].map((each) => each == null ? "–" : `${(each * 1000).toFixed(1)} ms`).join(", ")],
+    ["Finish", `${one.finish_reason || "–"}${one.model_refused ? " (the model refused)" : ""}`],
+    ["End user", one.end_user || "–"],
+    ["Tags", (one.tags || []).join(", ") || "–"],
     ["Now", h("a", { href: explainLink(one.key, one.model) }, "what would happen to such a request, and why?")],
   ];
   return h("section.panel", { "aria-label": "Facts" }, h("dl.facts", {}, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))));

@@ -10,9 +10,12 @@ import pytest
 
 from gateway.databases.database import Database
 from gateway.databases.sqlite import SqliteDatabase
+from gateway.observe.ended import Ended
 from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.ledger.request_search import RequestFilter, find_requests
 from gateway.types import Principal
+from tests.fakes import a_call
+from tests.ledgers import rows
 
 pytestmark = pytest.mark.anyio
 
@@ -66,3 +69,24 @@ async def test_a_search_reads_no_more_than_it_may(ledger: Database) -> None:
     first = find_requests(ledger, where, limit=5, scan=4)
     assert first.rows == [] and first.next == (1000.5, "req_6") and first.searched_to == 1000.5
     assert find_requests(ledger, RequestFilter(), limit=5, scan=4).searched_to is None, "no filter, no scan"
+
+
+async def test_by_what_happened(database: Database) -> None:
+    ledger = Ledger(database)
+    asked = [("bob", ",a,", "stop"), ("bob", ",a,b_c,", "length"), ("eve", "", "stop")]
+    for number, (user, tags, finish) in enumerate(asked):
+        call = a_call(request_id=f"req_{number}", params={"user": user})
+        call.tags = tags
+        ended = Ended(call)
+        ended.finish_reason = finish
+        ledger.record(ended)
+    await ledger.aclose()
+    user = next(row["end_user"] for row in rows(database))
+
+    def found(**where: str) -> list[str]:
+        page = find_requests(database, RequestFilter(**where), limit=9)  # type: ignore[arg-type]
+        return sorted(row["request_id"] for row in page.rows)
+
+    assert found(user=user) == ["req_0", "req_1"]
+    assert found(tag="a") == ["req_0", "req_1"] and found(tag="b_c") == ["req_1"] and found(tag="bXc") == []
+    assert found(tag="a", finish_reason="stop") == ["req_0"]
