@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
 from gateway.admin.api import explain, provider_sign_in, sign_in
+from gateway.admin.api import rollouts as rollouts_api
 from gateway.admin.endpoint import routes as admin_routes
 from gateway.admin.refusals import Refusals
 from gateway.admin.site import Site
@@ -37,6 +38,7 @@ from gateway.runtime import shared
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.cost_watch import watch_costs
 from gateway.runtime.generations import Generations
+from gateway.runtime.rollouts import Rollouts
 from gateway.runtime.sampler import Sampler
 from gateway.runtime.worker_state import WorkerState
 from gateway.settings import Settings
@@ -73,6 +75,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         slots=settings.slots,
         peers=peers,
     )
+    state.rollouts = rollouts = Rollouts(settings.state_dir, state.callbacks)
     # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
     history = PolicyHistory(settings.state_dir, settings.policies) if settings.last_good is not None else None
     generations = Generations(state, history)
@@ -96,6 +99,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         state.callbacks.policy_rejected(error)
 
     async def apply(loaded: Loaded) -> None:
+        await rollouts.update(loaded.policy)
         await generations.apply_policy(loaded)
         for runner in runners:
             runner.policy_changed()
@@ -149,6 +153,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     refusals = Refusals(site)
     admin_operations = [
         *admin.operations(site),
+        *rollouts_api.operations(rollouts),
         *explain.operations(site, explain.Explainer(state, pool, lambda: generations.loaded)),
         *sign_in.operations(sessions),
         *provider_sign_in.operations(sessions, Seal(secret, "sign-in", PendingSignIn), provider),

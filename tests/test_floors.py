@@ -21,7 +21,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",
         "stores databases files observe server",
-        "identity quota admission routing fallback cascade caching guards wire sidecar",
+        "identity quota admission routing fallback cascade caching guards experiments wire sidecar",
         "backends",
         "stages batches",
         "pipeline rendered runtime upstream_loop",
@@ -49,7 +49,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
 }
 """From the ground up. ``*`` is every file that is not named; without one, all must be."""
 CAPABILITIES = frozenset(
-    ["identity", "quota", "admission", "routing", "fallback", "cascade", "caching", "guards"]
+    ["identity", "quota", "admission", "routing", "fallback", "cascade", "caching", "guards", "experiments"]
 )
 
 

@@ -51,7 +51,18 @@ _OF_ANY_BACKEND = frozenset({"max_concurrency", "max_tokens_in_flight", "region"
 BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.Model: frozenset(
         # How often each target answers, and what else may be called: answers of fallbacks are never cached.
-        {"aliases", "select", "regions", "fallbacks", "spill_over", "shadow", "timeouts", "retry"}
+        {
+            "aliases",
+            "select",
+            "regions",
+            "fallbacks",
+            "spill_over",
+            "shadow",
+            "timeouts",
+            "retry",
+            "split_by",
+            "rollout",
+        }
         | {"prefix_sharing", "input"}
     ),
     schema.Target: frozenset({"weight", "timeouts"}),

@@ -29,8 +29,8 @@ _LONGEST_LINE = 64 * 1024
 class Actor:
     """Who asks for a change."""
 
-    kind: Literal["key", "user"]
-    """An admin key, by its id; or a user of the machine, by name, who ran a command."""
+    kind: Literal["key", "user", "gateway"]
+    """An admin key, by its id; a user of the machine, by name, who ran a command; or a part of the gateway itself."""
     name: str
     address: str | None = None
     """Where the request came from, of a key."""

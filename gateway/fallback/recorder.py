@@ -118,6 +118,7 @@ class AttemptRecorder:
         own_limit = isinstance(error, Overloaded) or is_own_limit(error)
         if isinstance(error, Upstream):
             attempt.permit.failed()
+            attempt.facts["fault"] = reason_of(error)
         elif own_limit or isinstance(error, TooManyAnswers):
             attempt.admitted = attempt.facts["admitted"] = False
         if isinstance(error, GatewayError) and not own_limit:

@@ -74,6 +74,8 @@ class Deciding:
                 return (*self._fallback(asked, one.model), *found)
             case "downgrade":
                 return (*self._lines.written("tiers", tier, "on_saturation"), *found)
+            case "rollout":
+                return self._lines.written("models", one.model, "rollout")
             case "spill_over" | "larger_context":
                 return (*self._lines.written("models", asked, one.why), *found)
         return found

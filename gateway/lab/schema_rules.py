@@ -22,6 +22,7 @@ from gateway.policy.schema import (
     OnSaturation,
     OpenAIBackend,
     Price,
+    Rollout,
     Telemetry,
     TopicsGuard,
     ToxicityGuard,
@@ -60,6 +61,10 @@ def _may_have(key: str, item: str) -> Rule:
     """It is a list with this in it, or with a variable that may be it."""
     wanted = {"anyOf": [{"const": item}, {"type": "string", "pattern": VARIABLE}]}
     return {"required": [key], "properties": {key: {"type": "array", "contains": wanted}}}
+
+
+def _contains(key: str, item: float) -> Rule:
+    return {"properties": {key: {"contains": {"const": item}}}}
 
 
 def _filled(key: str) -> Rule:
@@ -156,6 +161,7 @@ def _price(_: type[BaseModel]) -> Iterable[Rule]:
 
 RULES: Mapping[type[BaseModel], Callable[[type[BaseModel]], Iterable[Rule]]] = {
     Model: _model,
+    Rollout: lambda _: [_where(_given("steps"), then=_contains("steps", 100))],
     OnSaturation: _on_saturation,
     EntraAuth: _entra,
     AwsAuth: _aws,

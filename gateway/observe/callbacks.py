@@ -1,4 +1,5 @@
-"""Tells receivers of the policy's choice what happens: budgets, breakers, refused policies, blocked contents, outliers.
+"""Tells receivers of the policy's choice what happens: budgets, breakers, refused policies, blocked contents, outliers,
+roll-outs.
 
 Never any text of a request. Of what several workers or replicas see, the one that is first in ``Tally`` tells; their
 messages have the same id in any case, by which receivers can tell them apart where there is no common store.
@@ -178,6 +179,13 @@ class Callbacks:
         data = {"problems": problems, "worker": self._worker}
         identity = (str(error), int(self._clock() // _POLICY_WINDOW))
         self._emit(_Event("policy", "policy.rejected", identity, data))
+
+    def rollout_decided(
+        self, what: str, model: str, rollout: str, run: int, number: int, share: float, why: str
+    ) -> None:
+        """``number`` is that of the decision: told again, it is the same message."""
+        data = {"model": model, "rollout": rollout, "run": run, "share": share, "why": why}
+        self._emit(_Event("rollout", f"rollout.{what}", (rollout, number), data))
 
     def guard_blocked(self, call: Call) -> None:
         """A request that a guard refused, or an answer that one cut, as the receipt has it."""

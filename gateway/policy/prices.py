@@ -130,7 +130,7 @@ def _has_price(price: Price, api: Api | None) -> bool:
 
 
 def targets(policy: Policy) -> Iterator[Target]:
-    return (target for model in policy.models.values() for target in model.targets)
+    return (target for model in policy.models.values() for target in model.places)
 
 
 def _own_price(policy: Policy, target: Target) -> Price | None:

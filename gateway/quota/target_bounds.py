@@ -104,7 +104,7 @@ def _unpriced(policy: Policy, model: str, tier: str, api: Api | None) -> str | N
         if found is None or name in seen:
             continue
         seen.add(name)
-        for target in found.targets:
+        for target in found.places:
             if is_unpriced_for(policy, target, api):
                 return f"{target.backend}/{target.model}"
         waiting += [*found.fallbacks, *(step.model for step in found.cascade)]
@@ -133,7 +133,7 @@ def _of_model(policy: Policy, name: str, above: frozenset[str]) -> list[TargetBo
     model = policy.models.get(name)
     if model is None or name in above:
         return []
-    found = [_of_target(policy, name, target) for target in model.targets]
+    found = [_of_target(policy, name, target) for target in model.places]
     for step in model.cascade:
         found += _of_model(policy, step.model, above | {name})
     return found

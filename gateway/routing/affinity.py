@@ -166,6 +166,13 @@ def prefix_of(request: ChatRequest, tenant: str, sharing: Sharing = "none") -> P
     return Prefix(key, blocks)
 
 
+def written(value: Json, most: int) -> bytes:
+    """``value`` in an unambiguous form, its first ``most`` bytes."""
+    data = bytearray()
+    _write(value, data, MAX_DEPTH)
+    return bytes(data[:most])
+
+
 def _write(value: Json, data: bytearray, depth: int) -> None:
     """Append ``value`` to ``data`` in an unambiguous form, up to ``MAX_BYTES``."""
     if len(data) >= MAX_BYTES or not depth:

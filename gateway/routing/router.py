@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from random import Random
+from typing import Protocol
 
 from gateway.errors import (
     BadRequest,
@@ -22,14 +24,21 @@ from gateway.residency import residency_of
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.context_size import prompt_of, size_of
 from gateway.routing.refusals import Refusals
-from gateway.routing.routes import Media, Regions, Route, Routes, as_larger_context
+from gateway.routing.routes import ROLLOUT, Media, Regions, Route, Routes, as_larger_context
 from gateway.routing.selector import Caller, Loads, Selector
+from gateway.routing.split_key import split_key
 from gateway.routing.substitutes import Substitutes
 from gateway.types import Call, Candidate
 
 _TEXT: Media = frozenset()
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 30.0
 """Seconds after which a model that is out of service is worth another try: as long as it has been so, within these."""
+
+
+class Rollouts(Protocol):
+    def is_new(self, experiment: str, key: bytes, /) -> bool:
+        """Whether ``key`` goes to the target that is rolled out."""
+        ...
 
 
 class Router:
@@ -44,10 +53,14 @@ class Router:
         affinity: Affinity | None = None,
         random: Random | None = None,
         disabled_since: Mapping[str, float] | None = None,
+        rollouts: Rollouts | None = None,
     ) -> None:
-        """``disabled_since``: the times (``time.monotonic``) at which backends went out of use; now, where unknown."""
+        """``rollouts``: how far those of the policy have come; without it they have not begun.
+
+        ``disabled_since``: the times (``time.monotonic``) at which backends went out of use; now, where unknown."""
         self._policy = policy
         self._loads = loads
+        self._rollouts = rollouts
         self._affinity = affinity or Affinity()
         self._selector = Selector(loads, self._affinity, random or Random())
         self._has_residency = policy.has_residency
@@ -115,18 +128,30 @@ class Router:
             return route.plan
         if not route.usable:
             raise self._refusal(call, local, within, media)
+        if route.experiment is not None and self._is_new(call, route.experiment):
+            route = self._routes.of((call.model, ROLLOUT, local, within, media, *exceeded))
         prefix = self._prefix(call) if route.affine else None
-        order = self._selector.order
-        own = order(route.own, prefix) if route.own is not None else []
-        fallbacks = [candidate for targets in route.fallbacks for candidate in order(targets, prefix)]
+        order, split = self._selector.order, call if route.splits else None
+        own = order(route.own, prefix, split) if route.own is not None else []
+        fallbacks = [candidate for targets in route.fallbacks for candidate in order(targets, prefix, split)]
         plan = self._with_capacity_first(call, own, fallbacks, spill_over=route.spill_over)
         if route.substituted and own and plan[0] is own[0]:
             plan = as_larger_context(plan)
         for targets in route.larger:
-            plan += order(targets, prefix)
+            plan += order(targets, prefix, split)
         if prefix is not None:
             self._remember(prefix, plan[0])
         return tuple(plan)
+
+    def _is_new(self, call: Call, experiment: str) -> bool:
+        """Whether it goes to the target that is rolled out."""
+        model = self._policy.resolve(call.model)
+        rollout = self._policy.models[model].rollout if model is not None else None
+        return (
+            rollout is not None
+            and self._rollouts is not None
+            and self._rollouts.is_new(experiment, split_key(call, rollout.key))
+        )
 
     def _refusal(self, call: Call, local: bool, within: Regions, media: Media) -> GatewayError:
         """Why there is no candidate."""
@@ -214,7 +239,7 @@ class Router:
         for index, other in enumerate(others, 1):
             if has_capacity(other.target.backend, tokens, caller):
                 del plan[index]
-                return [Candidate(other.model, other.target, other.timeouts, "spill_over"), *plan]
+                return [replace(other, why="spill_over"), *plan]
         return plan
 
     def _residency(self, call: Call) -> Regions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.media import MEDIA, MediaKind
@@ -12,7 +12,7 @@ from gateway.policy.schema import Policy, Target
 from gateway.residency import narrowed
 from gateway.routing.selector import ModelTargets
 from gateway.routing.substitutes import Substitutes
-from gateway.types import Candidate
+from gateway.types import Arm, Candidate
 
 Media = frozenset[MediaKind]
 Regions = frozenset[str] | None
@@ -20,6 +20,8 @@ RouteKey = tuple[str, str, bool, Regions, Media, int, int]
 """A model, why it is used, whether only local backends may be, those of which regions, the kinds of media that must be
 taken, and how many context lengths the request exceeds: with the answer that it asks for, and by its prompt alone."""
 LARGER = "larger_context"
+ROLLOUT = "rollout"
+"""Why the target is asked that is rolled out."""
 _Usable = Callable[[str, Target], bool]
 """Whether a model's target may be used."""
 
@@ -37,6 +39,10 @@ class Route:
     substituted: bool
     """``own`` is that of a model with a larger context."""
     affine: bool
+    splits: bool
+    """What keeps its target matters: of an experiment, or of weights."""
+    experiment: str | None
+    """The roll-out that ``own`` is the control of."""
     plan: tuple[Candidate, ...] | None
     """Where nothing depends on load or on weights."""
 
@@ -57,7 +63,7 @@ class Routes:
         self._takes = {
             (name, target): taken(policy, name, target)
             for name, model in policy.models.items()
-            for target in model.targets
+            for target in model.places
         }
         self.choose_by_media = any(kinds != MEDIA for kinds in self._takes.values())
         self._routes: dict[RouteKey, Route] = {}
@@ -113,6 +119,9 @@ class Routes:
         taken: set[tuple[str, str]] = set()
         usable = partial(self._may_use, local=local, within=within, media=media)
         own = self._model_targets(first, "fallback" if substituted else why, usable, taken)
+        experiment = None
+        if own is not None and not substituted and why in ("primary", ROLLOUT):
+            own, experiment = self._in_experiment(own, usable, new=why == ROLLOUT)
         fallbacks = self._all_targets(others, "fallback", usable, taken)
         larger_models = list(self._substitutes.larger(first))[1:] if first is not None else []
         larger_models = [model for model in larger_models if self._substitutes.fits(model, exceeded)]
@@ -120,11 +129,32 @@ class Routes:
         spill_over = first is not None and self._policy.models[first].spill_over and bool(fallbacks)
         all_targets = [targets for targets in (own, *fallbacks, *larger) if targets is not None]
         plan = None
-        if (own or fallbacks) and not spill_over and not any(targets.varies for targets in all_targets):
+        varies = experiment is not None or any(targets.varies for targets in all_targets)
+        if (own or fallbacks) and not spill_over and not varies:
             only = [candidate for targets in all_targets for candidate in targets.candidates]
             plan = tuple(as_larger_context(only) if substituted and own else only)
         affine = any(targets.affine for targets in all_targets)
-        return Route(own, fallbacks, larger, spill_over, substituted, affine, plan)
+        splits = experiment is not None or any(targets.splits for targets in all_targets)
+        return Route(own, fallbacks, larger, spill_over, substituted, affine, splits, experiment, plan)
+
+    def _in_experiment(
+        self, own: ModelTargets, usable: _Usable, *, new: bool
+    ) -> tuple[ModelTargets, str | None]:
+        """As the control of the model's roll-out, or with its new target first. Requests that the new target may not
+        have are in neither."""
+        rollout = self._policy.models[own.model].rollout
+        if rollout is None or not usable(own.model, rollout.target):
+            return own, None
+        experiment = rollout.experiment(own.model)
+        arm = Arm(experiment, "new" if new else "control")
+        groups = tuple(
+            tuple(replace(one, arm=arm, why="fallback" if new else one.why) for one in group)
+            for group in own.groups
+        )
+        if new:
+            timeouts = self._policy.models[own.model].timeouts
+            groups = ((Candidate(own.model, rollout.target, timeouts, ROLLOUT, arm),), *groups)
+        return replace(own, groups=groups), None if new else experiment
 
     def _model_targets(
         self, name: str | None, why: str, usable: _Usable, taken: set[tuple[str, str]]
@@ -142,7 +172,8 @@ class Routes:
                 group = regions[region if region in regions else None]
                 group.append(Candidate(name, target, target.timeouts or model.timeouts, why))
         groups = tuple(tuple(group) for group in regions.values() if group)
-        return ModelTargets(name, model.select, groups) if groups else None
+        split_by = model.splits_by if model.select == "weighted" else "request"
+        return ModelTargets(name, model.select, groups, split_by) if groups else None
 
     def _all_targets(
         self, names: Iterable[str | None], why: str, usable: _Usable, taken: set[tuple[str, str]]

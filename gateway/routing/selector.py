@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from gateway.policy.schema import Select
-from gateway.routing.affinity import Affinity, Prefix
-from gateway.types import Candidate
+from gateway.policy.schema import Select, SplitBy
+from gateway.routing.affinity import Affinity, Prefix, rendezvous
+from gateway.routing.split_key import split_key
+from gateway.types import Call, Candidate
 
 Caller = tuple[str, str, float]
 """Tier, tenant, and the tier's weight."""
@@ -39,6 +40,8 @@ class ModelTargets:
     model: str
     select: Select
     groups: tuple[tuple[Candidate, ...], ...]
+    split_by: SplitBy = "request"
+    """What keeps the target that was drawn for it."""
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -53,6 +56,10 @@ class ModelTargets:
     def affine(self) -> bool:
         return self.select == "prefix_affinity" and self.varies
 
+    @property
+    def splits(self) -> bool:
+        return self.split_by != "request" and any(len(group) > 1 for group in self.groups)
+
 
 class Selector:
     """Puts the candidates of each group in the order of the model's ``select``."""
@@ -62,14 +69,19 @@ class Selector:
         self._affinity = affinity
         self._random = random
 
-    def order(self, targets: ModelTargets, prefix: Prefix | None) -> list[Candidate]:
-        """All candidates of ``targets``, best first. ``prefix`` is needed where ``targets.affine``."""
+    def order(
+        self, targets: ModelTargets, prefix: Prefix | None, call: Call | None = None
+    ) -> list[Candidate]:
+        """All candidates of ``targets``, best first. ``prefix`` is needed where ``targets.affine``, ``call`` where
+        ``targets.splits``."""
         if len(targets.groups) == 1:
-            return self._group(targets, targets.groups[0], prefix)
-        return [candidate for group in targets.groups for candidate in self._group(targets, group, prefix)]
+            return self._group(targets, targets.groups[0], prefix, call)
+        return [
+            candidate for group in targets.groups for candidate in self._group(targets, group, prefix, call)
+        ]
 
     def _group(
-        self, targets: ModelTargets, group: Sequence[Candidate], prefix: Prefix | None
+        self, targets: ModelTargets, group: Sequence[Candidate], prefix: Prefix | None, call: Call | None
     ) -> list[Candidate]:
         if len(group) == 1:
             return list(group)
@@ -77,6 +89,8 @@ class Selector:
             return least_loaded(group, self._loads, self._random)
         if targets.select == "prefix_affinity" and prefix is not None:
             return self._affinity.order(targets.model, prefix, group, self._loads)
+        if call is not None and targets.split_by != "request":
+            return rendezvous(targets.model.encode() + split_key(call, targets.split_by), group)
         return weighted(group, self._random)
 
 

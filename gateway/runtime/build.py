@@ -6,6 +6,7 @@ import asyncio
 import logging
 from functools import partial
 from importlib import import_module
+from typing import Any
 
 from gateway.admission.shedding import update_terms
 from gateway.backends.model_readiness import ModelReadiness
@@ -47,6 +48,7 @@ from gateway.routing.router import Router
 from gateway.runtime.backends import build_backends, build_engines, runs_here
 from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.runtime.libraries import load_libraries
+from gateway.runtime.rollouts import RolloutAccounting
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.sidecar.requirements import has_heads, unready
@@ -77,7 +79,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     if ledger is not None and has_calendar_limits(policy):
         earlier_usage = await EarlierUsage.counted(quotas, ledger, policy)
     cache_days = _cache_days(policy, state, before)
-    accounting = Accounting(metrics, ledger, state.callbacks.guard_blocked, cache_days)
+    accounting = _accounting(policy, state, metrics, ledger, state.callbacks.guard_blocked, cache_days)
     telemetry = await _telemetry(policy.telemetry, before)
     side_calls = SideCalls(quotas, accounting)
     backends = build_backends(loaded, state, before)
@@ -93,6 +95,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             state.affinity,
             state.random,
             disabled_since=state.disabled_since(loaded.disabled),
+            rollouts=state.rollouts,
         ),
         health=state.health,
         pools=state.pools,
@@ -173,6 +176,12 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             extras={render(path): why for path, why in missing_extras.without(policy)},
         ),
     )
+
+
+def _accounting(policy: schema.Policy, state: WorkerState, *given: Any) -> Accounting:
+    if state.rollouts is not None and any(model.rollout for model in policy.models.values()):
+        return RolloutAccounting(*given, rollouts=state.rollouts)
+    return Accounting(*given)
 
 
 def _quotas(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Quotas:

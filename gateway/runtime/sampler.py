@@ -69,7 +69,7 @@ class Sampler:
 
     def _breakers(self, policy: Policy) -> Iterator[tuple[tuple[str, str], float]]:
         for model in policy.models.values():
-            for target in model.targets:
+            for target in model.places:
                 yield (target.backend, target.model), 0.0
         for backend, name, breaker in self._state.health.breakers():
             scopes = [scope for scope, _ in breaker.open_scopes()]

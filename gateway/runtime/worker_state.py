@@ -23,6 +23,7 @@ from gateway.observe.callbacks import Callbacks
 from gateway.observe.metrics import Metrics
 from gateway.routing.affinity import Affinity
 from gateway.routing.shadow import Shadows
+from gateway.runtime.rollouts import Rollouts
 from gateway.sidecar.client import NoSidecar, SidecarClient
 from gateway.types import Backend
 
@@ -83,6 +84,8 @@ class WorkerState:
         self.health = HealthRegistry(listener=BackendWatch(metrics, self.callbacks))
         self.affinity = Affinity()
         self.shadows = Shadows(random=self.random)
+        self.rollouts: Rollouts | None = None
+        """Of who serves; what only asks what would be done begins none."""
         self._disabled_since: dict[str, float] = {}
 
     def disabled_since(self, names: Collection[str]) -> Mapping[str, float]:
@@ -92,6 +95,8 @@ class WorkerState:
         return self._disabled_since
 
     async def aclose(self) -> None:
+        if self.rollouts is not None:
+            await self.rollouts.aclose()
         await self.callbacks.aclose()
         await self.outgoing.aclose()
         await self.poster.aclose()

@@ -7,7 +7,7 @@ anything is sent, or, where no stage needs a stream, a list of chunks (``WholeHa
 
 from __future__ import annotations
 
-from gateway.types.call import Allowance, BatchLine, Call, Candidate, EstimatesTokens
+from gateway.types.call import Allowance, Arm, BatchLine, Call, Candidate, EstimatesTokens
 from gateway.types.chat_request import ChatRequest, Native
 from gateway.types.chunk import Chunk, Chunks
 from gateway.types.handlers import AnswersWhole, Backend, CountsTokens, Handler, PassesOn, Stage, WholeHandler
@@ -22,6 +22,7 @@ __all__ = [
     "MOST_TOKENS",
     "Allowance",
     "AnswersWhole",
+    "Arm",
     "Backend",
     "BatchLine",
     "Call",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gateway.policy.schema import Policy, Target, Timeouts
 from gateway.spans import Trace
@@ -15,6 +15,13 @@ from gateway.types.principal import Principal
 from gateway.types.receipt import Receipt
 from gateway.types.sink import Sink
 from gateway.types.usage import Purpose, TokenEstimate, UpstreamUsage
+
+
+class Arm(NamedTuple):
+    """Of an experiment, as one of which a candidate is asked."""
+
+    experiment: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,7 @@ class Candidate:
     timeouts: Timeouts
     why: str = "primary"
     """``primary``, ``spill_over``, ``fallback``, ``larger_context`` …, for the receipt."""
+    arm: Arm | None = None
 
 
 class EstimatesTokens(Protocol):

@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 @contextmanager
 def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: str) -> Iterator[str]:
-    """The URL of a gateway that is ready."""
+    """The URL of a gateway that is ready. Its process id is in the folder's file ``pid``, its output in ``log``."""
     policies = folder / "policies"
     policies.mkdir(parents=True)
     (policies / "gateway.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
@@ -41,6 +41,7 @@ def serving(folder: Path, policy: dict[str, Any], *, workers: int = 1, **env: st
         start_new_session=True,
         text=True,
     )
+    (folder / "pid").write_text(str(process.pid))
     url = f"http://127.0.0.1:{port}"
     # One for all questions, and without certificates, which take longer to load than an answer.
     http = httpx.Client(timeout=300, verify=False)

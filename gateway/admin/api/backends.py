@@ -57,7 +57,7 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
                     models=[
                         model
                         for model, one in policy.models.items()
-                        if any(target.backend == name for target in one.targets)
+                        if any(target.backend == name for target in one.places)
                     ],
                     drained=name in policy.drained,
                     enabled=name in runtime.backends,

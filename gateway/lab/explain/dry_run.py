@@ -105,6 +105,7 @@ class DryRun:
             pools,
             ReadAffinity(state.affinity),
             disabled_since=state.disabled_since(self.disabled),
+            rollouts=state.rollouts,
         )
 
     async def ask(self, question: Question) -> Found:

@@ -258,6 +258,8 @@ def _model(deployments: Sequence[_Deployment], draft: PolicyDraft, router: Route
     model: dict[str, Any] = {"targets": targets}
     if router.select and len(targets) > 1:
         model["select"] = router.select
+    elif len({target["model"] for target in targets}) > 1:
+        model["split_by"] = "request"  # as LiteLLM draws
     if len(targets) == 1 and "timeouts" in targets[0]:
         model["timeouts"] = targets[0].pop("timeouts")
     usual = {"total": router.total, "first_token": router.first_token, "idle": router.idle}

@@ -146,6 +146,8 @@ def _balanced(
         return None
     unique = unique_name(name, draft.models)
     draft.models[unique] = {"targets": written, **more}
+    if len({entry["model"] for entry in written}) > 1:
+        draft.models[unique].setdefault("split_by", "request")  # as Portkey draws
     return unique
 
 

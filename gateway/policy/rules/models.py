@@ -21,6 +21,12 @@ def unknown_backend(draft: Draft) -> Findings:
                     ("models", name, "targets", index, "backend"),
                     f"no backend is named '{backend}'{suggestion(backend, backends)}",
                 )
+        backend = mapping_at(mapping_at(model, "rollout"), "to").get("backend")
+        if isinstance(backend, str) and backend not in backends:
+            yield Diagnostic(
+                ("models", name, "rollout", "to", "backend"),
+                f"no backend is named '{backend}'{suggestion(backend, backends)}",
+            )
 
 
 def name_taken(draft: Draft) -> Findings:
@@ -226,3 +232,41 @@ def shared_prompts_of_no_model(valid: Valid) -> Findings:
     if policy.shared_prompts and all(one.prefix_sharing != "system" for one in policy.models.values()):
         message = "has no effect: no model has 'prefix_sharing: system'"
         yield Diagnostic(("shared_prompts",), message)
+
+
+def rollout_to_itself(draft: Draft) -> Findings:
+    """A roll-out leads to a target that the model does not have yet."""
+    for name, model in mapping_at(draft.content, "models").items():
+        to = mapping_at(mapping_at(model, "rollout"), "to")
+        place = (to.get("backend"), to.get("model"))
+        for target in list_at(model, "targets"):
+            if isinstance(target, dict) and (target.get("backend"), target.get("model")) == place:
+                message = (
+                    "is one of the model's targets already: take it out there, or, where the roll-out is over, remove "
+                    "'rollout'"
+                )
+                yield Diagnostic(("models", name, "rollout", "to"), message)
+                break
+
+
+def split_of_no_weights(valid: Valid) -> Findings:
+    for name, model in valid.policy.models.items():
+        if "split_by" not in model.model_fields_set:
+            continue
+        if len(model.targets) < 2:
+            message = "has no effect on a model with one target"
+        elif model.select != "weighted":
+            message = f"has no effect with 'select: {model.select}', which chooses the target by other things"
+        else:
+            continue
+        yield Diagnostic(("models", name, "split_by"), message)
+
+
+def steps_too_short(valid: Valid) -> Findings:
+    """A rollout whose only step is everything, which no guard watches."""
+    for name, model in valid.policy.models.items():
+        if model.rollout is not None and len(model.rollout.steps) == 1:
+            message = (
+                "sends everything at once, so that no guard can compare; begin smaller, such as [1, 25, 100]"
+            )
+            yield Diagnostic(("models", name, "rollout", "steps"), message)

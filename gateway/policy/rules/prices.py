@@ -40,7 +40,7 @@ def price_of_nothing(draft: Draft) -> Findings:
     """A price that matches no target is a mistake: the target that was meant would have none."""
     names: dict[str, None] = {}
     for model in mapping_at(draft.content, "models").values():
-        for target in list_at(model, "targets"):
+        for target in (*list_at(model, "targets"), mapping_at(mapping_at(model, "rollout"), "to")):
             if isinstance(target, dict) and "backend" in target and "model" in target:
                 backend, name = target["backend"], target["model"]
                 names |= dict.fromkeys((str(name), f"{backend}/{name}", f"{backend}/*"))
@@ -64,13 +64,14 @@ def unpriced(valid: Valid) -> Findings:
         else "counts as free under every budget"
     )
     for name, model in policy.models.items():
-        for index, target in enumerate(model.targets):
+        for index, target in enumerate(model.places):
             if is_unpriced(policy, target):
                 message = (
                     f"'{target.model}' has no price: {effect}. Write prices.{target.backend}/{target.model}, one for "
                     f"all of the backend ({target.backend}/*), or default_price"
                 )
-                yield Diagnostic(("models", name, "targets", index), message)
+                here = ("targets", index) if index < len(model.targets) else ("rollout", "to")
+                yield Diagnostic(("models", name, *here), message)
 
 
 def tokens_for_units(valid: Valid) -> Findings:

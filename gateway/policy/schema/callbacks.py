@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from gateway.policy.schema.values import Count, Form, Frozen, HttpUrl, Timeout
 
-CallbackEvent = Literal["budget", "breaker", "policy", "guard", "cost"]
+CallbackEvent = Literal["budget", "breaker", "policy", "guard", "cost", "rollout"]
 PREFIX = "whsec_"
 
 
@@ -58,6 +58,7 @@ class Callback(Frozen):
         "breaker",
         "policy",
         "guard",
+        "rollout",
     )
     budget_at: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (0.5, 0.8, 1.0)
     """Shares of a budget."""

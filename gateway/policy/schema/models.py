@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -78,6 +80,70 @@ class Step(Frozen):
     escalate: Escalate = Escalate()
 
 
+SplitBy = Literal["user", "conversation", "tenant", "request"]
+"""What stays at one target. ``user`` is the end user that a request names, else its conversation."""
+
+
+Tolerated = Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)]
+"""How many times the present targets' figure."""
+
+
+class RolloutGuard(Frozen):
+    """What brings a roll-out back: the new target's figure is above so many times that of the present ones."""
+
+    errors: Tolerated | None = 1.0
+    """Requests whose first attempt fails by the server's fault."""
+    ttft_p95: Tolerated | None = None
+    """Seconds to the first token that 95 % of requests stay below."""
+    cost: Tolerated | None = None
+    """Dollars of a usual request: the median."""
+
+    @property
+    def tolerated(self) -> Mapping[str, float]:
+        """Those in use."""
+        found = {name: getattr(self, name) for name in RolloutGuard.model_fields}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+Percent = Annotated[float, Field(strict=True, gt=0, le=100, allow_inf_nan=False)]
+
+
+class Destination(Frozen):
+    """What is rolled out: a backend, and the name by which it knows the model."""
+
+    backend: Name
+    model: Text
+
+
+class Rollout(Frozen):
+    """The way of a model's traffic, by steps and under watch, from its targets to another one."""
+
+    to: Destination
+    steps: Annotated[tuple[Percent, ...], Field(min_length=1)] = (1, 5, 25, 100)
+    """Per cent of keys that go to the new target."""
+    hold: Timeout = 1800.0
+    """How long a step lasts at least."""
+    key: Literal["user", "conversation", "tenant"] = "user"
+    guard: RolloutGuard = RolloutGuard()
+
+    @model_validator(mode="after")
+    def _grows(self) -> Rollout:
+        steps = self.steps
+        if steps[-1] != 100 or any(one >= other for one, other in pairwise(steps)):
+            raise ValueError(
+                "'steps' should grow from one to the next and end at 100, such as [1, 5, 25, 100]"
+            )
+        return self
+
+    @property
+    def target(self) -> Target:
+        return Target(backend=self.to.backend, model=self.to.model)
+
+    def experiment(self, model: str) -> str:
+        """The name of the roll-out of ``model``. With another target it is another one."""
+        return f"{model} to {self.to.backend}/{self.to.model}"
+
+
 Select = Literal["weighted", "least_loaded", "prefix_affinity"]
 
 
@@ -122,6 +188,10 @@ class Model(Frozen):
     prefix_sharing: Sharing = "none"
     """What of their prompts' beginnings tenants may find computed by another: see ``gateway/prefix_sharing.py``."""
     shadow: Shadow | None = None
+    split_by: SplitBy | None = None
+    """What keeps the target that ``weighted`` drew for it. None is ``user`` where the targets name different models,
+    and ``request`` where all are replicas of one."""
+    rollout: Rollout | None = None
     timeouts: Timeouts = Timeouts()
     retry: Retry = Retry()
 
@@ -130,6 +200,17 @@ class Model(Frozen):
         if bool(self.targets) == bool(self.cascade):
             raise ValueError("should have either 'targets' or 'cascade', with at least one entry")
         return self
+
+    @property
+    def places(self) -> tuple[Target, ...]:
+        """The targets, and the one that is rolled out."""
+        return self.targets if self.rollout is None else (*self.targets, self.rollout.target)
+
+    @property
+    def splits_by(self) -> SplitBy:
+        if self.split_by is not None:
+            return self.split_by
+        return "user" if len({target.model for target in self.targets}) > 1 else "request"
 
 
 Dollars = Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]

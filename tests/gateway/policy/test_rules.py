@@ -476,6 +476,21 @@ CASES = {
             "fallbacks: [m]", "{backend: one, model: x}, {backend: two, model: x}, {backend: one, model: y}"
         ),
     ),
+    "models.rollout_to_itself": Case(
+        "models.x.rollout.to: is one of the model's targets already",
+        model("rollout: {to: {backend: two, model: x}}"),
+        model("rollout: {to: {backend: one, model: y}}"),
+    ),
+    "models.split_of_no_weights": Case(
+        "models.x.split_by: has no effect on a model with one target",
+        model("split_by: user"),
+        model("split_by: user", "{backend: one, model: x}, {backend: two, model: x}"),
+    ),
+    "models.steps_too_short": Case(
+        "models.x.rollout.steps: sends everything at once",
+        model("rollout: {to: {backend: one, model: y}, steps: [100]}"),
+        model("rollout: {to: {backend: one, model: y}, steps: [5, 100]}"),
+    ),
     "models.shared_prompts_of_no_model": Case(
         "shared_prompts: has no effect: no model has",
         "shared_prompts: {a: Be brief.}\n" + model("prefix_sharing: all"),

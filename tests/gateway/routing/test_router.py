@@ -551,3 +551,86 @@ def test_whatever_the_policy(
         assert all(one.target.backend in full for one in own)
         if rules.models[plan[0].model].spill_over and plan[0].why in ("primary", "larger_context"):
             assert all(one.target.backend in full for one in plan if one.why == "fallback")
+
+
+class Share:
+    """How far every roll-out has come."""
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def is_new(self, experiment: str, key: bytes, /) -> bool:
+        assert experiment == "m to c/new"
+        return int.from_bytes(key, "big") / 2**64 < self.share
+
+
+ROLLED = {"m": {"targets": to("a", "b"), "rollout": {"to": {"backend": "c", "model": "new"}}}}
+
+
+def rolling(rules: Policy, share: float) -> Router:
+    return Router(rules, rules.backends, Figures(), random=Random(7), rollouts=Share(share))
+
+
+def test_a_roll_out_puts_its_target_before_the_others_for_its_share_of_users() -> None:
+    rules = a_policy(ROLLED)
+    router = rolling(rules, 0.5)
+    calls = [ask(rules, params={"user": f"u{number}"}) for number in range(200)]
+    plans = [router.plan(call) for call in calls]
+    new = [plan for plan in plans if plan[0].target.backend == "c"]
+    assert 60 < len(new) < 140
+    assert {told(plan[:1])[0] for plan in new} == {"m:c:rollout"}
+    assert {one.why for plan in new for one in plan[1:]} == {"fallback"}
+    assert {len(plan) for plan in plans} == {2, 3}
+    assert {one.arm and one.arm.name for plan in plans for one in plan} == {"new", "control"}
+    again = [router.plan(call)[0].target.backend == "c" for call in calls]
+    assert again == [plan[0].target.backend == "c" for plan in plans]
+
+
+def test_a_roll_out_that_has_not_begun_leaves_the_targets_as_they_are() -> None:
+    rules = a_policy({"m": {"targets": to("a"), "rollout": {"to": {"backend": "c", "model": "new"}}}})
+    assert told(a_router(rules).plan(ask(rules))) == ["m:a:primary"]
+    assert told(rolling(rules, 0.0).plan(ask(rules))) == ["m:a:primary"]
+
+
+@pytest.mark.parametrize(("place", "arms"), [("us", {None}), ("eu", {"new"})])
+def test_who_may_not_have_the_new_target_is_in_no_arm(place: str, arms: set[str | None]) -> None:
+    of = backends(a={"region": "eu"}, b={"region": "eu"}, c={"region": place})
+    rules = a_policy(ROLLED, of=of, residency=["eu"])
+    plan = rolling(rules, 1.0).plan(ask(rules))
+    assert {one.arm and one.arm.name for one in plan} == arms
+
+
+def split(rules: Policy, *askers: dict[str, Any]) -> list[set[str]]:
+    """The first targets of each asker's many requests."""
+    router = a_router(rules)
+    return [{router.plan(ask(rules, **one))[0].target.backend for _ in range(40)} for one in askers]
+
+
+def test_targets_of_different_models_keep_their_users_and_replicas_do_not() -> None:
+    users: list[dict[str, Any]] = [{"params": {"user": f"u{number}"}} for number in range(30)]
+    canary = split(a_policy({"m": {"targets": to("a/old", "b/new")}}), *users)
+    assert {len(firsts) for firsts in canary} == {1}
+    assert set().union(*canary) == {"a", "b"}
+    replicas = split(a_policy({"m": {"targets": to("a", "b")}}), *users[:3])
+    assert replicas == [{"a", "b"}] * 3
+    drawn = split(a_policy({"m": {"targets": to("a/old", "b/new"), "split_by": "request"}}), *users[:3])
+    assert drawn == [{"a", "b"}] * 3
+
+
+def test_split_by_tenant_keeps_all_of_its_users_together() -> None:
+    rules = a_policy({"m": {"targets": to("a", "b"), "split_by": "tenant"}})
+    users: list[dict[str, Any]] = [{"params": {"user": f"u{number}"}} for number in range(10)]
+    assert len(set().union(*split(rules, *users))) == 1
+
+
+def test_a_conversation_keeps_its_target_as_it_grows() -> None:
+    rules = a_policy({"m": {"targets": to("a/old", "b/new"), "split_by": "conversation"}})
+    router = a_router(rules)
+    for number in range(20):
+        first = {"role": "user", "content": f"question {number}"}
+        talk: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}, first]
+        firsts = set()
+        for _ in range(4):
+            firsts.add(router.plan(ask(rules, messages=tuple(talk)))[0].target.backend)
+            talk += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and?"}]
+        assert len(firsts) == 1

@@ -5,13 +5,15 @@ import { announce, fill, h } from "../dom.js";
 import { count, dollars, percent, rate, seconds } from "../format.js";
 import { failed, limited } from "../live_data.js";
 import { badge, loading, outOfUse, panel, problem, regions, table } from "../parts.js";
+import { rolloutPanel } from "./rollouts.js";
 
 export function models(place, { live, state }) {
   const may = state.role !== "viewer";
   const list = h("div", {}, loading());
   const backends = h("div", {}, loading());
   const trouble = h("div", {});
-  fill(place, h("h1", {}, "Models"), trouble, panel("Models and targets", list), panel("Backends", backends));
+  const rollouts = h("div.stack", {});
+  fill(place, h("h1", {}, "Models"), trouble, rollouts, panel("Models and targets", list), panel("Backends", backends));
   let found = null;
   let known = null;
   const show = () => {
@@ -20,7 +22,9 @@ export function models(place, { live, state }) {
   };
   async function read() {
     try {
-      [found, known] = await Promise.all([get("/models"), get("/backends")]);
+      const [one, other, rolled] = await Promise.all([get("/models"), get("/backends"), get("/rollouts")]);
+      [found, known] = [one, other];
+      fill(rollouts, rolled.rollouts.map((each) => rolloutPanel(each, may && turn)));
       show();
     } catch (error) {
       fill(list, problem(error));
@@ -31,6 +35,16 @@ export function models(place, { live, state }) {
     try {
       await post(`/backends/${encodeURIComponent(name)}/${drained ? "undrain" : "drain"}`);
       announce(`${name} is ${drained ? "in use again" : "drained"}`);
+    } catch (error) {
+      fill(trouble, problem(error));
+    }
+    read();
+  }
+  async function turn(model, what) {
+    fill(trouble);
+    try {
+      await post(`/rollouts/${encodeURIComponent(model)}/${what}`);
+      announce(`the roll-out of ${model} ${what === "stop" ? "is stopped" : "begins anew"}`);
     } catch (error) {
       fill(trouble, problem(error));
     }

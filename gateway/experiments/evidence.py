@@ -1,0 +1,184 @@
+"""What has been seen of the two arms of a roll-out, and what it says about each guard.
+
+Requests are counted in blocks, each of which ends as soon as it has ``BLOCK`` of both arms, and is then scored once
+(``sequential_test``). Errors are events as they are. Of a latency or a cost the event is that it lies above a quantile
+of the control's before the block, times what is tolerated for the new arm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from gateway.experiments.assignment import CONTROL, NEW
+from gateway.experiments.sequential_test import ODDS, Rate, log_evidence, log_ratios
+from gateway.experiments.sketch import Sketch, bins_of
+
+BLOCK = 20
+"""Requests of each arm after which a block is scored."""
+CALIBRATION = 100
+"""Requests of the control from which a quantile is known."""
+QUANTILES: Mapping[str, float] = {"ttft_p95": 0.95, "cost": 0.5}
+"""Above which of the control's quantiles a guard's measure counts."""
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one request says of its arm."""
+
+    failed: bool = False
+    first_token: float | None = None
+    """Seconds."""
+    nanodollars: int = 0
+    refused: bool = False
+
+
+@dataclass(slots=True)
+class ArmCounts:
+    requests: int = 0
+    errors: int = 0
+    refusals: int = 0
+    nanodollars: int = 0
+    ttft_p95: Sketch = field(default_factory=Sketch)
+    """Seconds to the first token."""
+    cost: Sketch = field(default_factory=Sketch)
+    """Nanodollars of requests that cost something."""
+
+    def add(self, one: Observed) -> None:
+        self.requests += 1
+        self.errors += one.failed
+        self.refusals += one.refused
+        self.nanodollars += one.nanodollars
+        if one.first_token is not None:
+            self.ttft_p95.add(one.first_token)
+        if one.nanodollars:
+            self.cost.add(one.nanodollars)
+
+    def merge(self, other: ArmCounts) -> None:
+        self.requests += other.requests
+        self.errors += other.errors
+        self.refusals += other.refusals
+        self.nanodollars += other.nanodollars
+        self.ttft_p95.merge(other.ttft_p95)
+        self.cost.merge(other.cost)
+
+    def to_json(self) -> Json:
+        return {
+            **{name: getattr(self, name) for name in _NUMBERS},
+            **{name: getattr(self, name).to_json() for name in QUANTILES},
+        }
+
+    @classmethod
+    def from_json(cls, content: Json) -> Self:
+        return cls(
+            **{name: int(content[name]) for name in _NUMBERS},
+            ttft_p95=Sketch.from_json(content["ttft_p95"]),
+            cost=Sketch.from_json(content["cost"]),
+        )
+
+
+_NUMBERS = ("requests", "errors", "refusals", "nanodollars")
+Arms = dict[str, ArmCounts]
+
+
+def arms() -> Arms:
+    return {CONTROL: ArmCounts(), NEW: ArmCounts()}
+
+
+@dataclass(slots=True)
+class Evidence:
+    """``guards`` given to its methods are what is tolerated of each: how many times the control's."""
+
+    total: Arms = field(default_factory=arms)
+    block: Arms = field(default_factory=arms)
+    """The block that is open."""
+    in_step: int = 0
+    """Requests of the new arm in the present step."""
+    sums: dict[str, list[float]] = field(default_factory=dict)
+    """Of log-likelihood ratios, by guard and what it tolerates."""
+
+    def add(self, seen: Arms, guards: Mapping[str, float]) -> None:
+        for arm, counts in seen.items():
+            self.block[arm].merge(counts)
+        self.in_step += seen[NEW].requests
+        if min(counts.requests for counts in self.block.values()) >= BLOCK:
+            for guard, tolerated in guards.items():
+                self._score(guard, tolerated)
+            self._close()
+
+    def next_step(self) -> None:
+        """The shares change: a block is of one share."""
+        self._close()
+        self.in_step = 0
+
+    def log_evidence(self, guard: str, tolerated: float) -> float:
+        """That the new arm is worse than tolerated; comparable with ``log(1/α)``."""
+        sums = self.sums.get(_name(guard, tolerated))
+        return log_evidence(sums) if sums else 0.0
+
+    def _close(self) -> None:
+        for arm, counts in self.block.items():
+            self.total[arm].merge(counts)
+        self.block = arms()
+
+    def _score(self, guard: str, tolerated: float) -> None:
+        new, control = self.block[NEW], self.block[CONTROL]
+        if guard in QUANTILES:
+            before: Sketch = getattr(self.total[CONTROL], guard)
+            at = before.bin_at(QUANTILES[guard]) if before.count >= CALIBRATION else None
+            if at is None:
+                return
+            seen_new: Sketch = getattr(new, guard)
+            seen_control: Sketch = getattr(control, guard)
+            ratios = log_ratios(
+                Rate(seen_new.above(at + bins_of(tolerated)), seen_new.count),
+                Rate(seen_control.above(at), seen_control.count),
+            )
+        else:
+            ratios = log_ratios(
+                Rate(getattr(new, guard), new.requests),
+                Rate(getattr(control, guard), control.requests),
+                tolerated,
+            )
+        sums = self.sums.setdefault(_name(guard, tolerated), [0.0] * len(ODDS))
+        sums[:] = [a + b for a, b in zip(sums, ratios, strict=True)]
+
+    def to_json(self) -> Json:
+        return {
+            "total": {arm: counts.to_json() for arm, counts in self.total.items()},
+            "block": {arm: counts.to_json() for arm, counts in self.block.items()},
+            "in_step": self.in_step,
+            "sums": self.sums,
+        }
+
+    @classmethod
+    def from_json(cls, content: Json) -> Self:
+        return cls(
+            _arms_from(content["total"]),
+            _arms_from(content["block"]),
+            int(content["in_step"]),
+            {name: [float(one) for one in sums] for name, sums in content["sums"].items()},
+        )
+
+
+def _arms_from(content: Json) -> Arms:
+    return {arm: ArmCounts.from_json(content[arm]) for arm in (CONTROL, NEW)}
+
+
+def _name(guard: str, tolerated: float) -> str:
+    """A guard that tolerates something else begins anew."""
+    return f"{guard} {tolerated:g}"
+
+
+def interval(events: int, requests: int, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's 95 % interval of a rate, for people: it is no part of any decision."""
+    if not requests:
+        return 0.0, 1.0
+    p, z2 = events / requests, z * z
+    middle = (p + z2 / (2 * requests)) / (1 + z2 / requests)
+    half = z / (1 + z2 / requests) * math.sqrt(p * (1 - p) / requests + z2 / (4 * requests**2))
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return low if events else 0.0, high if events < requests else 1.0

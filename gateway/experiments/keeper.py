@@ -1,0 +1,171 @@
+"""One worker's part in the roll-outs of its policy: what it saw goes into their common states, shares come out.
+
+Every worker adds what it saw; the one that has a state's lease decides. Each change is one compare-and-set of the whole
+state, so whoever is killed leaves it as it was before or after a change. What it saw since its last one, of at most
+``EVERY`` seconds, is lost with it; another has the lease ``LEASE`` seconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.experiments.assignment import is_new
+from gateway.experiments.common_states import CommonStates
+from gateway.experiments.evidence import Arms, Observed, arms
+from gateway.experiments.rollout_state import Decision, RolloutState
+from gateway.policy.schema import Rollout
+from gateway.stores.store import StoreDown
+
+log = logging.getLogger(__name__)
+
+EVERY = 1.0
+"""Seconds between two looks at the states."""
+LEASE = 10.0
+"""Seconds. The clocks of all gateways should agree to much less."""
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A decision, and of what."""
+
+    experiment: str
+    model: str
+    decision: Decision
+
+
+class NoSuchRollout(Exception):
+    """The policy has none for this model."""
+
+
+class Keeper:
+    """``rollouts`` are those of the policy, by experiment: a model's name, and what is rolled out to it. ``tell`` is
+    told of each decision, once or, after a kill, again."""
+
+    def __init__(
+        self,
+        states: CommonStates,
+        rollouts: Mapping[str, tuple[str, Rollout]],
+        tell: Callable[[Told], Awaitable[None]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.states = states
+        self.rollouts = rollouts
+        self.owner = secrets.token_hex(8)
+        self._tell = tell
+        self._clock = clock
+        self._known: dict[str, RolloutState] = {}
+        self._seen: dict[str, tuple[int, Arms]] = {}
+        """By experiment, of one run."""
+        self._down = False
+
+    def is_new(self, experiment: str, key: bytes) -> bool:
+        """Whether ``key`` goes to the new target. The present one serves while no state is known."""
+        known = self._known.get(experiment)
+        if known is None or not known.share:
+            return False
+        return known.share >= 100.0 or is_new(experiment, key, known.share / 100.0)
+
+    def record(self, experiment: str, arm: str, one: Observed) -> None:
+        known = self._known.get(experiment)
+        if known is not None and known.status == "running":
+            run, seen = self._seen.get(experiment, (known.run, None))
+            if seen is None or run != known.run:
+                seen = arms()
+            seen[arm].add(one)
+            self._seen[experiment] = (known.run, seen)
+
+    def state(self, experiment: str) -> RolloutState | None:
+        """As it was known a moment ago; not to be changed."""
+        return self._known.get(experiment)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(EVERY)
+
+    async def look(self) -> None:
+        """Once at each state. What fails is logged, and tried again at the next look."""
+        down = False
+        for experiment, (model, rollout) in self.rollouts.items():
+            try:
+                await self._look(experiment, model, rollout)
+            except StoreDown as error:
+                down = True
+                if not self._down:
+                    log.warning("roll-outs stay where they are while their state cannot be read: %s", error)
+            except Exception:
+                log.exception("the roll-out '%s' could not be looked at; it is tried again", experiment)
+        self._down = down
+
+    async def stop(self, model: str, by: Mapping[str, str] | None) -> RolloutState:
+        """Raises ``NoSuchRollout``, ``StoreDown``."""
+        return await self._order(model, lambda state, rollout: state.stop(self._clock(), by))
+
+    async def begin(self, model: str, by: Mapping[str, str] | None) -> RolloutState:
+        """Anew. Raises ``NoSuchRollout``, ``StoreDown``."""
+        return await self._order(model, lambda state, rollout: state.begin(rollout, self._clock(), by))
+
+    async def _order(self, model: str, change: Callable[[RolloutState, Rollout], None]) -> RolloutState:
+        found = next((one for one, (name, _) in self.rollouts.items() if name == model), None)
+        if found is None:
+            raise NoSuchRollout(model)
+        _, rollout = self.rollouts[found]
+        return await self._changed(found, lambda state: change(state, rollout))
+
+    async def _look(self, experiment: str, model: str, rollout: Rollout) -> None:
+        run, seen = self._seen.pop(experiment, (0, None))
+        now = self._clock()
+
+        def change(state: RolloutState) -> None:
+            if not state.run:
+                state.begin(rollout, now)
+            if seen is not None:
+                state.add(run, seen, rollout)
+            if state.owner == self.owner or state.lease <= now:
+                if state.owner != self.owner or state.lease - now < LEASE / 2:
+                    state.owner, state.lease = self.owner, now + LEASE
+                state.decide(rollout, now)
+
+        try:
+            state = await self._changed(experiment, change)
+        except StoreDown:
+            if seen is not None:
+                self._put_back(experiment, run, seen)
+            raise
+        if state.owner == self.owner and (untold := [*state.untold()]):
+            for decision in untold:
+                await self._tell(Told(experiment, model, decision))
+
+            def told(state: RolloutState) -> None:
+                state.told = max(state.told, untold[-1].number)
+
+            await self._changed(experiment, told)
+
+    def _put_back(self, experiment: str, run: int, seen: Arms) -> None:
+        later_run, later = self._seen.get(experiment, (run, None))
+        if later is None:
+            self._seen[experiment] = (run, seen)
+        elif later_run == run:
+            for arm, counts in seen.items():
+                later[arm].merge(counts)
+
+    async def _changed(self, experiment: str, change: Callable[[RolloutState], Any]) -> RolloutState:
+        """By ``change``, tried again where another's came in between. Raises ``StoreDown``."""
+        for _ in range(_ATTEMPTS):
+            before = await self.states.get(experiment)
+            state = RolloutState.decode(before) if before is not None else RolloutState()
+            change(state)
+            after = state.encode()
+            if after == before or await self.states.swap(experiment, before, after):
+                self._known[experiment] = state
+                return state
+        raise StoreDown("the state of a roll-out keeps changing")
