@@ -185,6 +185,16 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         help="characters of a string in a forced tool call whose schema does not bound it; 0: no bound (default: half "
         "as many as the context has tokens)",
     )
+    add(
+        "--share-port",
+        action="store_true",
+        help="let another engine of the same user listen on --port as well, so that it can take over",
+    )
+    add(
+        "--standby-port",
+        type=int,
+        help="listen here until SIGUSR1, and from then on on --port, in place of an engine that shares it",
+    )
     add("--max-body-bytes", type=_bytes, help="largest request body (default: 8MiB)")
     add(
         "--drain-timeout",

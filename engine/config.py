@@ -152,6 +152,10 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8100
     """0 picks a free one."""
+    share_port: bool = False
+    """Other engines of this user may listen on ``port``, too, as one does that takes over from this one."""
+    standby_port: int | None = None
+    """Where it listens until SIGUSR1 has it take over ``port``, which it shares until then with the one before it."""
     max_body_bytes: int = 8 * 2**20
     drain_timeout: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""
@@ -172,6 +176,8 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise StartupError(f"--port must be from 0 to 65535, not {self.port}.")
+        if self.standby_port is not None and not 1 <= self.standby_port <= 65535:
+            raise StartupError(f"--standby-port must be from 1 to 65535, not {self.standby_port}.")
         if self.max_body_bytes < 1:
             raise StartupError(f"--max-body-bytes must be at least 1, not {self.max_body_bytes}.")
         if self.drain_timeout < 0:

@@ -31,6 +31,8 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
             "any_model_name",
             "host",
             "port",
+            "share_port",
+            "standby_port",
             "max_body_bytes",
             "drain_timeout",
             "step_timeout",

@@ -32,6 +32,9 @@ _FAREWELL = 2.0
 _SEND_BUFFER = 2**18
 """Bytes that the kernel keeps of an answer, about (Linux doubles it): 600 tokens and more."""
 
+_BACKLOG = 2048
+"""Connections that wait to be accepted, as uvicorn has it."""
+
 _KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than a gateway's pool keeps it, so that the pool
 closes it, and never while a request is being sent."""
@@ -44,7 +47,9 @@ def serve(config: ServerConfig, announce: Callable[[str], None]) -> int:
     """
     began = time.monotonic()
     with (
-        _bind(config.host, config.port) as listener,
+        _bind(config.host, config.port, shared=config.share_port)
+        if config.standby_port is None
+        else _bind(config.host, config.standby_port, option="--standby-port") as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         return runner.run(_run(config, listener, announce, began))
@@ -62,6 +67,9 @@ async def _run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    promoted = asyncio.Event()
+    if config.standby_port is not None:
+        loop.add_signal_handler(signal.SIGUSR1, promoted.set)
 
     service = await start(config, _tracer)
     client = service.client
@@ -94,6 +102,11 @@ async def _run(
         log.info("ready on %s in %.1f s: %s", url, time.monotonic() - began, config.served_model_name)
 
         watching = asyncio.create_task(_give_up_on_stuck(client, config.step_timeout))
+        if config.standby_port is not None:
+            await _first(promoted.wait(), stop.wait(), client.died.wait())
+            if promoted.is_set() and not stop.is_set():
+                await server.take_over(_bind(config.host, config.port, shared=True))
+                log.info("took over %s:%d", config.host, config.port)
         await _first(stop.wait(), client.died.wait())
         server.should_exit = True
         if stop.is_set() and not client.died.is_set():
@@ -152,13 +165,27 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self.listening.set()
 
+    async def take_over(self, listener: socket.socket) -> None:
+        """Listen on ``listener`` in place of where it listened before, whose connections it keeps."""
+        before = list(self.servers)
+        loop = asyncio.get_running_loop()
+        self.servers.append(await loop.create_server(self._protocol, sock=listener, backlog=_BACKLOG))
+        for one in before:
+            one.close()
+
+    def _protocol(self) -> asyncio.Protocol:
+        """As ``uvicorn.Server.startup`` makes one."""
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # Signals are handled here: uvicorn would raise them again after a clean exit, which would then fail.
         yield
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, *, shared: bool = False, option: str = "--port") -> socket.socket:
     """Bound but not listening: a port in use is detected at once, and clients cannot connect before the model is
     loaded."""
     try:
@@ -166,6 +193,8 @@ def _bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             # Connections inherit it. By default the kernel buffers megabytes for a client that does not read.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             listener.bind(address)
@@ -174,7 +203,7 @@ def _bind(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise StartupError(
-            f"Cannot listen on {host}:{port}: {error.strerror}. Choose another --port."
+            f"Cannot listen on {host}:{port}: {error.strerror}. Choose another {option}."
         ) from None
     return listener
 

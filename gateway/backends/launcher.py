@@ -27,6 +27,16 @@ class Launch:
     """Variables of the gateway's environment that it gets beside the common ones."""
     variables: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Further variables, which a change of the policy does not restart it for."""
+    stop_first: bool = field(default=False, compare=False)
+    """It ends before its successor starts, as there is no memory for both."""
+
+    def may_replace(self, before: Launch) -> bool:
+        """Whether it may start while ``before`` serves, and take over its port."""
+        return self.address is not None and self.address == before.address and not self.stop_first
+
+    def at_standby(self, port: int) -> tuple[str, ...]:
+        """The command by which it waits on ``port`` until it is told to take over its own."""
+        return (*self.argv, "--standby-port", str(port))
 
     def obstacle(self) -> str | None:
         """Why it cannot be started now: what it is to listen on is another program's."""
@@ -95,9 +105,11 @@ def launch(name: str, backend: EngineBackend, telemetry: Telemetry | None = None
         "--any-model-name",
         *("--host", address[0]),
         *("--port", str(address[1])),
+        "--share-port",
         *backend.args,
     )
-    return Launch(argv, name, address, backend.env, tracing(telemetry) if telemetry is not None else {})
+    variables = tracing(telemetry) if telemetry is not None else {}
+    return Launch(argv, name, address, backend.env, variables, backend.stop_first)
 
 
 def tracing(telemetry: Telemetry) -> dict[str, str]:

@@ -81,6 +81,11 @@ class Child:
             self.kill()
         await self._task
 
+    def become(self, argv: Sequence[str], obstacle: Callable[[], str | None]) -> None:
+        """It is started again, if it dies, by this command, and where this finds no obstacle."""
+        self._argv = tuple(argv)
+        self._obstacle = obstacle
+
     def restart(self) -> None:
         """SIGKILL to its whole group; it is then started again, as after any death."""
         if self.pid is not None:

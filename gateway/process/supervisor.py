@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from gateway.backends.launcher import Launch
 from gateway.children.child import Child, OnLine
 from gateway.children.environment import INSTALLERS, inherited
 from gateway.children.watchdog import PULSE_FD, Watchdog
+from gateway.process.engines import Engines
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
 from gateway.sidecar.config import CONFIG, SidecarConfig
@@ -35,7 +36,6 @@ class Supervisor:
     ) -> None:
         """``watchdog``: seconds of processor time after which a worker with a blocked loop is replaced; 0: off."""
         self.workers: list[Child] = []
-        self.engines: dict[str, Child] = {}
         self.sidecar: Child | None = None
         self._sidecar_config: SidecarConfig | None = None
         self._sidecars = 0
@@ -45,7 +45,9 @@ class Supervisor:
         self._env = dict(env)
         self._on_line = on_line
         self._grace = drain_timeout + _SLACK
-        self._launched: dict[str, Launch] = {}
+        self._engines = Engines(self._engine, self._grace)
+        self._several = False
+        """Whether there are several engines, which are told apart by name."""
         self._closing = False
         self._changing = asyncio.Lock()
         self._watchdog = watchdog
@@ -71,28 +73,26 @@ class Supervisor:
             self._watching.append(asyncio.create_task(watchdog.watch(), name=f"watchdog of {name}"))
 
     async def run_engines(self, wanted: Mapping[str, Launch]) -> None:
-        """Start, stop and restart engines until exactly these run; one whose command is unchanged keeps running."""
+        """Have exactly these run, as ``Engines.run`` does it."""
         async with self._changing:
-            gone = [name for name, launch in self._launched.items() if wanted.get(name) != launch]
-            # All stops come before any start: a new engine may need the port of an old one.
-            await asyncio.gather(*(self._stop_engine(name) for name in gone))
-            for name, launch in wanted.items():
-                if name not in self._launched and not self._closing:
-                    several = len(wanted) > 1
-                    engine = Child(
-                        f"engine {name}" if several else "engine",
-                        launch.argv,
-                        env={
-                            **inherited(self._env, launch.env),
-                            **launch.variables,
-                            "PYTHONUNBUFFERED": "1",
-                        },
-                        on_line=self._on_line,
-                        obstacle=launch.obstacle,
-                    )
-                    self._launched[name] = launch
-                    self.engines[name] = engine
-                    engine.start()
+            self._several = len(wanted) > 1
+            await self._engines.run({} if self._closing else wanted)
+
+    @property
+    def engines(self) -> Mapping[str, Child]:
+        """Those that serve, by backend."""
+        return self._engines.running
+
+    def _engine(
+        self, name: str, launch: Launch, argv: tuple[str, ...], obstacle: Callable[[], str | None]
+    ) -> Child:
+        return Child(
+            f"engine {name}" if self._several else "engine",
+            argv,
+            env={**inherited(self._env, launch.env), **launch.variables, "PYTHONUNBUFFERED": "1"},
+            on_line=self._on_line,
+            obstacle=obstacle,
+        )
 
     async def run_sidecar(self, wanted: SidecarConfig | None, env: Mapping[str, str]) -> None:
         """Have it run as ``wanted`` says, or not at all; with the same configuration it keeps running.
@@ -141,23 +141,19 @@ class Supervisor:
             task.cancel()
         while self._pulses:
             os.close(self._pulses.pop())
-        await self.run_engines({})
+        async with self._changing:
+            await self._engines.end()
         await self.run_sidecar(None, {})
 
     def kill(self) -> None:
         """End everything at once."""
         self._closing = True
-        for child in (*self.workers, *self.engines.values()):
+        for child in self.workers:
             child.kill()
+        self._engines.kill()
         for sidecar in (self.sidecar, self._old_sidecar):
             if sidecar is not None:
                 sidecar.kill()
-
-    async def _stop_engine(self, name: str) -> None:
-        engine = self.engines[name]
-        log.info("stopping %s", engine.name)
-        await engine.stop(self._grace)
-        del self.engines[name], self._launched[name]
 
 
 async def _models_loaded(path: Path) -> None:

@@ -17,8 +17,14 @@ from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
 from gateway.policy.schema import EngineBackend, FakeBackend
 
-_LAUNCH_KEYS = ("model", "args", "env")
-_RESERVED_OPTIONS = {"--model": "model", "--host": "base_url", "--port": "base_url"}
+_LAUNCH_KEYS = ("model", "args", "env", "stop_first")
+_RESERVED_OPTIONS = {
+    "--model": "model",
+    "--host": "base_url",
+    "--port": "base_url",
+    "--share-port": "launch",
+    "--standby-port": "launch",
+}
 
 
 def engine_launched_elsewhere(draft: Draft) -> Findings:

@@ -106,6 +106,8 @@ class EngineBackend(Server):
     """More options for the launched engine's command line, as ``python -m engine serve --help`` lists them."""
     env: tuple[Text, ...] = ()
     """Variables of the gateway's environment, by glob pattern, that the launched engine gets as well."""
+    stop_first: Annotated[bool, Field(strict=True)] = False
+    """After an edit, end the launched engine before its successor starts, rather than have both for a while."""
     local: bool = True
     continues: bool = True
 

@@ -9,7 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
+from gateway.backends.launcher import launches
+from gateway.policy.loader import load_policy
 from gateway.sidecar.config import CONFIG, SidecarConfig
 from tests.e2e.conftest import OPERATOR
 from tests.e2e.gateways import serving
@@ -89,6 +92,21 @@ def whole(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def starts(name: str) -> str:
     return f"backends.<name>.{name} (engine)"
+
+
+@shows("backends.<name>.stop_first (engine)")
+@pytest.mark.parametrize("stop_first", [False, True])
+def test_an_edited_engine_starts_beside_the_old_one_or_after_it(stop_first: bool, tmp_path: Path) -> None:
+    """What becomes of either is shown with processes in ``tests/gateway/process/test_engines.py``."""
+    found = []
+    for model in ("demo", "demo-draft"):
+        backend = {"kind": "engine", "launch": True, "model": model, "stop_first": stop_first}
+        policy = {"version": 1, "backends": {"up": backend}, "models": {"m": on("up")}}
+        (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(policy))
+        found.append(launches(load_policy(tmp_path, {}))["up"])
+    before, after = found
+    assert before != after
+    assert after.may_replace(before) != stop_first
 
 
 def _engines(whole: Whole) -> None:

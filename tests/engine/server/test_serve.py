@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 
 from tests.engine.live import EngineServer, alive, eventually
+from tests.ports import free_port
 
 LONG = {"model": "long", "prompt": "zz", "max_tokens": 25_000, "temperature": 0}
 
@@ -206,3 +207,28 @@ def test_a_step_that_is_stuck_shows_within_five_seconds(long_model: Path, tmp_pa
         assert answer.json()["error"]["code"] == "engine_stalled"
         os.kill(server.core_pid, signal.SIGCONT)
         eventually(lambda: server.http.get("/health").status_code == 200)
+
+
+def test_an_engine_on_standby_takes_over_the_port_of_the_one_that_serves(
+    long_model: Path, tmp_path: Path
+) -> None:
+    port, standby = free_port(), free_port()
+    small = ("--max-num-seqs", "2", "--kv-cache-blocks", "4000", "--port", str(port))
+    with (
+        EngineServer(long_model, *small, "--share-port", log=tmp_path / "one") as before,
+        EngineServer(long_model, *small, "--standby-port", str(standby), log=tmp_path / "two") as after,
+    ):
+        assert (before.port, after.port) == (port, standby)
+        assert after.http.get("/health").status_code == 200
+        stream = Request(before, **LONG, stream=True)
+        running(before, 1)
+        after.process.send_signal(signal.SIGUSR1)
+        eventually(lambda: refuses(standby))
+        before.process.send_signal(signal.SIGTERM)
+        eventually(lambda: "draining" in before.log)
+        models = httpx.get(f"http://127.0.0.1:{port}/v1/engine/state", timeout=300, trust_env=False).json()
+        assert models["running"] == 0  # it is the other one's: the first has a request
+        os.kill(before.core_pid, signal.SIGKILL)
+        stream.join(300)
+        after.process.send_signal(signal.SIGTERM)
+        assert after.process.wait(300) == 0

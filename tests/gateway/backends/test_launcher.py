@@ -20,7 +20,7 @@ def test_the_command_comes_from_the_policy() -> None:
     assert found.argv == (
         *(sys.executable, "-m", "engine", "serve", "--model", "my/model"),
         "--any-model-name",
-        *("--host", "127.0.0.1", "--port", "8123", "--threads", "2"),
+        *("--host", "127.0.0.1", "--port", "8123", "--share-port", "--threads", "2"),
     )
 
 
