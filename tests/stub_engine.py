@@ -1,6 +1,7 @@
 """A program that takes a port over as the engine does, and says which one it is: ``stub_engine.py NAME --port P …``.
 
-It answers every request with its name, one whose path is ``/slow`` after half a second. Named ``broken`` it ends.
+It answers every request with its name, a POST as a chat completion, one whose path is ``/slow`` after half a second.
+Named ``broken`` it ends.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import signal
 import socket
 import sys
@@ -34,6 +36,10 @@ async def serve(name: str, port: int, standby: int | None) -> None:
         if b" /slow" in head:
             await asyncio.sleep(0.5)
         body = name.encode()
+        if head.startswith(b"POST"):
+            length = int(head.lower().partition(b"content-length:")[2].split()[0])
+            await reader.readexactly(length)
+            body = json.dumps({"choices": [{"message": {"content": name}}]}).encode()
         writer.write(
             b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         )

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from gateway.policy.engine_options import start_error
 from gateway.policy.loader import DRAINED, Loaded
-from gateway.policy.schema import EngineBackend, Telemetry
+from gateway.policy.schema import EngineBackend, Golden, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Launch:
     """Variables of the gateway's environment that it gets beside the common ones."""
     variables: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Further variables, which a change of the policy does not restart it for."""
+    golden: Golden | None = field(default=None, compare=False)
+    """What it is asked before it takes another's place."""
     stop_first: bool = field(default=False, compare=False)
     """It ends before its successor starts, as there is no memory for both."""
 
@@ -109,7 +111,7 @@ def launch(name: str, backend: EngineBackend, telemetry: Telemetry | None = None
         *backend.args,
     )
     variables = tracing(telemetry) if telemetry is not None else {}
-    return Launch(argv, name, address, backend.env, variables, backend.stop_first)
+    return Launch(argv, name, address, backend.env, variables, backend.golden, backend.stop_first)
 
 
 def tracing(telemetry: Telemetry) -> dict[str, str]:

@@ -66,7 +66,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
         | {"prefix_sharing", "input"}
     ),
     schema.Target: frozenset({"weight", "timeouts"}),
-    schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env", "stop_first"},
+    schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env", "golden", "stop_first"},
     schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.AzureBackend: _OF_ANY_BACKEND | {"api_key", "entra"},
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},

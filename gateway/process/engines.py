@@ -28,8 +28,8 @@ _PATIENCE = 10.0
 
 MakeChild = Callable[[str, Launch, tuple[str, ...], Callable[[], str | None]], Child]
 """Takes the backend's name, its launch, the command, and what tells an obstacle to its start."""
-Proof = Callable[[str, int], Awaitable[bool]]
-"""Whether the engine on this host and port may take over."""
+Objection = Callable[[Launch, str], Awaitable[str | None]]
+"""Takes a successor's launch and its URL. Why it should not take over; None: it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,14 @@ class _Swap:
 class Engines:
     """``grace`` is how long one may take to end, in seconds."""
 
-    def __init__(self, make: MakeChild, grace: float, proof: Proof | None = None) -> None:
+    def __init__(self, make: MakeChild, grace: float, objection: Objection) -> None:
         self.running: dict[str, Child] = {}
         """Those that serve, by backend."""
         self._make = make
         self._grace = grace
-        self._proof = proof or healthy
+        self._objection = objection
+        self._refused: dict[str, Launch] = {}
+        """Successors to which there was an objection: they are not tried again until they are edited."""
         self._launched: dict[str, Launch] = {}
         self._swaps: dict[str, _Swap] = {}
         self._beside: set[Child] = set()
@@ -56,6 +58,9 @@ class Engines:
     async def run(self, wanted: Mapping[str, Launch]) -> None:
         """Have exactly these; one whose command is unchanged keeps running. Successors take over some time later."""
         await asyncio.gather(*(self._abandon(name) for name in self._overtaken(wanted)))
+        self._refused = {
+            name: launch for name, launch in self._refused.items() if _is_as(wanted.get(name), launch)
+        }
         gone = [name for name, launch in self._launched.items() if wanted.get(name) != launch]
         swapped = [name for name in gone if name in wanted and wanted[name].may_replace(self._launched[name])]
         # All stops come before any start: a new engine may need the port of an old one.
@@ -65,7 +70,7 @@ class Engines:
                 engine = self._make(name, launch, launch.argv, launch.obstacle)
                 self.running[name], self._launched[name] = engine, launch
                 engine.start()
-            elif name in swapped and name not in self._swaps:
+            elif name in swapped and name not in self._swaps and name not in self._refused:
                 task = asyncio.create_task(self._swap(name, launch), name=f"swap of engine {name}")
                 self._swaps[name] = _Swap(launch, task)
 
@@ -108,11 +113,16 @@ class Engines:
         )
         successor.start()
         try:
-            await self._taken_over(successor, host, standby)
+            refused = await self._taken_over(successor, launch, host, standby)
         except asyncio.CancelledError:
-            await successor.stop(self._grace)
-            self._beside.discard(successor)
+            await self._retire(successor)
             raise
+        if refused is not None:
+            log.error("%s stays as it was: its successor fails its golden set: %s", before.name, refused)
+            self._refused[name] = launch
+            del self._swaps[name]
+            await self._retire(successor)
+            return
         successor.become(launch.argv, launch.obstacle)
         self._beside.discard(successor)
         self._beside.add(before)
@@ -127,23 +137,32 @@ class Engines:
         await engine.stop(self._grace)
         self._beside.discard(engine)
 
-    async def _taken_over(self, successor: Child, host: str, standby: int) -> None:
-        """Wait until it works, and then until it has the port."""
-        told = 0
+    async def _taken_over(self, successor: Child, launch: Launch, host: str, standby: int) -> str | None:
+        """Wait until it works, and then until it has the port; or why it is not to have it."""
+        told, url = 0, f"http://[{host}]:{standby}" if ":" in host else f"http://{host}:{standby}"
         while True:
             deaths = successor.deaths
             if deaths > told:
                 told = deaths
                 why = successor.last_lines[-1] if successor.last_lines else "it says nothing"
                 log.warning("%s stays as it was, as its successor does not start: %s", successor.name, why)
-            if await self._proof(host, standby) and (pid := successor.pid) is not None:
+            if await healthy(host, standby):
+                objection = await self._objection(launch, url)
+                if successor.deaths > deaths or (pid := successor.pid) is None:
+                    continue
+                if objection is not None:
+                    return objection
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGUSR1)
                 while successor.deaths == deaths:
                     if not await _listens(host, standby) and successor.deaths == deaths:
-                        return
+                        return None
                     await asyncio.sleep(_LOOK_EVERY)
             await asyncio.sleep(_LOOK_EVERY)
+
+
+def _is_as(wanted: Launch | None, launch: Launch) -> bool:
+    return wanted == launch and wanted.golden == launch.golden
 
 
 async def healthy(host: str, port: int) -> bool:

@@ -67,7 +67,11 @@ async def run(
     Raises ``PolicyError`` if there is no policy to start with.
     """
     supervisor = Supervisor(
-        env=env, on_line=callbacks.on_line, drain_timeout=settings.drain_timeout, watchdog=settings.watchdog
+        env=env,
+        on_line=callbacks.on_line,
+        drain_timeout=settings.drain_timeout,
+        watchdog=settings.watchdog,
+        policies=settings.policies,
     )
     signals = StopSignals()
     with tempfile.TemporaryDirectory(prefix="tollgate-") as name:

@@ -16,6 +16,7 @@ from gateway.children.child import Child, OnLine
 from gateway.children.environment import INSTALLERS, inherited
 from gateway.children.watchdog import PULSE_FD, Watchdog
 from gateway.process.engines import Engines
+from gateway.process.golden_set import GoldenSets
 from gateway.sidecar.api import SidecarError
 from gateway.sidecar.client import SidecarClient
 from gateway.sidecar.config import CONFIG, SidecarConfig
@@ -32,9 +33,17 @@ class Supervisor:
     """Workers, engines and the sidecar, started and stopped in the right order."""
 
     def __init__(
-        self, *, env: Mapping[str, str], on_line: OnLine, drain_timeout: float, watchdog: float = 0.0
+        self,
+        *,
+        env: Mapping[str, str],
+        on_line: OnLine,
+        drain_timeout: float,
+        watchdog: float = 0.0,
+        policies: Path = Path(),
     ) -> None:
-        """``watchdog``: seconds of processor time after which a worker with a blocked loop is replaced; 0: off."""
+        """``policies`` is the folder in which golden sets are.
+
+        ``watchdog``: seconds of processor time after which a worker with a blocked loop is replaced; 0: off."""
         self.workers: list[Child] = []
         self.sidecar: Child | None = None
         self._sidecar_config: SidecarConfig | None = None
@@ -45,7 +54,7 @@ class Supervisor:
         self._env = dict(env)
         self._on_line = on_line
         self._grace = drain_timeout + _SLACK
-        self._engines = Engines(self._engine, self._grace)
+        self._engines = Engines(self._engine, self._grace, GoldenSets(policies, self._env).objection)
         self._several = False
         """Whether there are several engines, which are told apart by name."""
         self._closing = False

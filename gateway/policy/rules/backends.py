@@ -17,7 +17,7 @@ from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
 from gateway.policy.schema import EngineBackend, FakeBackend
 
-_LAUNCH_KEYS = ("model", "args", "env", "stop_first")
+_LAUNCH_KEYS = ("model", "args", "env", "golden", "stop_first")
 _RESERVED_OPTIONS = {
     "--model": "model",
     "--host": "base_url",
@@ -56,6 +56,14 @@ def engine_that_would_not_start(draft: Draft) -> Findings:
         if draft.folder is not None and (why := start_error(backend)):
             key = _faulty_key(why, _options(backend), draft.content["backends"][name])
             yield Diagnostic(("backends", name, *key), why)
+
+
+def golden_set_that_is_missing(draft: Draft) -> Findings:
+    for name, backend in _launched(draft.content):
+        golden = backend.golden
+        if golden is not None and draft.folder is not None and not (draft.folder / golden.set).is_file():
+            message = f"there is no file '{golden.set}' in the policy folder"
+            yield Diagnostic(("backends", name, "golden", "set"), message)
 
 
 def _options(backend: EngineBackend) -> list[str]:

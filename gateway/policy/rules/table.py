@@ -45,6 +45,7 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     backends.engines_of_one_port,
     backends.reserved_engine_option,
     backends.engine_that_would_not_start,
+    backends.golden_set_that_is_missing,
     backends.truncated_embeddings,
     prices.price_of_nothing,
     guards.foreign_embedder,

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Text, Timeout
+from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Share, Text, Timeout
 
 BACKEND_SECRETS = frozenset({"api_key", "client_secret", "secret_access_key", "session_token"})
 """Keys of a backend, or below it, that a variable may leave unset: the backend is disabled then."""
@@ -94,6 +94,15 @@ class Server(AnyBackend):
     """Its streams say all that its whole answers do, so that whole answers may be collected from them."""
 
 
+class Golden(Frozen):
+    """What an edited engine has to answer before it takes over."""
+
+    set: Text
+    """A file of the policy folder, in the form of ``tollgate evaluate``."""
+    at_least: Share = 1.0
+    """Of its cases."""
+
+
 class EngineBackend(Server):
     """The bundled engine. With ``launch`` the gateway starts it as a child at ``base_url``'s port."""
 
@@ -106,6 +115,8 @@ class EngineBackend(Server):
     """More options for the launched engine's command line, as ``python -m engine serve --help`` lists them."""
     env: tuple[Text, ...] = ()
     """Variables of the gateway's environment, by glob pattern, that the launched engine gets as well."""
+    golden: Golden | None = None
+    """What a launched engine's successor is asked first."""
     stop_first: Annotated[bool, Field(strict=True)] = False
     """After an edit, end the launched engine before its successor starts, rather than have both for a while."""
     local: bool = True

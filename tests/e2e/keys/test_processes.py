@@ -94,6 +94,19 @@ def starts(name: str) -> str:
     return f"backends.<name>.{name} (engine)"
 
 
+@shows(*(f"backends.<name>.golden{key} (engine)" for key in ("", ".set", ".at_least")))
+def test_a_launched_engine_has_its_golden_set_with_it(tmp_path: Path) -> None:
+    """What becomes of it is shown in ``tests/gateway/process/test_engines.py`` and ``tests/gateway/lab``."""
+    backend = {"kind": "engine", "launch": True, "golden": {"set": "a.jsonl", "at_least": 0.9}}
+    policy = {"version": 1, "backends": {"up": backend, "two": {**backend}}, "models": {"m": on("up")}}
+    policy["backends"]["two"] |= {"golden": None, "base_url": "http://127.0.0.1:8200"}
+    (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(policy))
+    found = launches(load_policy(tmp_path, {}))
+    golden = found["up"].golden
+    assert golden is not None and (golden.set, golden.at_least) == ("a.jsonl", 0.9)
+    assert found["two"].golden is None
+
+
 @shows("backends.<name>.stop_first (engine)")
 @pytest.mark.parametrize("stop_first", [False, True])
 def test_an_edited_engine_starts_beside_the_old_one_or_after_it(stop_first: bool, tmp_path: Path) -> None:

@@ -476,6 +476,11 @@ CASES = {
             "fallbacks: [m]", "{backend: one, model: x}, {backend: two, model: x}, {backend: one, model: y}"
         ),
     ),
+    "backends.golden_set_that_is_missing": Case(
+        "backends.e.golden.set: there is no file 'none.jsonl'",
+        "backends: {e: {kind: engine, launch: true, golden: {set: none.jsonl}}}",
+        "backends: {e: {kind: engine, launch: true, golden: {set: there.json}}}",
+    ),
     "models.rollout_to_itself": Case(
         "models.x.rollout.to: is one of the model's targets already",
         model("rollout: {to: {backend: two, model: x}}"),

@@ -10,11 +10,13 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from gateway.backends.launcher import Launch
+from gateway.policy.schema import Golden
 from gateway.process.supervisor import Supervisor
 from tests.ports import free_port
 
@@ -24,20 +26,26 @@ STUB = Path(__file__).parents[2] / "stub_engine.py"
 
 
 class Site:
-    def __init__(self) -> None:
+    def __init__(self, policies: Path) -> None:
+        self.policies = policies
         self.port = free_port()
         self.lines: list[str] = []
         self.supervisor = Supervisor(
-            env=os.environ, on_line=lambda name, line: self.lines.append(line), drain_timeout=5
+            env=os.environ,
+            on_line=lambda name, line: self.lines.append(line),
+            drain_timeout=5,
+            policies=policies,
         )
         self.http = httpx.AsyncClient(timeout=300, trust_env=False)
 
-    def launch(self, name: str, *, stop_first: bool = False, port: int | None = None) -> Launch:
+    def launch(
+        self, name: str, *, stop_first: bool = False, port: int | None = None, golden: Golden | None = None
+    ) -> Launch:
         port = port or self.port
         argv = (sys.executable, str(STUB), name, "--port", str(port))
-        return Launch(argv, "e", ("127.0.0.1", port), stop_first=stop_first)
+        return Launch(argv, "e", ("127.0.0.1", port), golden=golden, stop_first=stop_first)
 
-    async def run(self, name: str, **more: bool) -> None:
+    async def run(self, name: str, **more: Any) -> None:
         await self.supervisor.run_engines({"e": self.launch(name, **more)})
 
     async def ask(self, path: str = "/") -> str:
@@ -77,8 +85,8 @@ class Site:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    one = Site()
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    one = Site(tmp_path)
     yield one
     await one.supervisor.shut_down()
     await one.http.aclose()
@@ -153,6 +161,25 @@ async def test_an_engine_of_another_port_is_no_successor(site: Site) -> None:
     await site.serves("a")
     await site.supervisor.run_engines({"e": site.launch("b", port=free_port())})
     assert site.pids("a") == []
+
+
+async def test_a_successor_that_answers_wrongly_does_not_take_over(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = '{"id": "who", "prompt": "Who are you?", "checks": [{"exact": "b"}]}'
+    (site.policies / "golden.jsonl").write_text(case)
+    golden = Golden(set="golden.jsonl")
+    await site.run("a", golden=golden)
+    await site.serves("a")
+    await site.run("c", golden=golden)
+    async with asyncio.timeout(300):
+        while "0 of 1 cases pass" not in caplog.text or site.pids("c"):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert "who: another text" in caplog.text
+    await site.run("c", golden=golden)  # as any other edit of the policy would have it
+    assert (await site.ask(), site.pids("c")) == ("a", [])
+    await site.run("b", golden=golden)
+    await site.serves("b")
 
 
 async def test_a_shutdown_ends_all_of_them(site: Site) -> None:
