@@ -139,12 +139,11 @@ class Engines:
 
     async def _taken_over(self, successor: Child, launch: Launch, host: str, standby: int) -> str | None:
         """Wait until it works, and then until it has the port; or why it is not to have it."""
-        told, url = 0, f"http://[{host}]:{standby}" if ":" in host else f"http://{host}:{standby}"
+        told, url = "", f"http://[{host}]:{standby}" if ":" in host else f"http://{host}:{standby}"
         while True:
             deaths = successor.deaths
-            if deaths > told:
-                told = deaths
-                why = successor.last_lines[-1] if successor.last_lines else "it says nothing"
+            if deaths and (why := " ".join([*successor.last_lines][-1:])) and why != told:
+                told = why
                 log.warning("%s stays as it was, as its successor does not start: %s", successor.name, why)
             if await healthy(host, standby):
                 objection = await self._objection(launch, url)

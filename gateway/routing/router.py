@@ -128,8 +128,11 @@ class Router:
             return route.plan
         if not route.usable:
             raise self._refusal(call, local, within, media)
-        if route.experiment is not None and self._is_new(call, route.experiment):
-            route = self._routes.of((call.model, ROLLOUT, local, within, media, *exceeded))
+        if route.experiment is not None:
+            is_new = self._is_new(call, route.experiment)
+            call.receipt.note("experiment", name=route.experiment, arm="new" if is_new else "control")
+            if is_new:
+                route = self._routes.of((call.model, ROLLOUT, local, within, media, *exceeded))
         prefix = self._prefix(call) if route.affine else None
         order, split = self._selector.order, call if route.splits else None
         own = order(route.own, prefix, split) if route.own is not None else []

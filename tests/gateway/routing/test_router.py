@@ -582,6 +582,9 @@ def test_a_roll_out_puts_its_target_before_the_others_for_its_share_of_users() -
     assert {one.why for plan in new for one in plan[1:]} == {"fallback"}
     assert {len(plan) for plan in plans} == {2, 3}
     assert {one.arm and one.arm.name for plan in plans for one in plan} == {"new", "control"}
+    noted = [call.receipt.notes["experiment"] for call in calls]
+    assert {one["name"] for one in noted} == {"m to c/new"}
+    assert [one["arm"] == "new" for one in noted] == [plan[0].target.backend == "c" for plan in plans]
     again = [router.plan(call)[0].target.backend == "c" for call in calls]
     assert again == [plan[0].target.backend == "c" for plan in plans]
 
