@@ -16,14 +16,14 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
         (
             "errors settings backoff private secret_box extras packages version findings client_metadata engine_load "
-            "fair_turns value regex pii text children apis media"
+            "fair_turns value regex pii text children apis media intervals"
         ),
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",
         "stores databases files observe server",
         "identity quota admission routing fallback cascade caching guards experiments wire sidecar",
         "backends",
-        "stages batches",
+        "stages batches feedback",
         "pipeline rendered runtime upstream_loop",
         "web",
         "lab",

@@ -15,6 +15,7 @@ from gateway.batches.batch_table import BATCHES, BatchTable
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
 from gateway.databases.opening import open_database, open_tables
+from gateway.feedback.table import FEEDBACK, FeedbackTable
 from gateway.files.blobs import Blobs
 from gateway.files.file_table import FILES, FileTable
 from gateway.files.folder import FolderBlobs
@@ -142,6 +143,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         responses=_responses(policy, state, before),
         files=_files(policy, state, before),
         batches=_batches(policy.ledger, state, before),
+        feedback=_feedback(policy.ledger, state, before),
         quotas=quotas,
         earlier_usage=earlier_usage,
         ledger=ledger,
@@ -240,6 +242,12 @@ def _batches(config: schema.LedgerSettings, state: WorkerState, before: Runtime 
     if before is not None and before.policy.ledger == config:
         return before.batches
     return BatchTable(open_tables(BATCHES, config, state.state_dir))
+
+
+def _feedback(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> FeedbackTable:
+    if before is not None and before.policy.ledger == config:
+        return before.feedback
+    return FeedbackTable(open_tables(FEEDBACK, config, state.state_dir))
 
 
 def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> Ledger | None:

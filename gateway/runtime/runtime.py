@@ -12,6 +12,7 @@ from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.readiness import Readiness
 from gateway.batches.batch_table import BatchTable
 from gateway.caching.caches import Caches, Closable
+from gateway.feedback.table import FeedbackTable
 from gateway.files.stored_files import StoredFiles
 from gateway.guards.scans.background import BackgroundScans
 from gateway.identity.authenticator import Authenticator
@@ -44,6 +45,7 @@ class Runtime:
     files: StoredFiles | None
     """What ``/v1/files`` keeps; None where it is switched off."""
     batches: BatchTable
+    feedback: FeedbackTable
     quotas: Quotas
     earlier_usage: EarlierUsage | None
     ledger: Ledger | None

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gateway.batches.wire_form import BatchPage, CreateBatchBody
+from gateway.web.endpoints.feedback import FeedbackBody, WrittenFeedback
 from gateway.web.operation import EVENTS, FORM, JSON, Operation
 from gateway.wire.anthropic.body_to_request import CountBody, MessagesBody
 from gateway.wire.apis.forms import ImageEditForm, TranscriptionForm
@@ -231,6 +232,18 @@ OPERATIONS = (
         *("GET", "/v1/requests/{request_id}", "retrieveReceipt", "What happened to a request", "models"),
         *({JSON: Receipt},),
         errors=(404, 503),
+    ),
+    Operation(
+        *(
+            "POST",
+            "/v1/requests/{request_id}/feedback",
+            "sendFeedback",
+            "What you think of its answer",
+            "models",
+        ),
+        *({JSON: WrittenFeedback},),
+        body=FeedbackBody,
+        errors=(404, 413, 429, 503),
     ),
     Operation(
         *("GET", "/healthz", "health", "Whether the process is alive", "operations", {JSON: State}),

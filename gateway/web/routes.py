@@ -20,6 +20,7 @@ from gateway.web.dialect import Spoken
 from gateway.web.endpoints import health, requests
 from gateway.web.endpoints.batches import Batches, CancelBatch, OneBatch
 from gateway.web.endpoints.count_tokens import CountTokens
+from gateway.web.endpoints.feedback import SendFeedback
 from gateway.web.endpoints.files import File, FileContent, Files
 from gateway.web.endpoints.generate import Generate
 from gateway.web.endpoints.generate_content import CountTokens as CountContentTokens
@@ -145,6 +146,7 @@ def build(
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),
+        Route("/v1/requests/{request_id}/feedback", SendFeedback(), methods=["POST"]),
         # Programs look whether anybody is there before they send a key: Claude Code does at each start.
         Route("/", health.healthz),
         Route("/healthz", health.healthz),

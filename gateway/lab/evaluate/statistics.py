@@ -5,7 +5,6 @@
 - ``difference_bound``: Bonett and Price's interval of a difference of paired shares (2012,
   doi:10.3102/1076998611411915).
 - ``bootstrap``: percentiles of the mean over resampled cases (Efron 1979), both models' answers to a case together.
-- ``wilson``: an interval of one share (Wilson 1927).
 """
 
 from __future__ import annotations
@@ -57,17 +56,6 @@ def difference_bound(pairs: Pairs, confidence: float) -> float:
     gained, lost = (pairs.gained + 1) / size, (pairs.lost + 1) / size
     spread = math.sqrt(max(0.0, gained + lost - (gained - lost) ** 2) / size)
     return gained - lost + NormalDist().inv_cdf(confidence) * spread
-
-
-def wilson(passed: int, count: int, confidence: float) -> tuple[float, float]:
-    """Of a share, two-sided."""
-    if count == 0:
-        return 0.0, 1.0
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share = passed / count
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def bootstrap(differences: Sequence[float], confidence: float, *, seed: int = 0) -> tuple[float, float]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+from gateway.intervals import wilson
 from gateway.lab.bench.percentiles import percentile
 from gateway.lab.evaluate.evaluation import Evaluation, Result
-from gateway.lab.evaluate.statistics import Pairs, bootstrap, difference_bound, mcnemar, wilson
+from gateway.lab.evaluate.statistics import Pairs, bootstrap, difference_bound, mcnemar
 
 POWER = 0.8
 
@@ -57,7 +58,7 @@ def _model(model: str, results: Sequence[Result], confidence: float) -> dict[str
         "judged": len(judged),
         "passed": passed,
         "pass_rate": passed / len(judged) if judged else None,
-        "pass_rate_interval": wilson(passed, len(judged), confidence),
+        "pass_rate_interval": wilson(passed / max(1, len(judged)), len(judged), confidence),
         "score": sum(verdict.score for verdict in judged) / len(judged) if judged else None,
         "errors": len(answers) - len(answered),
         "unjudged": len(results) - len(judged),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.lab.evaluate.statistics import Pairs, bootstrap, difference_bound, mcnemar, wilson
+from gateway.lab.evaluate.statistics import Pairs, bootstrap, difference_bound, mcnemar
 from gateway.lab.evaluate.summary import detectable
 from tests.examples import examples
 
@@ -24,13 +24,6 @@ def test_models_that_no_case_tells_apart() -> None:
     same = Pairs(both=90, gained=0, lost=0, neither=10)
     assert (mcnemar(same), same.difference) == (1.0, 0.0)
     assert difference_bound(same, 0.95) > 0
-
-
-def test_wilson_of_known_values() -> None:
-    # Newcombe 1998, method 3: 81 of 263, 95 %.
-    assert wilson(81, 263, 0.95) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert wilson(0, 20, 0.95) == pytest.approx((0.0, 0.1611), abs=1e-4)
-    assert wilson(0, 0, 0.95) == (0.0, 1.0)
 
 
 @settings(max_examples=examples(100))

@@ -1,0 +1,115 @@
+"""``/v1/requests/{id}/feedback``: what a caller thinks of the answer to one of its own requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Receive, Scope, Send
+
+from gateway.databases.database import DatabaseError
+from gateway.errors import BadRequest, NotFound, UpstreamUnavailable
+from gateway.feedback.feedback import Feedback
+from gateway.observe.ledger.request_search import RequestFilter, find_requests
+from gateway.stores.store import StoreDown
+from gateway.web.body import read_body
+from gateway.web.context import RequestContext
+from gateway.web.counted import counted
+from gateway.web.sending import send_body
+from gateway.wire import json_body
+
+NAME = "feedback"
+"""Under which limits know these requests."""
+MAX_BODY = 2**15
+LONGEST_COMMENT, LONGEST_LABEL = 4000, 64
+
+
+class FeedbackBody(BaseModel):
+    """At least one of the three. A request has one opinion: another replaces it."""
+
+    model_config = ConfigDict(extra="forbid")
+    score: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] | None = None
+    """From 0 (useless) to 1 (right); thumbs are 0 and 1."""
+    label: Annotated[str, Field(min_length=1, max_length=LONGEST_LABEL, pattern=r"^[\w .:/-]+$")] | None = (
+        None
+    )
+    comment: Annotated[str, Field(min_length=1, max_length=LONGEST_COMMENT)] | None = None
+
+
+class WrittenFeedback(BaseModel):
+    id: str
+    """The request's."""
+    object: str = "tollgate.feedback"
+    created: float
+    """Unix time."""
+    model: str
+    score: float | None
+    label: str | None
+    comment: str | None
+
+
+class SendFeedback:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """POST. Raises ``NotFound`` for requests of others, and for those that nobody remembers."""
+        async with counted(scope, NAME) as headers:
+            context = RequestContext.of(scope)
+            caller, runtime = context.caller(), context.runtime
+            request_id: str = scope["path_params"]["request_id"]
+            data = await read_body(context.headers, receive, MAX_BODY)
+            body = json_body.check(FeedbackBody, json_body.read_json(data, runtime.policy.limits))
+            if body.score is None and body.label is None and body.comment is None:
+                raise BadRequest("Feedback has a 'score' (0 to 1), a 'label' or a 'comment'.", param="score")
+            model, backend = await _answered(context, caller.tenant, request_id)
+            told = Feedback(
+                tenant=caller.tenant,
+                request_id=request_id,
+                created=time.time(),
+                key_id=caller.key_id,
+                model=model,
+                backend=backend,
+                score=body.score,
+                label=body.label,
+                comment=body.comment,
+            )
+            try:
+                await asyncio.to_thread(runtime.feedback.write, told)
+            except DatabaseError as error:
+                raise UpstreamUnavailable(
+                    "Feedback cannot be kept now. Send it again.", retry_after=1.0
+                ) from error
+            answer = WrittenFeedback(
+                id=request_id,
+                created=told.created,
+                model=model,
+                score=body.score,
+                label=body.label,
+                comment=body.comment,
+            )
+            await send_body(send, orjson.dumps(answer.model_dump()), headers=headers)
+
+
+async def _answered(context: RequestContext, tenant: str, request_id: str) -> tuple[str, str]:
+    """Who answered the tenant's request, model and backend: by the ledger, or by a receipt that is ahead of it."""
+    runtime = context.runtime
+    if runtime.ledger is not None:
+        where = RequestFilter(request_id=request_id, tenant=tenant)
+        try:
+            rows = (await asyncio.to_thread(find_requests, runtime.ledger.database, where, limit=1)).rows
+        except DatabaseError as error:
+            raise UpstreamUnavailable(
+                "The ledger cannot be read now. Send it again.", retry_after=1.0
+            ) from error
+        if rows:
+            return rows[0]["answered_model"] or rows[0]["model"], rows[0]["backend"] or ""
+    try:
+        receipt = await runtime.receipts.find(tenant, request_id)
+    except StoreDown as error:
+        raise UpstreamUnavailable(f"Receipts cannot be read now. {error}", retry_after=1.0) from error
+    if receipt is None:
+        raise NotFound(f"No request '{request_id[:128]}' of yours is on record.")
+    stages = receipt["stages"]
+    attempts = stages.get("fallback", {}).get("attempts") or [{}]
+    return stages.get("route", {}).get("model", ""), attempts[-1].get("backend", "")
