@@ -1,0 +1,1 @@
+"""Traffic that was recorded somewhere, in whatever form, as ``RecordedRequest``."""
