@@ -16,6 +16,7 @@ from gateway.cli import (
     init,
     keys,
     operate,
+    replay,
     schema,
     serve,
     test,
@@ -37,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="say which Tollgate this is, and leave",
     )
     commands = parser.add_subparsers(
-        metavar="init|import|serve|check|test|evaluate|explain|schema|keys|usage|backends|caches|policy|backup|restore|bench",
+        metavar="init|import|serve|check|test|evaluate|explain|replay|schema|keys|usage|backends|caches|policy|backup|restore"
+        "|bench",
         required=True,
     )
     for command in (
@@ -48,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         test,
         evaluate,
         explain,
+        replay,
         schema,
         keys,
         usage,

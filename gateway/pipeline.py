@@ -70,12 +70,15 @@ class UpstreamPipeline:
     pools: Pools
     metrics: Metrics
     telemetry: Telemetry | None = None
+    positions_every: float = 1.0
+    """Seconds between two of the positions that a waiting stream is told."""
 
     def handler(self) -> UpstreamLoop:
         send, send_whole = dispatch(self.backends), dispatch_whole(self.backends)
         if self.telemetry is not None:
             send = attempt(self.telemetry)(send)
-        hops, places = Hops(self.policy, self.health), Queue(self.pools, self.metrics)
+        hops = Hops(self.policy, self.health)
+        places = Queue(self.pools, self.metrics, interval=self.positions_every)
         return UpstreamLoop(self.router, hops, places, send, send_whole, self.metrics, self.telemetry)
 
     async def count_tokens(self, call: Call) -> Chunks:
@@ -126,7 +129,7 @@ class Pipeline:
 
     policy: Policy
     metrics: Metrics
-    receipts: Receipts
+    receipts: Receipts | None
     accounting: Accounting
     quotas: Quotas
     guards: Guards

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,13 +66,13 @@ def read_tests(path: Path) -> ReadFile:
     return ReadFile(path, file, root)
 
 
-def policy_for(directory: Path, env: Mapping[str, str]) -> Loaded:
-    """The policy that a file's cases are about: all backends are in use, as scripts answer for them. Raises
-    ``PolicyError``."""
-    loaded = load_policy(directory, env)
+def policy_for(directory: Path, env: Mapping[str, str], also: Sequence[Path] = ()) -> Loaded:
+    """The policy that a file's cases are about: all backends are in use, as scripts answer for them. ``also``: files
+    with more of it. Raises ``PolicyError``."""
+    loaded = load_policy(directory, env, also=also)
     missing = dict(_missing(loaded))
     if missing:
-        loaded = load_policy(directory, {**env, **missing})
+        loaded = load_policy(directory, {**env, **missing}, also=also)
     drained = {name: why for name, why in loaded.disabled.items() if why == DRAINED}
     return replace(loaded, disabled=drained)
 

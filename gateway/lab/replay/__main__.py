@@ -1,0 +1,51 @@
+"""The process that replays one policy: its clocks are replaced before the gateway is imported.
+
+Arguments: the job's file, and where the decisions go. What is done is told on stdout, a line of JSON at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+from gateway.lab.policy_tests.virtual_time import VirtualTime
+
+
+def main() -> int:
+    job_file, result = map(Path, sys.argv[1:])
+    clock = VirtualTime()
+    clock.begin()
+    from gateway.lab.policy_tests.reader import policy_for
+    from gateway.lab.replay.errors import ReplayError
+    from gateway.lab.replay.job import Job
+    from gateway.lab.replay.run import run_job
+    from gateway.policy.problems import PolicyError
+
+    logging.disable(logging.CRITICAL)  # what is logged of failures is what a replay counts
+    job = Job.read(job_file)
+    try:
+        loaded = policy_for(Path(job.policies), os.environ, [*map(Path, job.also)])
+        decisions = run_job(job, loaded, os.environ, clock, _tell)
+    except (PolicyError, ReplayError) as error:
+        _say({"error": str(error)})
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    decisions.save(result)
+    return 0
+
+
+def _tell(what: str, done: int, of: int) -> None:
+    _say({"what": what, "done": done, "of": of})
+
+
+def _say(line: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
