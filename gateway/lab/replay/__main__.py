@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -26,14 +27,13 @@ def main() -> int:
 
     logging.disable(logging.CRITICAL)  # what is logged of failures is what a replay counts
     job = Job.read(job_file)
+    random.seed(job.seed)  # of the waits before another try
     try:
         loaded = policy_for(Path(job.policies), os.environ, [*map(Path, job.also)])
         decisions = run_job(job, loaded, os.environ, clock, _tell)
     except (PolicyError, ReplayError) as error:
         _say({"error": str(error)})
         return 2
-    except KeyboardInterrupt:
-        return 130
     decisions.save(result)
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +103,12 @@ class Difference:
             "before": told(self.first[number]),
             "after": told(self.second[number]),
         }
+
+
+def spread(numbers: Sequence[int], count: int) -> list[int]:
+    """So many of them, evenly."""
+    most = min(count, len(numbers))
+    return [numbers[place * len(numbers) // most] for place in range(most)]
 
 
 def _data(group: Group) -> dict[str, Any]:

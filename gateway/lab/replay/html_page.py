@@ -10,7 +10,7 @@ from gateway.lab.bench.percentiles import percentile
 from gateway.lab.charts import Chart, Series, linear, logarithmic, nines
 from gateway.lab.page import COLORS, STYLE
 from gateway.lab.replay import decisions as kinds
-from gateway.lab.replay.difference import WORSE, Changed, Difference
+from gateway.lab.replay.difference import BETTER, WORSE, Changed, Difference, spread
 from gateway.lab.replay.report import (
     LETTERS,
     MOST_CHANGES,
@@ -31,9 +31,10 @@ from gateway.lab.replay.summary import BUCKETS, CURVE, Summary
 from gateway.metering.price import NANO
 
 MORE_STYLE = """
-td:first-child,th:first-child{text-align:left}.told td{text-align:left;white-space:normal;vertical-align:top}
+td:first-child,th:first-child{text-align:left}th:nth-child(2),td:nth-child(2){text-align:right}
+summary{cursor:pointer;font-weight:600;margin:1rem 0}.told td{text-align:left;white-space:normal;vertical-align:top}
 .told td:first-child{text-align:right;white-space:nowrap}code{font-size:.85em;overflow-wrap:anywhere}
-.change{border-top:1px solid var(--line);padding:.6rem 0}.change p{margin:.2rem 0}
+.charts{margin-top:1.5rem}.change{border-top:1px solid var(--line);padding:.6rem 0}.change p{margin:.2rem 0}
 .change dl{margin:.4rem 0 0;font-size:.9rem;display:grid;grid-template-columns:auto 1fr;gap:.1rem .8rem}
 .change dt{font-variant-numeric:tabular-nums}.change dd{margin:0}.worse{color:var(--warn);font-weight:600}
 .better{color:var(--good);font-weight:600}:root{--good:#12734f}
@@ -60,10 +61,13 @@ def _parts(report: Report) -> Iterator[str]:
         yield f"<p>{named}</p>"
     yield _table([*totals(report)])
     if report.difference is not None:
-        yield from _difference(report.difference, report)
-    yield '<h2>Over time</h2><div class="charts">'
+        yield from _verdict(report.difference)
+    yield '<div class="charts">'
     yield from (chart.svg() for chart in charts(report))
-    yield "</div><h2>By tenant</h2>"
+    yield "</div>"
+    if report.difference is not None:
+        yield from _changes(report.difference, report)
+    yield "<h2>By tenant</h2>"
     yield _table([*of_tenants(report)])
     yield "<h2>By tier: waits for a place, and time to the first token</h2>"
     yield _table([*of_tiers(report)])
@@ -88,23 +92,32 @@ def _table(rows: Sequence[Row]) -> str:
     return "".join([*parts, "</table></div>"])
 
 
-def _difference(found: Difference, report: Report) -> Iterator[str]:
+def _verdict(found: Difference) -> Iterator[str]:
     whole = found.all
     count = whole.worse + whole.better + whole.same
-    yield "<h2>Who is worse off under B, and why</h2>"
+    yield "<h2>Who is worse off under B</h2>"
     yield f"<p><strong>{whole.worse:,}</strong> of {count:,} requests ({percent(whole.worse, count)}) are worse off, "
     yield f"<strong>{whole.better:,}</strong> better; B costs {escape(dollars(whole.cost))}.</p>"
     rows: list[Row] = [("TENANT", "WORSE", "BETTER", "SAME", "COST")]
     for name, mine in found.tenants.items():
         rows.append((name, f"{mine.worse:,}", f"{mine.better:,}", f"{mine.same:,}", dollars(mine.cost)))
     yield _table(rows)
-    for verdict in (WORSE, "better"):
+
+
+def _changes(found: Difference, report: Report) -> Iterator[str]:
+    for verdict in (WORSE, BETTER):
         changes = [one for one in found.changes if one.change.verdict == verdict][:MOST_CHANGES]
         left = report.examples
+        if verdict == BETTER and changes:
+            yield f"<details><summary>What became better for {found.all.better:,}</summary>"
+        elif changes:
+            yield "<h2>What became worse</h2>"
         for place, one in enumerate(changes):
             examples = share_of(left, len(changes) - place)
             yield from _change(one, found, examples)
             left -= min(examples, len(one.examples))
+        if verdict == BETTER and changes:
+            yield "</details>"
 
 
 def _change(one: Changed, found: Difference, examples: int) -> Iterator[str]:
@@ -116,7 +129,7 @@ def _change(one: Changed, found: Difference, examples: int) -> Iterator[str]:
     yield f"({escape(whose)}) {escape(change.before)} → {escape(change.after)}</p>"
     yield from (f"<p><code>{escape(line)}</code></p>" for line in change.lines.splitlines())
     yield "<dl>"
-    for number in one.examples[:examples]:
+    for number in spread(one.examples, examples):
         example = found.example(number)
         yield f"<dt>{escape(example['request'])}, {escape(clock(example['at']))}, {escape(example['tenant'])}"
         yield f"<dd>A: {escape(example['before'])}<br>B: {escape(example['after'])}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gateway.children.child import DIE_WITH_PARENT
 from gateway.lab.replay.decisions import Decisions
 from gateway.lab.replay.errors import ReplayError
 from gateway.lab.replay.job import Job
@@ -30,10 +31,14 @@ class _Running:
         self.share = 0.0
         self.what = "starts"
         job.write(folder / "job.json")
-        command = [sys.executable, "-m", "gateway.lab.replay", str(folder / "job.json"), str(self.result)]
+        program = [sys.executable, "-m", "gateway.lab.replay", str(folder / "job.json"), str(self.result)]
         # Hashes come out the same each time, and so does all that hangs on them.
         env = {**os.environ, "PYTHONHASHSEED": "0"}
-        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+        # In a session of its own, so that Ctrl-C reaches this process alone, which then ends that one.
+        command = [*DIE_WITH_PARENT, str(os.getpid()), *program]
+        self.process = subprocess.Popen(
+            command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

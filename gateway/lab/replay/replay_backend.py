@@ -102,14 +102,18 @@ class ReplayBackend:
                 call.leaves()
                 await asyncio.sleep(A_REFUSAL)
             raise error
+        one = asked.record
+        failing = one.outcome == "failed" and one.backend == self.name
+        if failing and one.code == UNREACHABLE:
+            await asyncio.sleep(one.duration or 0.0)
+            raise self._error(None)
         call.leaves()
         load = self.in_flight
         self.in_flight = load + 1
         if load >= self.most:
             self.most = load + 1
         try:
-            one = asked.record
-            if one.outcome == "failed" and one.backend == self.name:
+            if failing:
                 await self._fail(call, one)
             self._outage.over()
             async for chunk in self._answer(call, target, asked, load):
@@ -257,8 +261,6 @@ class ReplayBackend:
                 if clock is not None:
                     clock.close()
         await asyncio.sleep(one.duration or A_REFUSAL)
-        if one.code == UNREACHABLE:
-            raise self._error(None)
         raise self._error(one.status if one.status >= 500 or one.status == 429 else 500)
 
     def _cut(self) -> UpstreamFailed:

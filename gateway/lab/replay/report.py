@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.lab.replay.decisions import KINDS
-from gateway.lab.replay.difference import WORSE, Changed, Difference
+from gateway.lab.replay.difference import BETTER, WORSE, Changed, Difference, spread
 from gateway.lab.replay.summary import Group, Summary
 from gateway.metering.price import NANO
 from gateway.version import version
@@ -144,7 +144,7 @@ def told_difference(found: Difference, report: Report) -> Iterator[str]:
     for name, mine in [*found.tenants.items()][:MOST_TENANTS]:
         rows.append((name, f"{mine.worse:,}", f"{mine.better:,}", f"{mine.same:,}", dollars(mine.cost)))
     yield from (f"  {line}" for line in table(rows))
-    for verdict in (WORSE, "better"):
+    for verdict in (WORSE, BETTER):
         changes = [one for one in found.changes if one.change.verdict == verdict]
         left, shown = report.examples, changes[:MOST_CHANGES]
         for place, one in enumerate(shown):
@@ -168,7 +168,7 @@ def told_change(one: Changed, found: Difference, examples: int) -> Iterator[str]
     yield f"{change.verdict}: {one.count:,} ({whose}{more}): {change.before} -> {change.after}"
     if change.lines:
         yield "  decided at " + "; ".join(change.lines.splitlines())
-    for number in one.examples[:examples]:
+    for number in spread(one.examples, examples):
         example = found.example(number)
         yield f"  {example['request']}, {clock(example['at'])}, {example['tenant']}:"
         yield f"      A: {example['before']}"
