@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, RateLimited, Upstream
 from gateway.fallback.continuation import AnswerDiverged
 from gateway.lab.deciding import Deciding
 from gateway.lab.replay import decisions as kinds
@@ -182,12 +182,11 @@ class Replay:
             reason = reason_of(error)
             if reason == "content_policy_violation":
                 return kinds.BLOCKED, _guards(noted) or reason
+            if isinstance(error, RateLimited) and error.limit is not None:
+                return kinds.REFUSED, f"{reason}: {error.limit}"
             # What was asked of a backend and came to nothing failed; all else the gateway itself refused.
-            asked = call.receipt.attempts and not noted.get("quota", {}).get("refused")
-            refusing = noted.get("quota", {}).get("refused")
-            if refusing is not None:
-                return kinds.REFUSED, f"{reason}: {refusing}"
-            return (kinds.FAILED if asked or reason.startswith("upstream_") else kinds.REFUSED), reason
+            failed = call.receipt.attempts or isinstance(error, Upstream)
+            return (kinds.FAILED if failed else kinds.REFUSED), reason
         if cut:
             return kinds.CUT, _guards(noted) or "a guard"
         if call.cached is not None:

@@ -136,7 +136,9 @@ def _queue_lines(gateway: SimulatedGateway, lines: PolicyLines) -> dict[str, str
     policy, found = gateway.policy, {}
     for tier in (*policy.tiers, ""):
         for name in policy.backends:
-            at = lines.written("backends", name, "max_concurrency") or lines.written("backends", name)
+            limits = ("max_concurrency", "max_tokens_in_flight")
+            at = [line for limit in limits for line in lines.written("backends", name, limit)]
+            at = at or [*lines.written("backends", name)]
             mine = lines.written("tiers", tier, "on_saturation") or lines.written("tiers", tier)
             found[f"{tier} {name}"] = "\n".join(dict.fromkeys(map(str, (*at, *mine))))
     return found

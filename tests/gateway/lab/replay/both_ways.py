@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from gateway.recording.recorded_request import RecordedRequest
     from gateway.types import Call
 
-FIRST, PROMPT, TOKEN = 0.10007, 0.0, 0.0100003
-"""Seconds to the first token, and between two: so that nothing ends when something else arrives."""
-SERVICE = f"first={FIRST * 1e6}us,prompt={PROMPT}us,token={TOKEN * 1e6}us"
+FIRST, PROMPT, TOKEN = 0.10007, 13e-6, 0.0100003
+"""Seconds to the first token, of each token of the prompt, and between two: so that no two things happen at once, whose
+order would be open."""
+SERVICE = f"first={FIRST * 1e6}us,prompt={PROMPT * 1e6}us,token={TOKEN * 1e6}us"
 ZERO = 1_764_590_400.0
 SLACK = 0.001
 
@@ -136,7 +137,7 @@ def _answer(one: RecordedRequest, backend: str) -> Answer:
         words[0] = mark(one.findings[0][0])
     return Answer(
         reply=" ".join(words),
-        delay=_span(FIRST),
+        delay=_span(FIRST + PROMPT * one.prompt_tokens),
         token_delay=_span(TOKEN),
         prompt_tokens=one.prompt_tokens,
         completion_tokens=None,
