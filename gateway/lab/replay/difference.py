@@ -172,22 +172,29 @@ def judged(before: Decision, after: Decision) -> str:
 
 
 def _change(verdict: str, before: Decision, after: Decision, first: Decisions, second: Decisions) -> Change:
-    if RANKS[before.kind] == RANKS[after.kind]:
-        late, of = (after, second) if verdict == WORSE else (before, first)
-        waits = late.waited == late.waited and late.waited > LATER
-        lines = _waiting(of, late) if waits else late.lines
-        word = "later" if verdict == WORSE else "sooner"
-        why = "it waits for a place" if waits else f"by {after.backend or 'a cache'}"
-        if verdict == BETTER and waits:
-            why = "it waits less for a place"
-        return Change(verdict, _outcome(before), f"{_outcome(after)}, {word}: {why}", lines)
-    deciding = after if RANKS[after.kind] > RANKS[before.kind] else before
-    return Change(verdict, _outcome(before), _outcome(after), deciding.lines)
+    if RANKS[before.kind] != RANKS[after.kind]:
+        deciding = after if RANKS[after.kind] > RANKS[before.kind] else before
+        return Change(verdict, _outcome(before), _outcome(after), deciding.lines)
+    if verdict == WORSE:
+        why, _, lines = _why_slower(after, before, second)
+        return Change(verdict, _outcome(before), f"{_outcome(after)}, later: {why}", lines)
+    _, why, lines = _why_slower(before, after, first)
+    return Change(verdict, _outcome(before), f"{_outcome(after)}, sooner: {why}", lines)
 
 
-def _waiting(of: Decisions, one: Decision) -> str:
-    queues: Mapping[str, str] = of.facts.get("queues", {})
-    return queues.get(f"{one.tier} {one.backend}", one.lines)
+def _why_slower(slow: Decision, quick: Decision, of: Decisions) -> tuple[str, str, str]:
+    """Why a first token comes later, why the other one sooner, and the lines of the slow one's policy, ``of``."""
+    if slow.waited == slow.waited and slow.waited > LATER:
+        queues: Mapping[str, str] = of.facts.get("queues", {})
+        lines = queues.get(f"{slow.tier} {slow.backend}", slow.lines)
+        return "it waits for a place", "it waits less for a place", lines
+    selects: Mapping[str, str] = of.facts.get("selects", {})
+    lines = selects.get(slow.model) or slow.lines
+    if slow.cached < quick.cached:
+        return "less of its prompt is cached", "more of its prompt is cached", lines
+    if slow.backend == quick.backend:
+        return "its backend is busier", "its backend is less busy", slow.lines
+    return "by another backend", "by another backend", lines
 
 
 def _outcome(one: Decision) -> str:
@@ -208,6 +215,8 @@ def told(one: Decision) -> str:
     if one.waited == one.waited and one.waited > 0.005:
         waited = f"{one.waited:.2f} s in the queue"
         said += f", of which {waited}" if one.ttft == one.ttft else f" after {waited}"
+    if one.cached:
+        said += f", {one.cached:,} tokens of its prompt cached"
     if one.cost:
         said += f", ${one.cost / NANO:.6f}"
     return said

@@ -86,6 +86,7 @@ async def _replayed(
             "services": [*_services(gateway, world)],
             "beside": gateway.bills.beside,
             "queues": _queue_lines(gateway, lines),
+            "selects": {name: _select_line(name, lines) for name in gateway.policy.models},
         }
         await gateway.aclose()
 
@@ -129,6 +130,11 @@ def _services(gateway: SimulatedGateway, world: World) -> Iterator[dict[str, obj
                     "from": source,
                     "most_in_flight": backend.most,
                 }
+
+
+def _select_line(model: str, lines: PolicyLines) -> str:
+    """What chooses among the targets of a model."""
+    return "\n".join(map(str, lines.written("models", model, "select")))
 
 
 def _queue_lines(gateway: SimulatedGateway, lines: PolicyLines) -> dict[str, str]:

@@ -200,7 +200,7 @@ def main() -> None:
     import logging
     import random
 
-    random.uniform = lambda least, most: most  # how long before another try: both ways draw other numbers
+    random.uniform = lambda a, b: b  # how long before another try: both ways draw other numbers
     logging.disable(logging.CRITICAL)
     for line in sys.stdin:
         sys.stdout.write(json.dumps(decide(json.loads(line), clock)) + "\n")

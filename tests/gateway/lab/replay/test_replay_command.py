@@ -44,7 +44,7 @@ caches:
 TIMES: Mapping[str, Any] = {"ttft": 0.2, "duration": 1.2, "stream": True, "backend": "own", "target": "m"}
 ASKED: Mapping[str, Any] = {"model": "chat", "prompt_tokens": 100, "completion_tokens": 101, **TIMES}
 AT = 1_764_590_400.0
-REQUESTS = (
+REQUESTS: tuple[Mapping[str, Any], ...] = (
     {"request_id": "plain", "at": AT, "tenant": "acme"},
     {"request_id": "waits", "at": AT + 0.5, "tenant": "acme", "prompt_key": "same"},
     {"request_id": "again", "at": AT + 5, "tenant": "acme", "prompt_key": "same"},
