@@ -47,11 +47,10 @@ class VirtualTime:
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop in which waiting is nothing but a step of the clock."""
 
-    def __init__(self, clock: VirtualTime, *, looks_every: float = 0.0) -> None:
-        """Files and other threads are looked at after so many seconds of its time: the less often, the faster."""
+    def __init__(self, clock: VirtualTime) -> None:
         self.threads = 0
         """That work for a coroutine, in real time: the clock stands still meanwhile."""
-        super().__init__(_Selector(clock, lambda: self.threads > 0, looks_every))
+        super().__init__(_Selector(clock, lambda: self.threads > 0))
 
     def run_in_executor(  # type: ignore[override]  # whatever it takes and returns
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
@@ -73,19 +72,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Selector(selectors.DefaultSelector):
-    def __init__(self, clock: VirtualTime, works: Callable[[], bool], every: float) -> None:
+    def __init__(self, clock: VirtualTime, works: Callable[[], bool]) -> None:
         super().__init__()
         self._clock = clock
         self._works = works
-        self._every = every
-        self._next = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is not None and self._clock.now() < self._next and not self._works():
-            if timeout > 0:
-                self._clock.pass_by(timeout)
-            return []
-        self._next = self._clock.now() + self._every
         ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready

@@ -5,6 +5,7 @@ Arguments: the job's file, and where the decisions go. What is done is told on s
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -13,6 +14,9 @@ import sys
 from pathlib import Path
 
 from gateway.lab.policy_tests.virtual_time import VirtualTime
+
+GARBAGE = 100_000
+"""Objects made before Python looks for cycles: requests make few, and looking for them was 5 % of a replay."""
 
 
 def main() -> int:
@@ -28,6 +32,8 @@ def main() -> int:
     logging.disable(logging.CRITICAL)  # what is logged of failures is what a replay counts
     job = Job.read(job_file)
     random.seed(job.seed)  # of the waits before another try
+    gc.freeze()
+    gc.set_threshold(GARBAGE, 20, 100)
     try:
         loaded = policy_for(Path(job.policies), os.environ, [*map(Path, job.also)])
         decisions = run_job(job, loaded, os.environ, clock, _tell)

@@ -19,6 +19,7 @@ from gateway.lab.replay.report import (
     assumed,
     clock,
     dollars,
+    more_or_less,
     of_tenants,
     of_tiers,
     percent,
@@ -97,7 +98,7 @@ def _verdict(found: Difference) -> Iterator[str]:
     count = whole.worse + whole.better + whole.same
     yield "<h2>Who is worse off under B</h2>"
     yield f"<p><strong>{whole.worse:,}</strong> of {count:,} requests ({percent(whole.worse, count)}) are worse off, "
-    yield f"<strong>{whole.better:,}</strong> better; B costs {escape(dollars(whole.cost))}.</p>"
+    yield f"<strong>{whole.better:,}</strong> better; it costs {escape(more_or_less(whole.cost))}.</p>"
     rows: list[Row] = [("TENANT", "WORSE", "BETTER", "SAME", "COST")]
     for name, mine in found.tenants.items():
         rows.append((name, f"{mine.worse:,}", f"{mine.better:,}", f"{mine.same:,}", dollars(mine.cost)))

@@ -22,7 +22,7 @@ from gateway.policy.schema import Target
 from gateway.recording.recorded_request import RecordedRequest
 from gateway.types import Call, Chunk, Chunks, Usage
 
-PIECE = 128
+PIECE = 256
 """Tokens after which an answer's pace is set anew, by the load."""
 FOREVER = 10.0**8
 A_REFUSAL = 0.05

@@ -138,7 +138,7 @@ def told_difference(found: Difference, report: Report) -> Iterator[str]:
     count = whole.worse + whole.better + whole.same
     yield (
         f"Who is worse off under B: {whole.worse:,} of {count:,} requests ({percent(whole.worse, count)}); better off "
-        f"{whole.better:,}; cost {dollars(whole.cost)}"
+        f"{whole.better:,}; it costs {more_or_less(whole.cost)}"
     )
     rows: list[Row] = [("TENANT", "WORSE", "BETTER", "SAME", "COST")]
     for name, mine in [*found.tenants.items()][:MOST_TENANTS]:
@@ -210,6 +210,10 @@ def percent(part: float, whole: float) -> str:
 
 def dollars(nano: int) -> str:
     return f"{'-' if nano < 0 else '+'}${abs(nano) / NANO:,.4f}"
+
+
+def more_or_less(nano: int) -> str:
+    return f"${abs(nano) / NANO:,.4f} {'less' if nano < 0 else 'more'}"
 
 
 def seconds(value: float | None) -> str:

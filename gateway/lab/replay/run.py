@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.lab.deciding import Deciding
 from gateway.lab.policy_lines import PolicyLines
-from gateway.lab.policy_tests.virtual_time import VirtualLoop, VirtualTime
+from gateway.lab.policy_tests.virtual_time import VirtualTime
 from gateway.lab.replay.assumptions import assumptions
 from gateway.lab.replay.callers import Callers
 from gateway.lab.replay.decisions import Decisions
@@ -20,6 +20,7 @@ from gateway.lab.replay.replay import Replay
 from gateway.lab.replay.replay_backend import ReplayBackend, World
 from gateway.lab.replay.service_times import Services, parse_service
 from gateway.lab.replay.simulated_gateway import SimulatedGateway
+from gateway.lab.replay.simulated_loop import SimulatedLoop
 from gateway.lab.replay.survey import Survey, requests_of, survey
 from gateway.policy.loader import Loaded
 from gateway.policy.problems import suggestion
@@ -29,7 +30,6 @@ RELATIVE = 10.0**8
 """Arrivals below that are no Unix time: such a trace begins with the year."""
 NEW_YEAR = 1_767_225_600.0
 """2026-01-01, midnight UTC: a day and a month begin with it."""
-LOOKS_EVERY = 2.0
 
 Told = Callable[[str, int, int], None]
 """What is done, how many are, of how many (0: nobody knows)."""
@@ -43,7 +43,7 @@ def run_job(job: Job, loaded: Loaded, env: Mapping[str, str], clock: VirtualTime
     clock.set(zero)
     world = _world(job, loaded, known, zero)
     found = Decisions(known.requests)
-    loop = VirtualLoop(clock, looks_every=LOOKS_EVERY)
+    loop = SimulatedLoop(clock)
     # The loop would keep a set of all open async generators; all of ours are closed by their readers.
     hooks = sys.get_asyncgen_hooks()
     loop.run_until_complete(asyncio.sleep(0))

@@ -33,11 +33,8 @@ class ServiceTimes:
         return self.token + self.token_load * load
 
     def __str__(self) -> str:
-        each = (self.token + self.token_load) * 1000
-        return (
-            f"{self.first * 1000:.0f} ms + {self.prompt * 1e6:.0f} µs a token of the prompt"
-            f"{_more(self.first_load)} to the first token, then {each:.3g} ms a token{_more(self.token_load)}"
-        )
+        first = f"{self.first * 1000:.0f} ms + {self.prompt * 1e6:.0f} µs a token of the prompt{_more(self.first_load)}"
+        return f"{first} to the first token, then {self.token * 1000:.3g} ms a token{_more(self.token_load)}"
 
 
 def _more(seconds: float) -> str:
