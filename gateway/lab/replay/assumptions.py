@@ -50,6 +50,8 @@ def assumptions(policy: Policy, loaded: Loaded, known: Survey, callers: Callers,
         yield f"guards find {found} ({', '.join(unjudged)}), at once; what they would make of other texts is not known"
     if any(model.cascade for model in policy.models.values()):
         yield "texts are not recorded: a cascade takes all prompts to be alike, and is sure of each answer"
+    if any(model.rollout for model in policy.models.values()):
+        yield "roll-outs have not begun: all users are on the old side"
     if any(isinstance(one, EngineBackend) for one in policy.backends.values()):
         yield "engines tell nothing of their load, and do not preempt"
     if known.have_blocks and job.cache_tokens:
