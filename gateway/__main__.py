@@ -16,6 +16,7 @@ from gateway.cli import (
     init,
     keys,
     operate,
+    record,
     replay,
     schema,
     serve,
@@ -38,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="say which Tollgate this is, and leave",
     )
     commands = parser.add_subparsers(
-        metavar="init|import|serve|check|test|evaluate|explain|replay|schema|keys|usage|backends|caches|policy|backup|restore"
-        "|bench",
+        metavar="init|import|serve|check|test|evaluate|explain|record|replay|schema|keys|usage|backends|caches|policy|backup"
+        "|restore|bench",
         required=True,
     )
     for command in (
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         test,
         evaluate,
         explain,
+        record,
         replay,
         schema,
         keys,

@@ -23,7 +23,7 @@ from gateway.fallback.hop import Hops
 from gateway.guards.guards import Guards
 from gateway.guards.scans.background import BackgroundScans
 from gateway.metering.bill import Bill
-from gateway.observe.accounting import Accounting
+from gateway.observe.accounting import Accounting, RequestAccounting
 from gateway.observe.ended import Ended
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
@@ -37,6 +37,7 @@ from gateway.stages.cache import cache, without_caches
 from gateway.stages.cascade import cascade
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
+from gateway.stages.keep_answer import KeepsAnswers, keep_answer, keep_whole_answer
 from gateway.stages.record import Observers, record, record_whole
 from gateway.stages.shadow import shadow
 from gateway.stages.spans import attempt, content, entering
@@ -130,7 +131,7 @@ class Pipeline:
     policy: Policy
     metrics: Metrics
     receipts: Receipts | None
-    accounting: Accounting
+    accounting: RequestAccounting
     quotas: Quotas
     guards: Guards
     flags: BackgroundScans
@@ -139,6 +140,8 @@ class Pipeline:
     shadows: Shadows
     side_calls: SideCalls
     telemetry: Telemetry | None = None
+    records: KeepsAnswers | None = None
+    """Where the policy records."""
 
     def handler(self, upstream: Handler) -> Handler:
         def for_shadows(following: Handler) -> Handler:
@@ -154,6 +157,8 @@ class Pipeline:
             "cascade": cascade(self.scorer),
             "shadow": shadow(self.shadows, self.metrics, for_shadows),
         }
+        if self.records is not None:
+            stages["cache"] = partial(fold, [keep_answer(self.records), stages["cache"]])
         for name in self._unused():
             del stages[name]
         if self.telemetry is None:
@@ -167,7 +172,10 @@ class Pipeline:
         """The same for calls whose ``request.is_whole``; None where a stage that is in use knows no such way."""
         if self.telemetry is not None or self.caches.enabled or len([*self._unused()]) < _OPTIONAL:
             return None
-        return record_whole(self._observers, without_caches(upstream.whole))
+        whole = without_caches(upstream.whole)
+        if self.records is not None:
+            whole = keep_whole_answer(self.records, whole)
+        return record_whole(self._observers, whole)
 
     def _unused(self) -> Iterator[str]:
         """The stages that no request has a use for, whoever sends it."""

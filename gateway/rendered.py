@@ -16,7 +16,7 @@ from gateway.caching.caches import Caches
 from gateway.caching.exact import MemoryAnswerStore
 from gateway.errors import GatewayError
 from gateway.guards.guards import Guards
-from gateway.observe.accounting import Accounting
+from gateway.observe.accounting import RequestAccounting
 from gateway.observe.metrics import Metrics
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
@@ -81,15 +81,17 @@ class RenderedCache:
         *,
         metrics: Metrics,
         receipts: Receipts,
-        accounting: Accounting,
+        accounting: RequestAccounting,
         telemetry: Telemetry | None = None,
+        is_used: bool = True,
     ) -> None:
+        """``is_used``: not where each answer is to pass the stages."""
         self._caches = caches
         self._guards = guards
         self._quotas = quotas
         self._observers = Observers(quotas, accounting, metrics, receipts, telemetry)
         self._recorder = CacheRecorder(metrics)
-        self._answers = caches.answers if isinstance(caches.answers, MemoryAnswerStore) else None
+        self._answers = caches.answers if is_used and isinstance(caches.answers, MemoryAnswerStore) else None
         self.is_used = self._answers is not None
         """No answer is ever kept where it is not."""
         self._rendered: OrderedDict[_Key, RenderedAnswer] = OrderedDict()

@@ -108,6 +108,7 @@ BESIDE_POLICY = frozenset(
             "telemetry",
             "callbacks",
             "metrics",
+            "record",
         ),
         *("residency", "regions"),
     }
@@ -246,6 +247,13 @@ def cache_key(call: Call, fingerprint: str, per: _Per = "tenant") -> str:
     request = call.request
     asked = request.messages if request.native is None else _native(request.native)
     return _digest([asked, *_rest(call, request, fingerprint, per)])
+
+
+def content_key(request: ChatRequest) -> str:
+    """As ``cache_key``, of nothing but what was asked: who asks, and under which policy, is left to who compares."""
+    asked = request.messages if request.native is None else _native(request.native)
+    params = {name: value for name, value in request.params.items() if not _is_ignored(name, value)}
+    return _digest([request.model, asked, [getattr(request, name) for name in _OF_REQUEST], params])
 
 
 def partition(call: Call, fingerprint: str, per: _Per = "tenant") -> Partition | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from gateway.metering.bill import Bill, Charge
 from gateway.metering.price import NANO
@@ -12,6 +13,16 @@ from gateway.observe.ended import Ended
 from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.metrics import Metrics
 from gateway.types import HOUSE, Call, Principal
+
+
+class RequestAccounting(Protocol):
+    """Who is told of a request that has ended."""
+
+    def record(self, call: Call, ended: Ended) -> object: ...
+
+    def record_for_house(self, call: Call, bill: Bill) -> object:
+        """What was used on account of a line of a batch that had to give way."""
+        ...
 
 
 class Accounting:

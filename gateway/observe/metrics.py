@@ -298,6 +298,16 @@ class Metrics:
         self.ledger_waiting = make.plain_gauge(
             "tollgate_ledger_rows_waiting", "Rows that wait to be written to the ledger.", mode="livesum"
         )
+        self.recorded = make.counter(
+            "tollgate_recorded_requests_total",
+            "Requests to be recorded: written, or lost; of the written, those without the text that was to be kept.",
+            ["outcome"],
+        )
+        self.recordings_waiting = make.plain_gauge(
+            "tollgate_recordings_waiting",
+            "Closed segments of recorded requests that wait to be put away.",
+            mode="livesum",
+        )
         self.tenant_requests = make.counter(
             "tollgate_tenant_requests_total",
             "Model requests by tenant and outcome; only where tenants are told apart.",

@@ -44,6 +44,12 @@ from gateway.policy.limited import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
 from gateway.policy.problems import render
 from gateway.quota.quotas import Quotas
+from gateway.recording.data_keys import DataKeys
+from gateway.recording.masking import TextMasker
+from gateway.recording.opening import open_recordings
+from gateway.recording.recordings import Recordings
+from gateway.recording.records import Records
+from gateway.recording.shipping import Shipping
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
 from gateway.runtime.backends import build_backends, build_engines, runs_here
@@ -83,6 +89,8 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     accounting = _accounting(policy, state, metrics, ledger, state.callbacks.guard_blocked, cache_days)
     telemetry = await _telemetry(policy.telemetry, before)
     side_calls = SideCalls(quotas, accounting)
+    recordings = _recordings(policy, state, before)
+    records = _records(policy, state, accounting, recordings) if recordings is not None else None
     backends = build_backends(loaded, state, before)
     state.pools.update(policy)
     update_terms(policy, state.pools)
@@ -110,7 +118,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         policy=policy,
         metrics=metrics,
         receipts=receipts,
-        accounting=accounting,
+        accounting=records or accounting,
         quotas=quotas,
         guards=Guards(policy, scanners, build_offloads(policy, state.scanning, judges)),
         flags=BackgroundScans(metrics, receipts.keep, Review(metrics, policy.review, findings)),
@@ -125,6 +133,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         shadows=state.shadows,
         side_calls=side_calls,
         telemetry=telemetry,
+        records=records,
     )
     engines = build_engines(policy, backends, state, before)
     moderator = Moderator.of(policy.guards, state.sidecar, judges, state.scanning)
@@ -158,10 +167,13 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             quotas,
             metrics=metrics,
             receipts=receipts,
-            accounting=accounting,
+            accounting=records or accounting,
             telemetry=telemetry,
+            is_used=policy.record.texts == "none" or records is None,
         ),
         telemetry=telemetry,
+        records=records,
+        recordings=recordings,
         handler=pipeline.handler(upstream_handler),
         whole=pipeline.whole(upstream_handler),
         moderator=pipeline.recorded(moderator.handle),
@@ -248,6 +260,37 @@ def _feedback(config: schema.LedgerSettings, state: WorkerState, before: Runtime
     if before is not None and before.policy.ledger == config:
         return before.feedback
     return FeedbackTable(open_tables(FEEDBACK, config, state.state_dir))
+
+
+def _recordings(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Recordings | None:
+    config = policy.record
+    if not config.enabled:
+        return None
+    if before is not None and (before.policy.files, before.policy.ledger, before.policy.record) == (
+        policy.files,
+        policy.ledger,
+        config,
+    ):
+        return before.recordings
+    places = open_recordings(policy, state.state_dir)
+    shipping = Shipping(
+        places.spool,
+        places.table,
+        places.blobs,
+        retention=config.retention,
+        max_bytes=config.max_bytes,
+        sweeps=state.worker == 1,
+    )
+    keys = DataKeys(places.table, places.secret)
+    return Recordings(places.spool, keys, shipping, state.metrics, rotate=config.rotate)
+
+
+def _records(
+    policy: schema.Policy, state: WorkerState, accounting: Accounting, recordings: Recordings
+) -> Records:
+    masks = policy.record.texts == "masked"
+    masker = TextMasker(policy, state.sidecar, state.scanning) if masks else None
+    return Records(policy, accounting, recordings, masker)
 
 
 def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> Ledger | None:

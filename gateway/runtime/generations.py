@@ -51,6 +51,8 @@ class Generations:
             await asyncio.to_thread(self._history.number_of, loaded) if self._history else self.number + 1
         )
         metrics.policy_generation.set(self.number)
+        if self._current.records is not None:
+            self._current.records.generation = self.number
         for name, reason in (
             loaded.disabled.items() if self._history is None else ()
         ):  # else it is said for all workers

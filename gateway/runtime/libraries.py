@@ -21,4 +21,5 @@ def _needed(policy: Policy) -> list[str]:
         isinstance(one, GeminiBackend) and one.vertex is not None for one in policy.backends.values()
     )
     tokens = bool(policy.jwt) or policy.admin.oidc is not None or vertex
-    return [*(["redis.asyncio"] if redis else []), *(["jwt"] if tokens else [])]
+    sealed = ["cryptography.hazmat.primitives.ciphers.aead"] if policy.record.enabled else []
+    return [*sealed, *(["redis.asyncio"] if redis else []), *(["jwt"] if tokens else [])]

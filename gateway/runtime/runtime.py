@@ -24,6 +24,8 @@ from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy import schema
 from gateway.quota.quotas import Quotas
+from gateway.recording.recordings import Recordings
+from gateway.recording.records import Records
 from gateway.rendered import RenderedCache
 from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.stores.redis import RedisStore
@@ -67,6 +69,9 @@ class Runtime:
     """Answers ``/v1/messages/count_tokens`` and ``/v1/responses/input_tokens``."""
     readiness: Readiness
     telemetry: Telemetry | None = None
+    records: Records | None = None
+    """Where the policy records."""
+    recordings: Recordings | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     _users: int = 0
     _unused: asyncio.Event | None = None
@@ -82,6 +87,7 @@ class Runtime:
             self.responses.store if self.responses is not None else None,
             self.files,
             self.telemetry,
+            self.recordings,
             *self.backends.values(),
             *self.engines.values(),
             *self.caches.resources,

@@ -13,11 +13,11 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gateway.errors import GatewayError
-from gateway.metering.bill import Bill, bill_of
+from gateway.metering.bill import bill_of
 from gateway.metering.price import NANO, cost
+from gateway.observe.accounting import RequestAccounting
 from gateway.observe.ended import Ended, RequestLine, level_of
 from gateway.observe.metrics import Metrics
 from gateway.observe.outcome import is_refusal, outcome_of, reason_of
@@ -33,14 +33,6 @@ from gateway.types import Call, Chunk, Chunks, Handler, Stage, Usage, WholeHandl
 
 log = logging.getLogger(__name__)
 requests = logging.getLogger("gateway.requests")
-
-
-class RequestAccounting(Protocol):
-    def record(self, call: Call, ended: Ended) -> object: ...
-
-    def record_for_house(self, call: Call, bill: Bill) -> object:
-        """What was used on account of a line of a batch that had to give way."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from gateway.types.json_value import Json
 
+NOT_STORED = "not_stored"
+"""Noted, without facts, for a request whose content its caller wants stored nowhere."""
+
 
 class Notes(Protocol):
     """What a request's end adds to its receipt."""

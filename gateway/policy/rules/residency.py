@@ -28,11 +28,12 @@ def place_outside(draft: Draft) -> Findings:
     """Stores are shared by all: each must be where anybody's content stays."""
     content = draft.content
     files, ledger = mapping_at(content, "files"), mapping_at(content, "ledger")
+    keeps = files.get("enabled", True) or mapping_at(content, "record").get("enabled", False)
     places: Mapping[str, tuple[KeyPath, Any]] = {
         "store": (("store",), content.get("store")),
         "cache_store": (("cache_store",), content.get("cache_store")),
         "ledger": (("ledger", "store"), ledger.get("store")),
-        "files": (("files", "store"), files.get("store") if files.get("enabled", True) else None),
+        "files": (("files", "store"), files.get("store") if keeps else None),
     }
     regions = mapping_at(content, "regions")
     for place, (path, where) in places.items():

@@ -43,6 +43,25 @@ def files_of_one_replica(valid: Valid) -> Findings:
         )
 
 
+def recordings_of_one_replica(valid: Valid) -> Findings:
+    """The same of segments, and of the secret that wraps everybody's data keys."""
+    policy, record = valid.policy, valid.policy.record
+    if not record.enabled or policy.ledger.store == "sqlite":
+        return
+    if policy.files.bucket is None and record.path[0] != "/":
+        yield Diagnostic(
+            ("record", "path"),
+            "is in each replica's own state folder, and 'ledger.store' has the names of its segments for all of them: "
+            "write 'files: {store: s3://BUCKET}', or a folder that all of them mount",
+        )
+    if record.key_file is None:
+        yield Diagnostic(
+            ("record", "key_file"),
+            "is missing: each replica would make a secret of its own, and 'ledger.store' has data keys that all of "
+            "them are to open; name a file that holds the same for all ('openssl rand -hex 32' makes one)",
+        )
+
+
 def store_failure_of_no_store(valid: Valid) -> Findings:
     if "on_store_failure" in valid.written and valid.policy.store == "memory":
         message = (

@@ -116,6 +116,7 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
     texts.unused_spacy,
     storage.files_elsewhere,
     storage.files_of_one_replica,
+    storage.recordings_of_one_replica,
     storage.store_failure_of_no_store,
     storage.ledger_elsewhere,
     storage.budgets_without_a_record,

@@ -85,6 +85,7 @@ from gateway.policy.schema.storage import (
     ExactCache,
     FileSettings,
     LedgerSettings,
+    RecordSettings,
     ResponseSettings,
     S3Settings,
     SemanticCache,
@@ -141,6 +142,7 @@ __all__ = [
     "Price",
     "Provider",
     "QuotaSettings",
+    "RecordSettings",
     "RequestLimits",
     "ResponseSettings",
     "Retry",
@@ -227,6 +229,8 @@ class Policy(Frozen):
     """What ``/v1/files`` keeps."""
     batches: BatchSettings = BatchSettings()
     """What ``/v1/batches`` takes, and what its lines may use."""
+    record: RecordSettings = RecordSettings()
+    """Traffic that is kept to be replayed."""
     shared_prompts: dict[Name, Text] = Field(default={})
     """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""
     limits: RequestLimits = RequestLimits()

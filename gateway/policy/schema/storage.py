@@ -174,6 +174,31 @@ class FileSettings(Frozen):
         return match[1], f"{prefix}/" if prefix else ""
 
 
+class RecordSettings(Frozen):
+    """Traffic that is kept to be replayed: what was asked when, what was decided, what it took.
+
+    Segments are where ``files`` says, in a folder of their own; what they hold of whom is in the ledger's database.
+    """
+
+    enabled: bool = False
+    share: Share = 1.0
+    """Of the requests; which, follows from their ids."""
+    tenants: tuple[Name, ...] = ()
+    """Whose requests are recorded; empty: everybody's."""
+    texts: Literal["none", "masked"] = "none"
+    """``masked``: prompts and answers, too, as the guards on personal data leave them."""
+    path: Text = "recordings"
+    """A folder; a relative path begins at the state folder. In it, segments wait until they are put away."""
+    rotate: Timeout = 600.0
+    """After which a segment is put away that is not full."""
+    retention: Timeout = 30 * 86_400.0
+    """After which a segment is deleted."""
+    max_bytes: Size = 10 * 2**30
+    """Of all segments; beyond it the oldest are deleted."""
+    key_file: Text | None = None
+    """Holds the secret that wraps the tenants' data keys; None: one that is made in the state folder."""
+
+
 class BatchSettings(Frozen):
     """What ``/v1/batches`` takes, and what its lines may use.
 

@@ -14,7 +14,7 @@ from gateway.residency import residency_of
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.stores.response_store import ResponseStore, StoredResponse
 from gateway.stores.store import StoreDown
-from gateway.types import Call, Json
+from gateway.types import NOT_STORED, Call, Json
 from gateway.web.answering import answer_stream, answer_whole
 from gateway.web.attached_files import attach
 from gateway.web.body_parser import BodyReader
@@ -77,6 +77,8 @@ class CreateResponse:
             request = await attach(chat, files, owner, reading, most_bytes=most)
             call = make_call(context, request, scope)
             call.residency = before.residency
+            if not asked.store:
+                call.receipt.note(NOT_STORED)
             if asked.left_out:
                 call.reply_headers[LEFT_OUT] = ", ".join(asked.left_out)
                 call.receipt.note("tools", left_out=asked.left_out)

@@ -372,6 +372,12 @@ CASES = {
         "ledger: {store: postgresql://h/d}",
         "ledger: {store: postgresql://h/d}\nfiles: {enabled: false}",
     ),
+    "storage.recordings_of_one_replica": Case(
+        "record.key_file: is missing: each replica would make a secret of its own",
+        "ledger: {store: postgresql://h/d}\nfiles: {enabled: false}\nrecord: {enabled: true, path: /mnt/r}",
+        "ledger: {store: postgresql://h/d}\nfiles: {enabled: false}\n"
+        "record: {enabled: true, path: /mnt/r, key_file: /run/secrets/record}",
+    ),
     "texts.unused_spacy": Case(
         "sidecar.spacy.de: has no effect: no 'pii' guard",
         "sidecar: {spacy: {de: x}}\nguards: {pii: {entities: [PERSON]}}",
