@@ -52,7 +52,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     export = actions.add_parser(
         "export",
         help="write recorded requests as JSON lines, decrypted",
-        description="Write recorded requests as JSON lines, decrypted: what 'tollgate replay' and 'plan' read.",
+        description="Write recorded requests as JSON lines, decrypted: what the lab's commands read as traffic.",
     )
     export.add_argument("--since", metavar="SPAN", help="how far back, as 12h or 30d (all)")
     export.add_argument("--out", metavar="FILE", default="-", help="compressed where it ends in .gz (stdout)")
@@ -61,8 +61,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "import",
         help="add traffic from elsewhere to what is recorded",
         description="Add traffic to what is recorded: Azure's and Mooncake's traces, LiteLLM's spend logs, requests in "
-        "OpenAI's form, one's own JSON lines, or the ledger. It has times of its own, by which it is also deleted: "
-        "what is older than 'record.retention' goes at the gateway's next sweep.",
+        "OpenAI's form, one's own JSON lines, or the ledger. It keeps its times; 'record.retention' counts from now.",
     )
     adding.add_argument("files", metavar="FILE", nargs="*", help="a file or a folder of them, or - for stdin")
     adding.add_argument("--ledger", action="store_true", help="the policy's ledger, rather than files")

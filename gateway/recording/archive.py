@@ -63,6 +63,7 @@ class Archive:
         if not self._places.table.exists:
             return 0
         found = self._places.table.forget(tenant)
+        self._keys.forget(tenant)
         # What is left there to delete is found by the gateway's sweep, too.
         with suppress(BlobError, DatabaseError):
             for segment in self._places.table.begin_sweep(0.0, 2**62):
@@ -80,6 +81,7 @@ class Archive:
             retention=0.0,
             max_bytes=0,
             sweeps=False,
+            imports=True,
         )
         held: dict[str, list[RecordedRequest]] = defaultdict(list)
         added = 0

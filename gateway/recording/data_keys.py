@@ -43,6 +43,10 @@ class DataKeys:
         self._known[tenant] = key, self._clock() + KNOWN
         return key
 
+    def forget(self, tenant: str) -> None:
+        """It was deleted here, and is not used any more."""
+        self._known.pop(tenant, None)
+
     def all(self) -> list[DataKey]:
         """Raises ``KeyNotOurs``, ``SecretError`` and ``DatabaseError``."""
         return [self._unwrapped(key) for key in self._table.all_keys()]

@@ -91,8 +91,11 @@ class RecordingTable(OwnTables):
     def all_keys(self) -> list[WrappedKey]:
         return [WrappedKey(**row) for row in self._rows("SELECT id, tenant, wrapped FROM record_keys", {})]
 
-    def enter(self, segment: str, size: int, parts: Mapping[bytes, Part]) -> bool:
-        """Its content is kept. False, and nothing is entered, where none of its data keys is there any more."""
+    def enter(self, segment: str, size: int, parts: Mapping[bytes, Part], since: float | None = None) -> bool:
+        """Its content is kept, and its age counts from ``since``, or from when its last request came.
+
+        False, and nothing is entered, where none of its data keys is there any more.
+        """
 
         def change(change: Change) -> bool:
             known = {str(row["id"]) for row in change.rows("SELECT id FROM record_keys", {})}
@@ -102,7 +105,11 @@ class RecordingTable(OwnTables):
             change.run(
                 "INSERT INTO record_segments (id, state, bytes, ended) VALUES (:id, 'kept', :bytes, :ended) "
                 "ON CONFLICT DO NOTHING",
-                {"id": segment, "bytes": size, "ended": max(part.ended for part in held.values())},
+                {
+                    "id": segment,
+                    "bytes": size,
+                    "ended": since if since is not None else max(part.ended for part in held.values()),
+                },
             )
             change.run_many(
                 "INSERT INTO record_parts (segment, key_id, requests, bytes, began, ended) "
@@ -177,7 +184,7 @@ class RecordingTable(OwnTables):
         return self._change(change)
 
     def begin_sweep(self, before: float, most_bytes: int) -> list[str]:
-        """Segments whose contents are to be deleted: all of whose requests came before ``before``, the oldest beyond
+        """Segments whose contents are to be deleted: whose age counts from before ``before``, the oldest beyond
         ``most_bytes``, and those that are being deleted."""
 
         def change(change: Change) -> list[str]:

@@ -41,11 +41,13 @@ class Shipping:
         retention: float,
         max_bytes: int,
         sweeps: bool,
+        imports: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``spool`` holds segments until they are put away; all workers of a machine have the same.
 
-        ``sweeps``: whether this process deletes what is older than ``retention`` seconds, or beyond ``max_bytes``.
+        ``imports``: what it puts away came from elsewhere, and its age counts from now. ``sweeps``: whether this
+        process deletes what is older than ``retention`` seconds, or beyond ``max_bytes``.
         """
         self.blobs = blobs
         self.table = table
@@ -53,6 +55,7 @@ class Shipping:
         self._retention = retention
         self._max_bytes = max_bytes
         self._sweeps = sweeps
+        self._imports = imports
         self._clock = clock
         self._closed: list[SegmentFile] = []
         self._lock = threading.Lock()
@@ -116,7 +119,8 @@ class Shipping:
             with suppress(BlobError):
                 writer.abort()
             raise
-        if not self.table.enter(segment.name, segment.size, segment.parts):
+        since = self._clock() if self._imports else None
+        if not self.table.enter(segment.name, segment.size, segment.parts, since):
             self.blobs.delete(segment.name)  # all of it is of tenants whose keys were deleted
 
     def _adopt(self) -> float:
