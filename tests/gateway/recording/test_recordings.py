@@ -24,8 +24,10 @@ from gateway.recording.recording_table import RECORDINGS, RecordingTable
 from gateway.recording.segment import SegmentFile
 from gateway.recording.shipping import Shipping
 from tests.fakes import FakeUpstream, answer_events, completion, reply, stream
+from tests.ports import free_port
 from tests.postgres_server import PostgresServer
 from tests.recordings import at_once, recorded
+from tests.s3_server import BUCKET, S3Server
 from tests.serving import KEY, OTHER_KEY, Gateway, key, serving
 
 pytestmark = pytest.mark.anyio
@@ -324,3 +326,73 @@ def test_the_secret_is_made_once_and_one_that_is_none_is_said(tmp_path: Path) ->
         operator_secret(str(tmp_path / "short"), tmp_path)
     with pytest.raises(SecretError, match=r"record\.key_file"):
         operator_secret(str(tmp_path / "none"), tmp_path)
+
+
+async def lost_or_waiting(gateway: Gateway, name: str) -> None:
+    async with asyncio.timeout(300):
+        while not (await gateway.metrics()).get(name):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_where_nothing_can_be_written_requests_are_answered_and_the_loss_is_counted(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    async with (
+        FakeUpstream() as up,
+        a_gateway(tmp_path, up.base_url, {"path": str(tmp_path / "file" / "recordings")}) as gateway,
+    ):
+        assert await ask(gateway) == 200
+        await lost_or_waiting(gateway, 'tollgate_recorded_requests_total{outcome="lost"}')
+        assert await ask(gateway) == 200
+
+
+async def test_segments_wait_for_a_bucket_that_is_away_and_go_there(
+    s3_server: S3Server, tmp_path: Path
+) -> None:
+    """The next gateway puts away what the one before could not."""
+    s3_server.empty()
+    where = {"access_key_id": "k", "secret_access_key": "s"}
+    async with FakeUpstream() as up:
+        away = {"store": f"s3://{BUCKET}/t", "s3": {"endpoint": f"http://127.0.0.1:{free_port()}", **where}}
+        async with a_gateway(tmp_path, up.base_url, {}, files=away) as gateway:
+            assert await ask(gateway) == 200
+            await lost_or_waiting(gateway, "tollgate_recordings_waiting")
+            assert await ask(gateway) == 200
+        assert s3_server.keys() == []
+        there = {**away, "s3": {"endpoint": s3_server.url, **where}}
+        async with a_gateway(tmp_path, up.base_url, {}, files=there) as gateway:
+            assert len(await recorded(tmp_path, 1)) >= 1
+            names = s3_server.keys()
+            assert names and all(name.startswith("t/recordings/") for name in names)
+
+
+async def test_what_the_responses_api_is_not_to_store_is_not_kept(tmp_path: Path) -> None:
+    async with FakeUpstream() as up, a_gateway(tmp_path, up.base_url, {"texts": "masked"}) as gateway:
+        for store in (True, False):
+            asked = {"model": "m", "input": "Hello", "store": store}
+            assert (await gateway.http.post("/v1/responses", json=asked)).status_code == 200
+        stored, unstored = await recorded(tmp_path, 2)
+    assert (stored.api, unstored.api) == ("responses", "responses")
+    assert stored.text is not None and stored.prompt_key
+    assert (unstored.text, unstored.prompt_key) == (None, "")
+
+
+async def test_what_is_to_stay_in_another_region_is_not_kept_in_the_bucket(
+    s3_server: S3Server, tmp_path: Path
+) -> None:
+    """Where the gateway is allowed to keep nothing of a content, figures are kept all the same."""
+    s3_server.empty()
+    bucket = {
+        "store": f"s3://{BUCKET}/local",
+        "s3": {"endpoint": s3_server.url, "access_key_id": "k", "secret_access_key": "s"},
+    }
+    async with FakeUpstream() as up:
+        local = {"up": {"kind": "openai", "base_url": up.base_url, "local": True}}
+        tenants = {"acme": {"local_only": True}}
+        async with a_gateway(
+            tmp_path, up.base_url, {"texts": "masked"}, files=bucket, tenants=tenants, backends=local
+        ) as gateway:
+            assert await ask(gateway, "x" * 600) == 200
+            (one,) = await recorded(tmp_path, 1)
+    assert (one.text, one.blocks, one.prompt_key) == (None, (), "") and one.completion_tokens > 0
