@@ -20,6 +20,8 @@ def test_wilson_of_known_values() -> None:
 
 @settings(max_examples=examples(200))
 @given(st.floats(0, 1), st.integers(1, 10**9), st.floats(0.5, 0.999))
-def test_an_interval_holds_its_mean_and_stays_within_shares(mean: float, count: int, confidence: float) -> None:
+def test_an_interval_holds_its_mean_and_stays_within_shares(
+    mean: float, count: int, confidence: float
+) -> None:
     low, high = wilson(mean, count, confidence)
     assert 0 <= low <= mean <= high <= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from gateway.databases.opening import open_tables
 from gateway.feedback.feedback import Feedback, figures
 from gateway.feedback.table import FEEDBACK, KEPT, FeedbackTable
