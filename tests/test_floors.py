@@ -24,6 +24,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "identity quota admission routing fallback cascade caching guards experiments wire sidecar",
         "backends",
         "stages batches feedback recording",
+        "stages batches recording",
         "pipeline rendered runtime upstream_loop",
         "web",
         "lab",
