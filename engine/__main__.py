@@ -73,6 +73,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add_bench(bench)
     bench.set_defaults(run=run_bench)
+    simulation = commands.add_parser(
+        "simulate",
+        help="the scheduler on a clock that is given: lines of JSON in and out, for tollgate plan",
+        description="Reads lines of JSON from standard input and answers each with one. Needs no torch.",
+    )
+    simulation.set_defaults(run=run_simulation)
     return top
 
 
@@ -158,6 +164,12 @@ def run_bench(options: dict[str, Any]) -> int:
     from engine.bench.run import run
 
     return run(options)
+
+
+def run_simulation(_: dict[str, Any]) -> int:
+    from engine.simulation.serve import run
+
+    return run()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from gateway.cli import (
     init,
     keys,
     operate,
+    plan,
     record,
     replay,
     schema,
@@ -39,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="say which Tollgate this is, and leave",
     )
     commands = parser.add_subparsers(
-        metavar="init|import|serve|check|test|evaluate|explain|record|replay|schema|keys|usage|backends|caches|policy|backup"
-        "|restore|bench",
+        metavar="init|import|serve|check|test|evaluate|explain|record|replay|plan|schema|keys|usage|backends|caches|policy"
+        "|backup|restore|bench",
         required=True,
     )
     for command in (
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         explain,
         record,
         replay,
+        plan,
         schema,
         keys,
         usage,

@@ -47,6 +47,7 @@ PACKAGES = [
     "evaluation",
     "verify",
     "bench",
+    "simulation",
 ]
 FOLDERS = ["engine", *(f"engine/{name}" for name in PACKAGES), "engine/server/pooling"]
 

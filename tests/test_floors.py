@@ -43,7 +43,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "worker",
         "client generation refusals engine_process process engine_core bootstrap adapter_loading offline pooling",
         "server",
-        "bench verify quantizer evaluation drafts",
+        "bench verify quantizer evaluation drafts simulation",
         "*",
     ),
     "kernels": ("launch", "native", "*", "compile report", "bench", "__main__"),

@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 2
     try:
-        database = _ledger(arguments.ledger, init.folder(arguments.policies, os.environ))
+        database = ledger_of(arguments.ledger, init.folder(arguments.policies, os.environ))
     except (PolicyError, SettingsError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
         if keep is not None and database.exists():
             requests = roll_up(database, time.time() - keep)
             print(f"{requests:,} requests of earlier months were rolled up.", file=sys.stderr)
-        whole = _rows(database, groups, time.time() - span, arguments.tenant)
+        whole = usage_since(database, groups, time.time() - span, arguments.tenant)
     except DatabaseError as error:
         print(f"tollgate usage: {database}: {error}", file=sys.stderr)
         return 1
@@ -146,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _ledger(given: str | None, policies: Path) -> Database:
+def ledger_of(given: str | None, policies: Path) -> Database:
     """The one given, or where the gateway writes. The rest of the policy need not be sound for that."""
     if given is not None and "://" not in given:
         try:
@@ -174,7 +174,7 @@ def _ledger(given: str | None, policies: Path) -> Database:
         raise SettingsError(f"tollgate usage: ledger.{'.'.join(map(str, where))}: {message}") from None
 
 
-def _rows(
+def usage_since(
     database: Database, by: Sequence[str], since: float, tenant: str | None = None
 ) -> list[dict[str, Any]]:
     if not database.exists():

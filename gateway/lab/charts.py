@@ -137,6 +137,28 @@ class Chart:
         return HEIGHT - BOTTOM - self.y.share(value) * (HEIGHT - TOP - BOTTOM)
 
 
+@dataclass(frozen=True)
+class Bars:
+    """One lying bar for each value, from nothing on, with its name above it."""
+
+    title: str
+    rows: Sequence[tuple[str, float]]
+
+    def svg(self) -> str:
+        most = max((value for _, value in self.rows), default=0.0) or 1.0
+        height = 38 * len(self.rows) + 8
+        parts = [
+            f"<figure><figcaption>{escape(self.title)}</figcaption>",
+            f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(self.title)}">',
+        ]
+        for number, (name, value) in enumerate(self.rows):
+            top = 38 * number
+            told = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+            parts.append(f'<text x="0" y="{top + 14}">{escape(name)}: {told}</text>')
+            parts.append(f'<path class="bar c0" d="M0 {top + 19}h{WIDTH * value / most:.1f}v12H0Z"/>')
+        return "".join([*parts, "</svg></figure>"])
+
+
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
     """At most about so many: of each group of neighbours the highest and the lowest."""
     if len(points) <= most:

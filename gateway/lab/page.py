@@ -21,7 +21,7 @@ figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;display:bl
 svg text{fill:var(--dim);font:11px system-ui,sans-serif}.grid{stroke:var(--line)}
 .mark{stroke:var(--ink);stroke-dasharray:4 3}
 .line{fill:none;stroke:var(--c);stroke-width:2}.dots,.knots{stroke:var(--c);stroke-linecap:round;fill:none}
-.dots{stroke-width:4;opacity:.55}.knots{stroke-width:7}
+.bar{fill:var(--c)}.dots{stroke-width:4;opacity:.55}.knots{stroke-width:7}
 .legend{margin:.2rem 0 0;font-size:.85rem}.legend span{margin-right:1rem;white-space:nowrap}
 .legend span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:50%;
 background:var(--c);margin-right:.4em}
