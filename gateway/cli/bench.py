@@ -38,6 +38,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     form.add_argument("--csv", action="store_true", help="print CSV rather than a table")
     parser.add_argument("--html", metavar="FILE", help="also write one HTML file, with plots")
     parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="also write what tollgate plan --calibration reads; with --concurrency 1,4,16",
+    )
+    parser.add_argument(
         "--samples", metavar="FILE", help="also write a CSV file with a line for each request"
     )
     parser.set_defaults(run=run)
@@ -176,6 +181,7 @@ def _add_judging(group: argparse._ArgumentGroup) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     # Serving loads this file, too, and nothing of the lab.
+    from gateway.lab.bench import calibration
     from gateway.lab.bench.errors import BenchError, OptionError
     from gateway.lab.bench.options import given, plan_of, writable
     from gateway.lab.bench.session import run_session
@@ -184,7 +190,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         plan = plan_of(arguments, os.environ)
-        writable((arguments.html, arguments.samples))
+        writable((arguments.html, arguments.samples, arguments.calibration))
+        if arguments.calibration is not None:
+            calibration.check(plan)
         report = run_session(plan, Progress())
     except BenchError as error:
         print(f"tollgate bench: {error}", file=sys.stderr)
@@ -201,11 +209,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(arguments: argparse.Namespace, report: Report, told: dict[str, Any]) -> None:
+    from gateway.lab.bench.calibration import as_calibration
     from gateway.lab.bench.html_page import as_html
     from gateway.lab.bench.tables import as_csv, as_text, write_samples
 
     if arguments.html is not None:
         Path(arguments.html).write_text(as_html(report, told), encoding="utf-8")
+    if arguments.calibration is not None:
+        Path(arguments.calibration).write_text(json.dumps(as_calibration(report)), encoding="utf-8")
     if arguments.samples is not None:
         with open(arguments.samples, "w", newline="", encoding="utf-8") as file:
             write_samples(report.results, file)

@@ -139,11 +139,11 @@ def _add_targets(group: argparse._ArgumentGroup) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     # Serving loads this file, too, and nothing of the lab.
+    from gateway.lab.plan.calibration import read_calibration
     from gateway.lab.plan.errors import PlanError
     from gateway.lab.plan.html_page import as_html
     from gateway.lab.plan.options import given, question, writable
     from gateway.lab.plan.plan import plan
-    from gateway.lab.plan.step_clock import Efficiency
     from gateway.lab.plan.tables import as_json, as_text
     from gateway.lab.progress import Progress
 
@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
         asked = question(arguments, None if arguments.ledger is None else _volume(arguments))
         found = plan(
             asked,
-            Efficiency(),
+            None if arguments.calibration is None else read_calibration(arguments.calibration),
             sensitivity=arguments.sensitivity or arguments.html is not None,
             progress=progress.show,
         )

@@ -39,6 +39,8 @@ class Question:
     wanted: float
     against: Sequence[str]
     volume: Volume
+    calibrated_on: str | None = None
+    """``CHIP[,tp=N][,QUANTIZATION]``"""
 
 
 def question(arguments: argparse.Namespace, ledger: Volume | None = None) -> Question:
@@ -89,6 +91,7 @@ def question(arguments: argparse.Namespace, ledger: Volume | None = None) -> Que
         arguments.slo_share,
         arguments.against,
         ledger or workload.volume(),
+        arguments.calibrated_on,
     )
 
 

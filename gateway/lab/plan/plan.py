@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gateway.lab.plan.calibration import Calibration, Fit, fit, machine_of
 from gateway.lab.plan.candidate import Candidate, Misfit, candidate
+from gateway.lab.plan.errors import PlanError
 from gateway.lab.plan.money import BreakEven, break_evens
 from gateway.lab.plan.options import Question
+from gateway.lab.plan.precision import kv_layer_bytes
 from gateway.lab.plan.search import Option, Outcome, fewest_replicas, search
 from gateway.lab.plan.simulator import Simulator
-from gateway.lab.plan.step_clock import Efficiency
+from gateway.lab.plan.step_clock import Efficiency, step_clock
 from gateway.lab.plan.workload import Workload
 
 RATES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
@@ -34,6 +37,7 @@ class Plan:
     question: Question
     reached: Efficiency
     outcome: Outcome
+    fit: Fit | None = None
     changes: list[Change] = field(default_factory=list)
     break_evens: Sequence[BreakEven] = ()
     simulations: int = 0
@@ -45,19 +49,21 @@ class Plan:
 
 def plan(
     asked: Question,
-    reached: Efficiency,
+    calibration: Calibration | None = None,
     *,
     sensitivity: bool,
     progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> Plan:
     """Raises ``PlanError``."""
     break_evens(asked.against, asked.volume, 0.0)  # a name that is wrong is told before the work
+    fitted = None if calibration is None else _fit(asked, calibration)
+    reached = Efficiency() if fitted is None else fitted.reached
     bounds, workload = asked.slo.bounds, asked.workload
     with Simulator() as simulator:
         candidates, misfits = _candidates(asked, reached, simulator)
         outcome = search(candidates, workload, bounds, asked.wanted, simulator, progress=progress)
         outcome.misfits[:0] = misfits
-        found = Plan(asked, reached, outcome)
+        found = Plan(asked, reached, outcome, fitted)
         if (best := found.best) is not None:
             found.break_evens = break_evens(asked.against, asked.volume, best.usd_per_month)
             if sensitivity:
@@ -65,6 +71,34 @@ def plan(
                 found.changes = list(_changes(asked, reached, best, simulator))
         found.simulations = simulator.runs
     return found
+
+
+def _fit(asked: Question, calibration: Calibration) -> Fit:
+    """Raises ``PlanError``."""
+    named = machine_of(asked.calibrated_on, {chip.name: chip for chip in asked.chips})
+    machines = [
+        (chip, ranks, precision)
+        for chip in asked.chips
+        for ranks in asked.ranks
+        for precision in asked.precisions
+        if ranks <= chip.per_node
+        and (named is None or ((chip.name, ranks) == named[:2] and named[2] in ("", precision.name)))
+    ]
+    if len(machines) != 1:
+        raise PlanError(
+            f"--calibration: {len(machines)} ways to serve could have been what was measured: say which by "
+            "--calibrated-on, as h100,tp=1,fp8 (one of --chip, --tensor-parallel and --quantization)"
+        )
+    ((chip, ranks, precision),) = machines
+    shape, attention = asked.shape, asked.shape.attention
+    layer = kv_layer_bytes(
+        asked.serving.kv_dtype, attention.kept_on_rank(ranks), attention.head_dim, attention.latent
+    )
+    return fit(
+        calibration,
+        lambda reached: step_clock(shape, chip, ranks, precision, layer, reached),
+        asked.serving.max_batched_tokens,
+    )
 
 
 def _candidates(

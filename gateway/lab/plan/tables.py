@@ -126,6 +126,13 @@ def details(plan: Plan) -> Iterator[str]:
 
 def _trust(plan: Plan) -> str:
     reached = plan.reached
+    if plan.fit is not None:
+        return (
+            f"Calibrated by {plan.fit.told}: {reached.bandwidth:.0%} of the bandwidth, {reached.compute:.0%} of the "
+            f"FLOPs, a step {seconds(reached.step)}, a request in it {seconds(reached.sequence)}, a request "
+            f"{seconds(reached.request)}; loads are met within {plan.fit.error:.0%}. For other chips than the measured "
+            "one that is a guess."
+        )
     return (
         f"Assumed: {reached.bandwidth:.0%} of the bandwidth and {reached.compute:.0%} of the FLOPs are reached, a step "
         f"takes {seconds(reached.step)} beside; --calibration FILE (of tollgate bench) replaces that. Quantized "
@@ -179,6 +186,7 @@ def as_json(plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
         },
         "targets": {"seconds": dict(asked.slo.bounds), "share": asked.wanted},
         "efficiency": efficiency_told(plan.reached),
+        "calibration": plan.fit and {"measured": plan.fit.told, "error": plan.fit.error},
         "plans": [
             {
                 **trial_told(option.found),

@@ -221,6 +221,35 @@ async def test_json_and_csv() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_calibration_holds_each_requests_lengths_and_times(tmp_path: Path) -> None:
+    file = tmp_path / "measured.json"
+    async with FakeUpstream(ANSWER) as upstream:
+        asked = (
+            upstream.base_url,
+            "--model",
+            "m",
+            "--requests",
+            "3",
+            "--warm-up",
+            "1",
+            "--tokens-per-word",
+            "1",
+        )
+        asked = (*asked, "--calibration", str(file))
+        code, _, err = await tollgate(*asked, "--concurrency", "1,2")
+        assert code == 0 and not err
+        for wrong in (["--rate", "5"], ["--concurrency", "2,4"], ["--concurrency", "1"]):
+            code, _, err = await tollgate(*asked, *wrong)
+            assert code == 2 and "--calibration: one " in err
+    found = json.loads(file.read_text())
+    assert [load["concurrency"] for load in found["loads"]] == [1, 2]
+    for load in found["loads"]:
+        assert len(load["requests"]) == 3
+        assert all(0 < ttft <= e2e and output > 0 for _, output, ttft, e2e in load["requests"])
+    assert found["model"] == "m" and found["calibration"] == 1
+
+
+@pytest.mark.anyio
 async def test_exit_codes_for_ci(tmp_path: Path) -> None:
     failing = reply({"error": {"message": "no"}}, status=500)
     async with FakeUpstream(*[ANSWER] * 3, failing, ANSWER) as upstream:
