@@ -12,6 +12,11 @@ from gateway.lab.charts import Bars, Chart, Series, linear
 from gateway.lab.plan.plan import Plan, cost_by_rate
 from gateway.lab.plan.tables import HEADINGS, about, cells, details
 
+OWN_STYLE = """
+.scroll th:last-child,.scroll td:last-child{text-align:left;white-space:normal;min-width:15rem}
+p{margin:.5rem 0}
+"""
+
 
 def as_html(plan: Plan, told: Mapping[str, Any]) -> str:
     """``told``: the same plan as JSON."""
@@ -22,7 +27,7 @@ def _parts(plan: Plan, told: Mapping[str, Any]) -> Iterator[str]:
     title = f"tollgate plan: {plan.question.shape.name}"
     yield '<!doctype html><html lang="en"><meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    yield f"<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>"
+    yield f"<title>{escape(title)}</title><style>{STYLE}{OWN_STYLE}</style><h1>{escape(title)}</h1>"
     yield from (f'<p class="dim">{escape(line)}</p>' for line in about(plan))
     if plan.best is None:
         yield '<p class="warn">Nothing keeps the targets.</p>'
@@ -32,7 +37,7 @@ def _parts(plan: Plan, told: Mapping[str, Any]) -> Iterator[str]:
         for option in plan.outcome.options:
             yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells(plan, option)) + "</tr>"
         yield "</table></div>"
-        yield from (f"<p>{escape(line)}</p>" for line in details(plan))
+        yield from (f"<p>{escape(line)}</p>" for line in details(plan, changes=False))
         yield '<div class="charts">'
         yield from (chart.svg() for chart in charts(plan))
         yield "</div>"
@@ -70,8 +75,11 @@ def charts(plan: Plan) -> Iterator[Chart | Bars]:
         series,
         x_marks=[(rate, "now")],
     )
-    parts = [(name, share) for name, share in plan.best.found.limits.items() if share >= 0.005]
-    yield Bars("Where the time of the cheapest goes, %", [(name, 100 * share) for name, share in parts])
+    parts = sorted(plan.best.found.limits.items(), key=lambda one: -one[1])
+    yield Bars(
+        "Where the time of the cheapest goes, %",
+        [(name, 100 * share) for name, share in parts if share >= 0.005],
+    )
     changes = [(one.what, one.usd_per_month) for one in plan.changes if one.usd_per_month is not None]
     if changes:
         rows = [("as asked", plan.best.usd_per_month), *changes]

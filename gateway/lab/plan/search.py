@@ -45,7 +45,8 @@ class Option:
         worst = min(self.below.kept, key=self.below.kept.__getitem__, default="")
         kept = self.below.kept.get(worst, self.below.share)
         share = f"fewer than {wanted:.0%}" if self.below.stopped else f"{kept:.0%}"
-        return f"{worst}: with {self.below.replicas} {share} keep it; {self.below.limit}"
+        few = f"{self.below.replicas} replica{'s' if self.below.replicas > 1 else ''}"
+        return f"{worst}: with {few} {share} keep it; {self.below.limit}"
 
 
 @dataclass

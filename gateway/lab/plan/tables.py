@@ -88,7 +88,7 @@ def million(plan: Plan, option: Option) -> float:
     return usd_per_million(machines, plan.question.volume.tokens / MONTH)
 
 
-def details(plan: Plan) -> Iterator[str]:
+def details(plan: Plan, *, changes: bool = True) -> Iterator[str]:
     best = plan.best
     if best is None:
         return
@@ -114,7 +114,7 @@ def details(plan: Plan) -> Iterator[str]:
             f"{money(row.usd_per_month)} a month; own machines are {cheaper}, break-even at {row.share:.2g} of this "
             f"volume ({count(row.share * volume.tokens)} tokens a month)."
         )
-    for change in plan.changes:
+    for change in plan.changes if changes else ():
         told = (
             "no number of replicas keeps the targets"
             if change.usd_per_month is None
