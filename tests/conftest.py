@@ -23,6 +23,7 @@ from tests.fakes import FakeUpstream
 from tests.ledgers import SQLITE_AND_POSTGRES
 from tests.postgres_server import PostgresServer, postgres_programs
 from tests.redis_server import RedisServer
+from tests.redis_topologies import RedisCluster, SentinelSet, running
 from tests.s3_server import S3Server
 from tests.sidecars import SidecarProcess
 from tests.stalls import TOO_LONG, StallDetector
@@ -141,6 +142,20 @@ def own_redis(redis_program: str, tmp_path: Path) -> Iterator[RedisServer]:
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three masters with a replica each, for the whole session: who kills one mends it, and has keys of its own."""
+    with running(RedisCluster(redis_program, tmp_path_factory.mktemp("cluster"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def sentinel_set(redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSet]:
+    """A master, its replica and three Sentinels, likewise."""
+    with running(SentinelSet(redis_program, tmp_path_factory.mktemp("sentinel"))) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")

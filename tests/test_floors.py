@@ -17,6 +17,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         (
             "errors settings backoff private secret_box extras packages version findings client_metadata engine_load "
             "fair_turns value regex pii text children apis media intervals"
+            "fair_turns value regex pii text children apis media redis_address"
         ),
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",

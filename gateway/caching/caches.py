@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import orjson
 
 from gateway.caching.answers import CLIPPED, CachedAnswer, Recording, unpack
-from gateway.caching.exact import AnswerStore, MemoryAnswerStore, RedisAnswerStore
+from gateway.caching.exact import AnswerStore, MemoryAnswerStore, open_redis_answers
 from gateway.caching.key import Fingerprints, Partition, cache_key, partition
 from gateway.caching.semantic import Facts, Semantic
 from gateway.caching.single_flight import Flights
@@ -52,7 +52,7 @@ class Caches:
         self.exact: ExactCache | None = policy.caches.exact if answers is not None else None
         self.answers = answers
         self.semantic = semantic
-        self.is_remote = isinstance(answers, RedisAnswerStore)
+        self.is_remote = not isinstance(answers, MemoryAnswerStore | None)
         """Whether a look-up is a network round trip."""
         config = self.exact or (semantic.config if semantic is not None else None)
         self._per = config.per if config is not None else "tenant"
@@ -217,7 +217,7 @@ def _answers(policy: Policy, before: Caches | None) -> AnswerStore | None:
         return None
     kept = before.answers if before is not None and before.store == policy.where_caches_are else None
     if policy.where_caches_are != "memory":
-        return kept or RedisAnswerStore(policy.where_caches_are)
+        return kept or open_redis_answers(policy.where_caches_are)
     max_bytes = config.max_bytes - config.max_bytes // RENDERED_DIVISOR
     if isinstance(kept, MemoryAnswerStore):
         kept.resize(max_bytes)

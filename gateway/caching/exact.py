@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.stores.redis_link import RedisLink
+from gateway.stores.redis_parts import part_of, prefixes
 from gateway.stores.store import StoreDown
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PREFIX = "tollgate:answer:"
 TIMEOUT = 0.05
 """Seconds after which the server counts as down."""
 BATCH = 64
@@ -102,14 +104,14 @@ class MemoryAnswerStore:
 
 
 class RedisAnswerStore:
-    """``url`` as for ``RedisLink``.
+    """``url`` as for ``RedisLink``; of a cluster these are the answers of one part, whose hash tag ``prefix`` has.
 
     Puts and evictions are sent in the background, in their order. While the server is down nothing is found or
     stored; evictions requested meanwhile are made before anything is found again.
     """
 
-    def __init__(self, url: str, *, prefix: str = "tollgate:answer:") -> None:
-        self._link = RedisLink(url, "cache", on_down=self._drop_unsent, recover=self._recover)
+    def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
+        self._link = RedisLink(url, "cache", prefix=prefix, on_down=self._drop_unsent, recover=self._recover)
         self._prefix = prefix
         self._unsent: OrderedDict[str, tuple[bytes, float] | None] = OrderedDict()
         """An answer and its time to live, or None for an eviction."""
@@ -204,3 +206,27 @@ class RedisAnswerStore:
             await self._link.ask(lambda client: client.delete(*names), 4 * TIMEOUT, probing=True)  # noqa: B023
             for key in gone:
                 self._remove(key)
+
+
+class SpreadAnswerStore:
+    """Answers in a Redis Cluster: a part whose server is away has nothing, and the others go on."""
+
+    def __init__(self, parts: Sequence[RedisAnswerStore]) -> None:
+        self._parts = tuple(parts)
+
+    async def get(self, key: str) -> bytes | None:
+        return await part_of(key, self._parts).get(key)
+
+    def put(self, key: str, value: bytes, ttl: float) -> None:
+        part_of(key, self._parts).put(key, value, ttl)
+
+    def evict(self, key: str) -> None:
+        part_of(key, self._parts).evict(key)
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(one.aclose() for one in self._parts))
+
+
+def open_redis_answers(url: str) -> AnswerStore:
+    parts = [RedisAnswerStore(url, prefix=prefix) for prefix in prefixes(url, "answer", PREFIX)]
+    return SpreadAnswerStore(parts) if len(parts) > 1 else parts[0]

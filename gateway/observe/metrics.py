@@ -266,10 +266,17 @@ class Metrics:
         )
         self.store_up = make.sampled(
             "tollgate_store_up",
-            "Whether Redis answers (1), by what is kept there: quotas, receipts (and cached answers), responses.",
+            (
+                "Whether Redis answers (1), by what is kept there: quotas, receipts (and cached answers), responses. "
+                "Of a cluster the share that does."
+            ),
             ["store"],
             mode="livemin",
             absent=1.0,
+        )
+        self.store_losses = make.plain_counter(
+            "tollgate_store_losses_total",
+            "Times a worker found that the Redis of its quotas had lost its data, or that another had taken its place.",
         )
         self.sidecar_up = make.sampled(
             "tollgate_sidecar_up",

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
 from gateway.policy.schema import Budget, Policy, QuotaSettings
+from gateway.quota.groups import TIERS, group_of
 from gateway.types import Principal
 
 Scope = Literal["key", "tenant", "tier"]
@@ -82,6 +83,8 @@ class Limits:
     on_store_failure: Literal["open", "closed", "local"] = "local"
     strict: bool = False
     """Token limits must not be exceeded at all."""
+    group: str = ""
+    """Callers of different groups share no limit (``gateway/quota/groups.py``)."""
 
     def __bool__(self) -> bool:
         return bool(self.each)
@@ -179,17 +182,6 @@ def counted(spent: Iterable[WindowUsage]) -> Mapping[tuple[str, Window], int]:
     return {name: amount for name, amount in sums.items() if amount}
 
 
-def calendar_keys(policy: Policy) -> frozenset[str]:
-    """The keys of all limits by the day or month."""
-    owners: list[tuple[Scope, str, QuotaSettings, Budget]] = [
-        *(("key", key.id, key.quotas, key.budget) for key in policy.keys_with_limits),
-        *(("tenant", name, tenant.quotas, tenant.budget) for name, tenant in policy.tenants.items()),
-        *(("tier", name, tier.quotas, tier.budget) for name, tier in policy.tiers.items()),
-    ]
-    limits = (limit for owner in owners for limit in _limits(*owner))
-    return frozenset(limit.key for limit in limits if limit.window in ("day", "month"))
-
-
 def limits_of(policy: Policy, principal: Principal) -> Limits:
     owners: list[tuple[Scope, str, QuotaSettings, Budget]] = [
         ("key", principal.key_id, principal.quotas, principal.budget)
@@ -199,7 +191,29 @@ def limits_of(policy: Policy, principal: Principal) -> Limits:
     if (tier := policy.tiers.get(principal.tier)) is not None:
         owners.append(("tier", principal.tier, tier.quotas, tier.budget))
     each = tuple(limit for owner in owners for limit in _limits(*owner))
-    return Limits(each, policy.on_store_failure, any(quotas.strict for _, _, quotas, _ in owners))
+    group = group_of(policy, principal.tenant, principal.tier)
+    return Limits(each, policy.on_store_failure, any(quotas.strict for _, _, quotas, _ in owners), group)
+
+
+def calendar_groups(policy: Policy) -> Mapping[str, str]:
+    """The keys of all limits by the day or month, and the group of each."""
+    owners: list[tuple[Scope, str, QuotaSettings, Budget, str]] = [
+        *(
+            ("key", key.id, key.quotas, key.budget, group_of(policy, key.tenant, key.tier))
+            for key in policy.keys_with_limits
+        ),
+        *(
+            ("tenant", name, tenant.quotas, tenant.budget, group_of(policy, name, tenant.tier))
+            for name, tenant in policy.tenants.items()
+        ),
+        *(("tier", name, tier.quotas, tier.budget, TIERS) for name, tier in policy.tiers.items()),
+    ]
+    return {
+        limit.key: group
+        for scope, owner, quotas, budget, group in owners
+        for limit in _limits(scope, owner, quotas, budget)
+        if limit.window in ("day", "month")
+    }
 
 
 def _limits(scope: Scope, owner: str, quotas: QuotaSettings, budget: Budget) -> Iterator[Limit]:

@@ -19,11 +19,13 @@ from gateway.policy.schema import Policy
 from gateway.quota.allowance import Allowance, AllowanceContext, Reservation
 from gateway.quota.budget_watch import BudgetWatch
 from gateway.quota.counters import Counters, Elastic, QuotaDecision
-from gateway.quota.limits import Amounts, Limit, Limits, LimitsCache, calendar_keys, counted
+from gateway.quota.limits import Amounts, Limit, Limits, LimitsCache, calendar_groups, counted
 from gateway.quota.memory import MemoryCounters
 from gateway.quota.quota_request import QuotaRequest, quota_request
+from gateway.quota.spread import SpreadCounters
 from gateway.quota.store_outage import FailoverCounters
 from gateway.quota.target_bounds import TargetBounds, TargetBoundsCache
+from gateway.stores.redis_parts import prefixes
 from gateway.stores.store import StoreDown
 from gateway.types import Call, Principal, TokenEstimate
 
@@ -43,7 +45,7 @@ class Quotas:
     ) -> None:
         self.estimator = estimator or Estimator()
         self._memory = memory = MemoryCounters(clock=clock)
-        self._counters: Counters = memory if store == "memory" else _in_redis(store, clock)
+        self._counters: Counters = memory if store == "memory" else open_counters(store, clock)
         self._limits = LimitsCache()
         self._context = AllowanceContext(self._counters, self.estimator, TargetBoundsCache(), self._refuse)
         self.budgets: BudgetWatch | None = None
@@ -174,29 +176,36 @@ class Quotas:
 
     def closed(self, policy: Policy) -> str | None:
         """Why every limited request is refused now, or None."""
-        away = isinstance(self._counters, FailoverCounters) and self._counters.away
+        away = isinstance(self._counters, _SHARED) and self._counters.away
         if not away or policy.on_store_failure != "closed" or not has_limits(policy):
             return None
         return "Redis does not answer, and 'on_store_failure: closed' refuses all that is under limits"
 
     @property
-    def store_up(self) -> bool | None:
-        """Whether the store answered when it was last asked; None for counters in memory."""
-        return not self._counters.away if isinstance(self._counters, FailoverCounters) else None
+    def store_up(self) -> float | None:
+        """Whether the store answered when it was last asked, of a cluster the share that did; None for counters in
+        memory."""
+        return self._counters.up if isinstance(self._counters, _SHARED) else None
+
+    @property
+    def losses(self) -> int:
+        """How often the store was found to have lost its data, or another to have taken its place: of each part of a
+        cluster."""
+        return self._counters.losses if isinstance(self._counters, _SHARED) else 0
 
     def watch(self) -> None:
         """Start to learn what other processes use. Does not wait, nor fail."""
-        if isinstance(self._counters, FailoverCounters):
+        if isinstance(self._counters, _SHARED):
             self._counters.watch()
 
     async def remember(self, usage: Iterable[WindowUsage], policy: Policy) -> None:
         """Count at least what the ledger has recorded: counters in memory start with their process, and those of a
         store may have been lost. A store that does not answer is told once it does."""
         used = counted(usage)
-        if isinstance(self._counters, FailoverCounters):
-            limited = calendar_keys(policy)
+        if isinstance(self._counters, _SHARED):
+            groups = calendar_groups(policy)
             await self._counters.remember(
-                {name: amount for name, amount in used.items() if name[0] in limited}
+                {name: amount for name, amount in used.items() if name[0] in groups}, groups
             )
         for (key, window), amount in used.items():
             self._memory.remember(key, window, amount)
@@ -205,19 +214,19 @@ class Quotas:
         self, read: Callable[[], Awaitable[Iterable[WindowUsage] | None]], policy: Policy
     ) -> None:
         """What the ledger has recorded until now, for a store that loses its data; None where it cannot be read."""
-        if not isinstance(self._counters, FailoverCounters):
+        if not isinstance(self._counters, _SHARED):
             return
-        limited = calendar_keys(policy)
+        groups = calendar_groups(policy)
 
         async def recorded() -> Mapping[str, int] | None:
             usage = await read()
             if usage is None:
                 return None
-            return dict.fromkeys(limited, 0) | {
-                key: amount for (key, _), amount in counted(usage).items() if key in limited
+            return dict.fromkeys(groups, 0) | {
+                key: amount for (key, _), amount in counted(usage).items() if key in groups
             }
 
-        self._counters.restore_from(recorded)
+        self._counters.restore_from(recorded, groups)
 
     async def aclose(self) -> None:
         """Pending settlements have 3 s to be sent."""
@@ -320,11 +329,19 @@ _Asked = tuple[Limits, LearnedEstimate, TargetBounds, QuotaRequest, Amounts]
 """What one request asks of its caller's limits: a tuple, as an instance of a class costs a microsecond more."""
 
 
-def _in_redis(url: str, clock: Callable[[], float] | None) -> FailoverCounters:
-    # It loads the client library, which counters in memory do without.
-    from gateway.quota.redis import RedisCounters
+_SHARED = (FailoverCounters, SpreadCounters)
 
-    return FailoverCounters(RedisCounters(url), clock=clock)
+
+def open_counters(url: str, clock: Callable[[], float] | None = None) -> FailoverCounters | SpreadCounters:
+    """In Redis. ``url`` as for ``RedisAddress``."""
+    # It loads the client library, which counters in memory do without.
+    from gateway.quota.redis import PREFIX, RedisCounters
+
+    parts = [
+        FailoverCounters(RedisCounters(url, prefix=prefix), clock=clock)
+        for prefix in prefixes(url, "quota", PREFIX)
+    ]
+    return SpreadCounters(parts) if len(parts) > 1 else parts[0]
 
 
 def tokens_of(estimate: TokenEstimate) -> int:

@@ -13,13 +13,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis import asyncio as redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    TryAgainError,
+)
 
 from gateway.quota.counters import ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits, Window
 from gateway.quota.redis_commands import Loss, QuotaCommands, Settled
-from gateway.quota.redis_loss import run_id, wait_for_all
+from gateway.quota.redis_loss import begin_anew, wait_for_all
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.script import Command
 from gateway.stores.store import StoreDown
@@ -28,6 +37,7 @@ log = logging.getLogger(__name__)
 
 TIMEOUT = 0.25
 """Seconds after which the server counts as down: the gateway keeps its own latency."""
+PREFIX = "{tollgate}:quota:"
 RENEW_EVERY = 1.0
 SECONDS_TO_FLUSH = 3.0
 AT_ONCE = 128
@@ -36,6 +46,8 @@ ATTEMPTS = 5
 """To send a settlement that the server answers with an error."""
 MOST_UNSETTLED = 50_000
 """Settlements that may wait while the server is down."""
+SECONDS_TO_RETURN = 10.0
+"""After a loss, for all who shared the server to be known to it again."""
 _LOST = "Redis has lost its data; this process restores what it knows"
 
 
@@ -50,17 +62,21 @@ class _Reservation:
 
 
 class RedisCounters:
-    """``url`` is ``redis://[user:password@]host[:port]/[db]``, or ``rediss://`` for TLS.
+    """``url`` as for ``RedisLink``; of a cluster these are the counters of one part, whose hash tag ``prefix`` has.
 
     Commands that are issued together share a round trip. While the server is down, ``reserve`` raises at once. ``now``
     replaces the server's clock, in milliseconds of Unix time.
     """
 
-    def __init__(
-        self, url: str, *, now: Callable[[], int] | None = None, prefix: str = "{tollgate}:quota:"
-    ) -> None:
+    def __init__(self, url: str, *, now: Callable[[], int] | None = None, prefix: str = PREFIX) -> None:
         self._link = RedisLink(
-            url, "quotas", on_down=self._refuse_queued, recover=self._renew, on_up=self._send_settlements
+            url,
+            "quotas",
+            prefix=prefix,
+            one_server=True,
+            on_down=self._refuse_queued,
+            recover=self._renew,
+            on_up=self._send_settlements,
         )
         self._commands = QuotaCommands(prefix, now)
         self._reservations: deque[_Reservation] = deque()
@@ -87,6 +103,10 @@ class RedisCounters:
         """Of this process, whatever it holds."""
         self._run_id: str | None = None
         """The server that was last known to have its data: another one, a replica, may be less than a second behind."""
+        self._expected = (0, 0.0)
+        """How many processes shared a server that lost its data, and until when those that are not back yet count."""
+        self.losses = 0
+        """How often the server was found to have lost its data, or another to have taken its place."""
         self._to_raise = False
         """The server is yet to be told what the ledger has recorded, in case that it has lost its data."""
         self.known = LastKnown()
@@ -285,6 +305,9 @@ class RedisCounters:
             if any(isinstance(answer, NoScriptError) for answer in answers):
                 self._loaded = False
                 raise RedisError("it was restarted")  # and may have lost all else with its scripts
+            for answer in answers:
+                if isinstance(answer, _NOT_ITS_OWN):
+                    raise answer
             return answers
 
         return await self._link.ask(request, TIMEOUT, probing=probing)
@@ -317,18 +340,31 @@ class RedisCounters:
             self._note(changes or ())
         if self._lost and not self._link.down:
             raise StoreDown(_LOST)
+        if self._link.down:
+            await begin_anew(self._link, self._told, self._name)
         has_all = False
         if self._lost:
-            gateways = self.known.gateways
+            self._expected = (self.known.gateways, time.monotonic() + SECONDS_TO_RETURN)
             has_all = await self._restore()
-            await wait_for_all(self._link, f"{self._commands.instances}:told", self._name, gateways)
-            self._note(await self._ask_changes() or ())
-        if self._to_raise and not self._lost:
+        if self._to_raise:
             await self.replay(self._commands.raised(self.known.used(), time.time()))
         self._to_raise = False
         if self._link.down and self.on_return is not None:
             await self.on_return(self._lost, has_all)
+        elif self._lost:
+            await self.meet()
+        self.losses += self._lost
         self._lost = False
+
+    async def meet(self) -> None:
+        """Wait until all who share the server have told it what it missed. Raises ``StoreDown``."""
+        await wait_for_all(self._link, self._told, self._name, self.known.gateways, lost=self._lost)
+        self._note(await self._ask_changes() or ())
+
+    @property
+    def _told(self) -> str:
+        """Where gateways say that they are back: of this server alone, as a replica has what another was told."""
+        return f"{self._commands.instances}:told:{self._link.run_id}"
 
     def _note(self, changes: Sequence[str]) -> None:
         now = time.time()
@@ -346,7 +382,8 @@ class RedisCounters:
         self._changes_until = until
         self._read = int(at)
         self._commands.renewed = int(renewed)
-        self.known.gateways = int(gateways)
+        expected, until_then = self._expected
+        self.known.gateways = max(int(gateways), expected if time.monotonic() < until_then else 1)
         return changes
 
     async def _restore(self) -> bool:
@@ -367,7 +404,7 @@ class RedisCounters:
             told = [self._settlements.popleft() for _ in range(min(ended, len(self._settlements)))]
             own += self._commands.settled((_LATER, command) for command in told)
         queued = filter(self._commands.settles, self._settlements)
-        loss = Loss(self._read, own, used)
+        loss = Loss(self._read, own, used, self._link.run_id)
         await self.replay(self._commands.raised(self.known.calendar(), time.time(), loss))
         forgotten, instances = self._commands.instance, self._commands.instances
         await self._link.ask(lambda client: client.zrem(instances, forgotten), TIMEOUT, probing=True)
@@ -381,7 +418,8 @@ class RedisCounters:
         renewed this instance as often as the one that is gone."""
         if self._run_id is not None and not self._link.down:
             return False
-        before, now = self._run_id, await run_id(self._link)
+        await self._link.ask(lambda client: client.ping(), TIMEOUT, probing=True)
+        before, now = self._run_id, self._link.run_id
         self._run_id = now or before or ""
         return bool(before and now) and before != now
 
@@ -393,6 +431,8 @@ class RedisCounters:
                     raise StoreDown(f"Redis refused what it had missed: {answer}") from answer
 
 
+_NOT_ITS_OWN = (AskError, ClusterDownError, MasterDownError, MovedError, ReadOnlyError, TryAgainError)
+"""Errors of a server that has no say in these keys any more, or not yet."""
 _DATA_LOST = [-2]
 _LATER = 2**52
 """Than anybody has read what was used."""

@@ -1,4 +1,4 @@
-"""A Redis that has lost its data: which server it is, and whether all who share it have told it what they know."""
+"""Gateways come back to a Redis that was away or has lost its data: all tell what they know before anyone goes on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from gateway.stores.redis_link import RedisLink
-from gateway.stores.store import StoreDown
 
 if TYPE_CHECKING:
     from redis.asyncio.client import Pipeline
@@ -16,29 +15,33 @@ TIMEOUT = 0.25
 SECONDS_TO_TELL = 3.0
 """For all to notice it, which takes them a second, and to read their ledgers."""
 LOOK_EVERY = 0.05
+FRESH = 1.0
+"""Seconds for which an account of an outage counts, unless the server is another: each repeats it as it waits."""
 
 
-async def run_id(link: RedisLink) -> str:
-    """That of the server which answers now: a replica's is another. Empty where it does not tell."""
-    try:
-        told = await link.ask(lambda client: client.info("server"), TIMEOUT, probing=True)
-    except StoreDown:
-        return ""
-    return str(told.get("run_id", ""))
+async def wait_for_all(link: RedisLink, key: str, name: str, gateways: int, *, lost: bool) -> None:
+    """``name`` has told the server what it knows; wait until ``gateways`` processes have. What is admitted before would
+    be beyond a budget. Raises ``StoreDown``.
 
-
-async def wait_for_all(link: RedisLink, key: str, name: str, gateways: int) -> None:
-    """``name`` has told the server what it has settled; wait until ``gateways`` processes have. What is admitted before
-    would be beyond a budget. Raises ``StoreDown``."""
+    ``lost``: ``key`` is of this loss alone, as it has the server's run id.
+    """
     until = time.monotonic() + SECONDS_TO_TELL
-
-    def tell(pipeline: Pipeline) -> None:
-        pipeline.sadd(key, name)
-        pipeline.pexpire(key, round(2000 * SECONDS_TO_TELL))
-        pipeline.scard(key)
+    fresh = 2 * SECONDS_TO_TELL if lost else FRESH
 
     while True:
+        now, _ = await link.ask(lambda client: client.time(), TIMEOUT, probing=True)
+
+        def tell(pipeline: Pipeline, now: int = now) -> None:
+            pipeline.zadd(key, {name: now})
+            pipeline.pexpire(key, round(2000 * SECONDS_TO_TELL))
+            pipeline.zcount(key, now - fresh, "+inf")
+
         *_, count = await link.pipeline(tell, TIMEOUT, probing=True)
         if int(str(count)) >= gateways or time.monotonic() > until:
             return
         await asyncio.sleep(LOOK_EVERY)
+
+
+async def begin_anew(link: RedisLink, key: str, name: str) -> None:
+    """``name`` was away, and has yet to tell what it did meanwhile. Raises ``StoreDown``."""
+    await link.ask(lambda client: client.zrem(key, name), TIMEOUT, probing=True)

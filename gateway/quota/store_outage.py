@@ -116,12 +116,24 @@ class FailoverCounters:
         """Whether the store failed when it was last asked."""
         return self._store.down
 
+    @property
+    def up(self) -> float:
+        """1 where it answered."""
+        return float(not self._store.down)
+
+    @property
+    def losses(self) -> int:
+        """How often the store had lost its data, or another took its place."""
+        return self._store.losses
+
     def watch(self) -> None:
         """Learn what other processes use, in case the store goes down before the first request here."""
         self._store.watch()
 
-    async def remember(self, used: Mapping[tuple[str, Window], int]) -> None:
-        """Usage from the ledger, in case the store is down from the start, or has lost its data."""
+    async def remember(self, used: Mapping[tuple[str, Window], int], groups: Mapping[str, str]) -> None:
+        """Usage from the ledger, in case the store is down from the start, or has lost its data.
+
+        ``groups`` are those of all limits, by key (``Limits.group``)."""
         await self._store.remember(used, self._clock())
 
     async def aclose(self) -> None:
@@ -169,7 +181,9 @@ class FailoverCounters:
             debts[limits, since] = _sum(debts.get((limits, since)), used)
         self._debts = debts
 
-    def restore_from(self, recorded: Callable[[], Awaitable[Mapping[str, int] | None]] | None) -> None:
+    def restore_from(
+        self, recorded: Callable[[], Awaitable[Mapping[str, int] | None]] | None, groups: Mapping[str, str]
+    ) -> None:
         """``recorded`` reads the ledger, for a store that has lost its data."""
         self._store.recorded = recorded
 
@@ -177,10 +191,16 @@ class FailoverCounters:
         """Before the store is asked again, send it what it missed. Raises ``StoreDown``."""
         if has_all:
             self._forget_recorded()
+        # Others have let in their shares, too, of which the store is yet to hear: until then this one keeps to its own.
+        together = lost or self._share is not None
         while True:
             self._gather(lost)
             lost = False
             count = len(self._unsent)
+            if not count and together:
+                together = False
+                await self._store.meet()
+                continue
             if not count:
                 # No task runs between this and the first request that asks the store again.
                 self._share = None

@@ -95,12 +95,12 @@ class Runtime:
         return frozenset(resource for resource in owned if resource is not None)
 
     @property
-    def stores_up(self) -> dict[str, bool]:
-        """Whether Redis answered when it was last asked, by what is kept there."""
+    def stores_up(self) -> dict[str, float]:
+        """Whether Redis answered when it was last asked, of a cluster the share that did, by what is kept there."""
         stores = {"receipts": self.receipts.store}
         if self.responses is not None:
             stores["responses"] = self.responses.store
-        found = {name: not store.down for name, store in stores.items() if isinstance(store, RedisStore)}
+        found = {name: store.up for name, store in stores.items() if isinstance(store, RedisStore)}
         return found if self.quotas.store_up is None else {"quotas": self.quotas.store_up, **found}
 
     def out_of_use(self, model: str) -> bool:

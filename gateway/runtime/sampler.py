@@ -11,6 +11,7 @@ from typing import Protocol
 from gateway.fallback.circuit_breaker import EVERYBODY
 from gateway.observe.ledger.ledger import Ledger
 from gateway.policy.schema import DEFAULT_TIER, Policy
+from gateway.quota.quotas import Quotas
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.sidecar.api import SidecarError
@@ -42,6 +43,8 @@ class Sampler:
         self._watcher = watcher
         self._ledgers: dict[Ledger, int] = {}
         """Those in use, and how many of their lost rows have been counted."""
+        self._losses: tuple[Quotas, int] | None = None
+        """Of the store in use, how many have been counted."""
         self._budgets_due = 0.0
 
     async def run(self) -> None:
@@ -58,7 +61,8 @@ class Sampler:
         metrics.policy_rejected.set(self._watcher.last_error is not None)
         metrics.breaker_state.sample(dict(self._breakers(runtime.policy)))
         metrics.saturation.sample({(pool.name,): pool.saturation for pool in self._state.pools})
-        metrics.store_up.sample({(name,): float(up) for name, up in runtime.stores_up.items()})
+        metrics.store_up.sample({(name,): up for name, up in runtime.stores_up.items()})
+        self._sample_losses(runtime.quotas)
         self._sample_ledger(runtime.ledger)
         await self._sample_sidecar(runtime.policy)
         if time.monotonic() >= self._budgets_due:
@@ -75,6 +79,12 @@ class Sampler:
             scopes = [scope for scope, _ in breaker.open_scopes()]
             if backend in policy.backends:
                 yield (backend, name), 2.0 if EVERYBODY in scopes else float(bool(scopes))
+
+    def _sample_losses(self, quotas: Quotas) -> None:
+        known, counted = self._losses or (quotas, 0)
+        losses = quotas.losses
+        self._state.metrics.store_losses.inc(losses - (counted if known is quotas else 0))
+        self._losses = (quotas, losses)
 
     def _sample_ledger(self, ledger: Ledger | None) -> None:
         metrics = self._state.metrics

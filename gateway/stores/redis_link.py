@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from gateway.redis_address import RedisAddress
 from gateway.stores.store import StoreDown
 
 if TYPE_CHECKING:
@@ -28,10 +29,13 @@ time-outs of their own."""
 
 
 class RedisLink:
-    """``url`` is ``redis://[user:password@]host[:port]/[db]``, or ``rediss://`` for TLS. Connects at the first request.
+    """``url`` as for ``RedisAddress``: of a cluster the link uses one server, which has the slot of ``prefix``.
+    Connects at the first request.
 
     After a failed request the server counts as down: requests then fail at once, while the link probes the server in
-    the background. Both changes of state are logged, under ``name``.
+    the background, with new connections. Both changes of state are logged, under ``name``.
+
+    ``one_server``: where another server answers than before the link first goes down, so that ``recover`` hears of it.
 
     ``on_down`` runs when the server goes down. ``recover`` runs as the probe, with ``ask(…, probing=True)``, and raises
     if the server cannot be used yet; the default writes a key, as a server may be full or read-only. ``on_up`` runs
@@ -44,34 +48,40 @@ class RedisLink:
         name: str,
         *,
         prefix: str = "tollgate:",
+        one_server: bool = False,
         on_down: Callable[[Exception], object] | None = None,
         recover: Callable[[], Awaitable[object]] | None = None,
         on_up: Callable[[], object] | None = None,
     ) -> None:
         # Some 120 modules, OpenTelemetry's among them, which a policy that names no server does without.
         from redis import asyncio as redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
         from redis.exceptions import RedisError
 
+        from gateway.stores.redis_finder import Finder, Server, open_pool
+
         self._failures = (RedisError, OSError)  # TimeoutError is an OSError
-        pool = redis.BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=None,  # requests that wait for a connection have their own time-outs
-            socket_timeout=SOCKET_TIMEOUT,
-            socket_connect_timeout=SOCKET_TIMEOUT,
-            retry=Retry(NoBackoff(), 1),
-        )
-        self.redis = redis.Redis.from_pool(pool)
+        finder = Finder(RedisAddress.parse(url), prefix)
+
+        def connect() -> tuple[redis.Redis, Server]:
+            server = Server(only=one_server)
+            pool = open_pool(finder, server, connections=CONNECTIONS, timeout=SOCKET_TIMEOUT)
+            return redis.Redis.from_pool(pool), server
+
+        self._connect = connect
+        self.redis, self._server = connect()
         self.down = False
         self.closed = False
         self._name = name
-        self._prefix = prefix
+        self.prefix = prefix
         self._on_down = on_down
         self._recover = recover or self.write_probe
         self._on_up = on_up
         self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def run_id(self) -> str:
+        """With ``one_server``, of that server; empty before it is connected, and where it does not tell."""
+        return self._server.run_id
 
     async def ask(
         self, request: Callable[[redis.Redis], Awaitable[T]], seconds: float, *, probing: bool = False
@@ -119,12 +129,18 @@ class RedisLink:
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        self._server.closed = True
         await self.redis.aclose()
 
     async def _probe(self, wait: float) -> None:
         while not self.closed:  # the client library swallows a cancellation while it connects
             await asyncio.sleep(wait)
             wait = PROBE_EVERY
+            await self._disconnect()
+            self.redis, self._server = self._connect()
             try:
                 await self._recover()
             except (StoreDown, *self._failures):
@@ -143,7 +159,7 @@ class RedisLink:
     async def write_probe(self) -> None:
         """Raises ``StoreDown`` where the server does not take a key."""
         await self.ask(
-            lambda client: client.set(f"{self._prefix}probe", b"", px=1000), PROBE_EVERY, probing=True
+            lambda client: client.set(f"{self.prefix}probe", b"", px=1000), PROBE_EVERY, probing=True
         )
 
 

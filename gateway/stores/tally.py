@@ -3,12 +3,14 @@ mark passed, and one is the first."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.stores.redis_link import RedisLink
+from gateway.stores.redis_parts import by_part, prefixes
 
 if TYPE_CHECKING:
     from redis.asyncio.client import Pipeline
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 TIMEOUT = 1.0
 """Seconds after which the server counts as down."""
 MAX_ENTRIES = 100_000
+PREFIX = "tollgate:tally:"
 
 
 class Tally(Protocol):
@@ -53,22 +56,26 @@ class MemoryTally:
 
 
 class RedisTally:
-    """``url`` as for ``RedisLink``."""
+    """``url`` as for ``RedisLink``. In a cluster sums spread over its parts."""
 
-    def __init__(self, url: str, *, prefix: str = "tollgate:tally:") -> None:
-        self._prefix = prefix
-        self._link = RedisLink(url, "callbacks", prefix=prefix)
+    def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
+        self._links = [RedisLink(url, "callbacks", prefix=one) for one in prefixes(url, "tally", prefix)]
 
     async def add(self, amounts: Mapping[str, int], ttl: float) -> dict[str, int]:
-        def fill(pipeline: Pipeline) -> None:
-            for key, amount in amounts.items():
-                pipeline.incrby(self._prefix + key, amount)
-                pipeline.pexpire(self._prefix + key, max(1, round(ttl * 1000)))
+        milliseconds = max(1, round(ttl * 1000))
 
-        answers = await self._link.pipeline(fill, TIMEOUT) if amounts else []
-        return {
-            key: answer for key, answer in zip(amounts, answers[::2], strict=True) if isinstance(answer, int)
-        }
+        async def ask(link: RedisLink, keys: Sequence[str]) -> dict[str, int]:
+            def fill(pipeline: Pipeline) -> None:
+                for key in keys:
+                    pipeline.incrby(link.prefix + key, amounts[key])
+                    pipeline.pexpire(link.prefix + key, milliseconds)
+
+            answers = (await link.pipeline(fill, TIMEOUT))[::2]
+            return {key: answer for key, answer in zip(keys, answers, strict=True) if isinstance(answer, int)}
+
+        shares = by_part(amounts, self._links)
+        found = await asyncio.gather(*(ask(self._links[part], keys) for part, keys in shares.items()))
+        return {key: answer for one in found for key, answer in one.items()}
 
     async def aclose(self) -> None:
-        await self._link.aclose()
+        await asyncio.gather(*(link.aclose() for link in self._links))

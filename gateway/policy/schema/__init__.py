@@ -260,6 +260,20 @@ class Policy(Frozen):
         return tuple(key for key in self.keys if key.quotas.model_fields_set or key.budget.model_fields_set)
 
     @cached_property
+    def limited_tiers(self) -> frozenset[str]:
+        """Those with limits of their own, which all of their tenants share."""
+        return frozenset(
+            name
+            for name, tier in self.tiers.items()
+            if tier.quotas.model_fields_set or tier.budget.model_fields_set
+        )
+
+    @cached_property
+    def tenants_under_limited_tiers(self) -> frozenset[str]:
+        """By what their keys say; a token can name any tier."""
+        return frozenset(key.tenant for key in self.keys if key.tier in self.limited_tiers)
+
+    @cached_property
     def has_residency(self) -> bool:
         """Whether anybody's content is to stay anywhere."""
         return (

@@ -21,31 +21,22 @@ from gateway.policy.schema.values import (
     Text,
     Timeout,
 )
+from gateway.redis_address import FORM, RedisAddress
 
-_DATABASE = re.compile(r"/?|/\d{1,5}", re.ASCII)
 _BUCKET = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9!_.*'()/-]{0,900}))?")
 
 
 def _store(text: str) -> str:
-    if text != "memory" and not _is_redis(text):
+    if text == "memory":
+        return text
+    if "://" not in text:
         raise ValueError("should be 'memory' or the URL of a Redis server, such as redis://127.0.0.1:6379/0")
+    RedisAddress.parse(text)
     return text
 
 
 def _cache_store(text: str) -> str:
     return text if text == "same" else _store(text)
-
-
-def _is_redis(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            bool(re.fullmatch(r"rediss?://\S+", url))
-            and parts.port != 0
-            and bool(_DATABASE.fullmatch(parts.path))
-        )
-    except ValueError:
-        return False
 
 
 def _ledger_store(text: str) -> str:
@@ -69,8 +60,8 @@ def _file_store(text: str) -> str:
     return text
 
 
-Store = Annotated[str, AfterValidator(_store), Form(r"^(memory|rediss?://\S+)$")]
-CacheStore = Annotated[str, AfterValidator(_cache_store), Form(r"^(same|memory|rediss?://\S+)$")]
+Store = Annotated[str, AfterValidator(_store), Form(rf"^(memory|{FORM})$")]
+CacheStore = Annotated[str, AfterValidator(_cache_store), Form(rf"^(same|memory|{FORM})$")]
 
 
 class LedgerSettings(Frozen):

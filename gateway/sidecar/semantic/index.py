@@ -15,7 +15,7 @@ from gateway.sidecar.api import Hit, LookupResult
 from gateway.sidecar.batcher import Batcher
 from gateway.sidecar.semantic.alignment import Floats
 from gateway.sidecar.semantic.entries import IndexEntries, IndexEntry
-from gateway.sidecar.semantic.shared_index import Removal, SharedIndex
+from gateway.sidecar.semantic.shared_index import Removal, SpreadIndex
 from gateway.sidecar.semantic.verifier import Verifier
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class SemanticIndex:
         self._verifier = verifier or Verifier.load()
         self._clock = clock
         self._shared = (
-            SharedIndex(redis, max_bytes=max_bytes, max_entries=max_entries, clock=clock, space=space)
+            SpreadIndex(redis, max_bytes=max_bytes, max_entries=max_entries, clock=clock, space=space)
             if redis
             else None
         )

@@ -23,9 +23,11 @@ from redis.exceptions import NoScriptError
 
 from gateway.sidecar.semantic.entries import IndexEntry
 from gateway.stores.redis_link import RedisLink
+from gateway.stores.redis_parts import part_of, prefixes
 from gateway.stores.script import Script
 from gateway.stores.store import StoreDown
 
+PREFIX = "{tollgate}:semantic:"
 TIMEOUT = 1.0
 """Seconds after which the server counts as down: messages may be large."""
 SECONDS_TO_WAIT = 0.05
@@ -65,7 +67,8 @@ class _Position:
 
 
 class SharedIndex:
-    """``url`` as for the gateway's store. Never raises: without Redis there is nothing new."""
+    """``url`` as for the gateway's store; of a cluster this is one part, whose hash tag ``prefix`` has. Never raises:
+    without Redis there is nothing new."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class SharedIndex:
         max_bytes: int,
         max_entries: int,
         clock: Callable[[], float],
-        prefix: str = "{tollgate}:semantic:",
+        prefix: str = PREFIX,
         space: str = "",
     ) -> None:
         """``space`` names what made the vectors: those of another embedding model are not comparable, and not read."""
@@ -85,7 +88,7 @@ class SharedIndex:
         self._origin = uuid.uuid4().hex.encode()
         self._space = space.encode()
         self._positions: OrderedDict[str, _Position] = OrderedDict()
-        self._link = RedisLink(url, "semantic cache", recover=self._recover)
+        self._link = RedisLink(url, "semantic cache", prefix=prefix, recover=self._recover)
         self._add_script = Script.load("semantic_common", "semantic_add")
         self._remove_script = Script.load("semantic_common", "semantic_remove")
         self._removals: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -208,6 +211,44 @@ class SharedIndex:
             )
         except (KeyError, ValueError):
             return None
+
+
+class SpreadIndex:
+    """Entries in a Redis Cluster. Each part keeps to its share of ``max_bytes``: no script can see all of them."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_bytes: int,
+        max_entries: int,
+        clock: Callable[[], float],
+        space: str = "",
+    ) -> None:
+        names = prefixes(url, "semantic", PREFIX)
+        self._parts = [
+            SharedIndex(
+                url,
+                max_bytes=max_bytes // len(names),
+                max_entries=max_entries,
+                clock=clock,
+                prefix=name,
+                space=space,
+            )
+            for name in names
+        ]
+
+    async def updates(self, partition: str) -> Sequence[IndexEntry | Removal]:
+        return await part_of(partition, self._parts).updates(partition)
+
+    async def publish(self, entry: IndexEntry) -> None:
+        await part_of(entry.partition, self._parts).publish(entry)
+
+    async def forget(self, partition: str, key: str, ids: Sequence[bytes]) -> None:
+        await part_of(partition, self._parts).forget(partition, key, ids)
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(one.aclose() for one in self._parts))
 
 
 async def _xread(client: redis.Redis, *, since: Any, count: int) -> Any:

@@ -305,7 +305,7 @@ async def test_the_ledger_tells_a_store_that_lost_everything(
         return {BUDGET.keys[0]: spent["ledger"] if complete else 0}
 
     for gateway in gateways:
-        gateway.restore_from(recorded)
+        gateway.restore_from(recorded, {})
     assert (await first.reserve("long", BUDGET, cost(50))).admitted
     own_redis.kill()
     first.settle("long", BUDGET, cost(50))
@@ -371,7 +371,7 @@ async def test_what_each_has_settled_since_it_last_read_adds_up(
         return {BUDGET.keys[0]: 400}
 
     for gateway in gateways if ledgers else ():
-        gateway.restore_from(recorded)
+        gateway.restore_from(recorded, {})
     await knows(gateways, 300)
     before = [one._store._commands.renewed for one in gateways]
     monkeypatch.setattr("gateway.quota.redis.RENEW_EVERY", 3600.0)

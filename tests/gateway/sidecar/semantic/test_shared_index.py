@@ -136,7 +136,7 @@ async def test_without_redis_what_is_known_serves_and_it_comes_back(
     own_redis.start()
     assert one._shared is not None
     async with asyncio.timeout(300):
-        while one._shared._link.down:  # noqa: ASYNC110
+        while one._shared._parts[0]._link.down:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await one.remember("p", "Where do eels breed?", b"sargasso", key="m", ttl=60)
     assert await served(other, question="Where do eels breed?") == b"sargasso"

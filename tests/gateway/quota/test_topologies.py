@@ -1,0 +1,186 @@
+"""Budgets where Redis fails over in the middle of traffic: a real cluster, and servers that real Sentinels watch."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from redis.crc import key_slot
+
+from gateway.errors import Overloaded
+from gateway.policy.schema import Policy
+from gateway.quota.groups import TIERS, group_of
+from gateway.quota.limits import Amounts, Limit, Limits, calendar_groups
+from gateway.quota.quotas import open_counters
+from gateway.quota.spread import SpreadCounters
+from gateway.quota.store_outage import FailoverCounters
+from gateway.stores.redis_parts import TAGS, part_of
+from tests.redis_topologies import RedisCluster, RedisNode, SentinelSet
+
+pytestmark = pytest.mark.anyio
+
+BUDGET = 900
+GATEWAYS = 3
+Shared = FailoverCounters | SpreadCounters
+Open = Callable[[str], Shared]
+
+
+def budget(tenant: str, on_failure: str = "closed") -> Limits:
+    each = (Limit("tenant", tenant, "dollars", "month", BUDGET),)
+    return Limits(each, on_failure, group=tenant)  # type: ignore[arg-type]
+
+
+def cost(amount: int) -> Amounts:
+    return Amounts(1, 0, amount, 1)
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Open]:
+    async with AsyncExitStack() as stack:
+
+        def make(url: str) -> Shared:
+            counters = open_counters(url)
+            stack.push_async_callback(counters.aclose)
+            return counters
+
+        yield make
+
+
+async def eventually(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(300):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def spend(gateway: Shared, limits: Limits, amount: int, times: int) -> int:
+    """How much of it is let in, one after the other; each is settled a moment later."""
+    spent = 0
+    for _ in range(times):
+        name = secrets.token_hex(8)
+        try:
+            admitted = (await gateway.reserve(name, limits, cost(amount))).admitted
+        except Overloaded:
+            admitted = False
+        await asyncio.sleep(0.01)
+        if admitted:
+            gateway.settle(name, limits, cost(amount))
+            spent += amount
+    return spent
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+async def test_a_clusters_failover_renews_no_budget(
+    redis_cluster: RedisCluster, opened: Open, how: signal.Signals
+) -> None:
+    """Nor do tenants on other masters notice."""
+    mark = secrets.token_hex(4)
+    tenants = [f"{mark}-{i}" for i in range(24)]
+    gateways = [opened(redis_cluster.url) for _ in range(GATEWAYS)]
+    for gateway in gateways:
+        gateway.watch()
+    await eventually(lambda: all(one.up == 1.0 and knows_all(one) for one in gateways))
+    master = redis_cluster.master_of(key_slot(TAGS[0].encode()))
+    on_it = [tag for tag in TAGS if redis_cluster.master_of(key_slot(tag.encode())) is master]
+    hit = [tenant for tenant in tenants if part_of(tenant, TAGS) in on_it]
+    assert 0 < len(hit) < len(tenants)
+
+    spent = dict.fromkeys(tenants, 0)
+
+    async def use(times: int) -> None:
+        pairs = [(tenant, gateway) for tenant in tenants for gateway in gateways]
+        found = await asyncio.gather(
+            *(spend(gateway, budget(tenant), 20, times) for tenant, gateway in pairs)
+        )
+        for (tenant, _), amount in zip(pairs, found, strict=True):
+            spent[tenant] += amount
+
+    await use(5)
+    assert set(spent.values()) == {300}
+    using = asyncio.create_task(use(30))
+    await asyncio.sleep(0.05)
+    master.signal(how)
+    await using
+    await eventually(lambda: all(one.up == 1.0 for one in gateways))
+    assert all(one.losses for one in gateways)
+    await use(15)
+    if how is signal.SIGSTOP:
+        master.signal(signal.SIGCONT)
+    else:
+        master.kill()
+    await asyncio.to_thread(redis_cluster.mend)
+    assert all(BUDGET - 60 <= spent[tenant] <= BUDGET for tenant in tenants), spent
+    assert all(spent[tenant] == BUDGET for tenant in tenants if tenant not in hit), "the others saw nothing"
+
+
+async def test_a_sentinels_failover_renews_no_budget(sentinel_set: SentinelSet, opened: Open) -> None:
+    limits = budget(secrets.token_hex(4))
+    gateways = [opened(sentinel_set.url) for _ in range(GATEWAYS)]
+    for gateway in gateways:
+        gateway.watch()
+    await eventually(lambda: all(knows_all(one) for one in gateways))
+    spent = sum(await asyncio.gather(*(spend(one, limits, 20, 5) for one in gateways)))
+    assert spent == 300
+    using = asyncio.gather(*(spend(one, limits, 20, 30) for one in gateways))
+    await asyncio.sleep(0.05)
+    before: RedisNode = sentinel_set.master
+    before.kill()
+    spent += sum(await using)
+    await eventually(lambda: all(one.up == 1.0 for one in gateways))
+    assert sentinel_set.master is not before
+    assert [one.losses for one in gateways] == [1] * GATEWAYS
+    spent += sum(await asyncio.gather(*(spend(one, limits, 20, 15) for one in gateways)))
+    await asyncio.to_thread(sentinel_set.mend)
+    assert BUDGET - 60 <= spent <= BUDGET
+
+
+async def test_a_moved_slot_is_followed(redis_cluster: RedisCluster, opened: Open) -> None:
+    """As the operator's tools move slots to another master: what they hold goes with them."""
+    limits = budget(f"moved-{secrets.token_hex(4)}")
+    counters = opened(redis_cluster.url)
+    assert await spend(counters, limits, 100, 3) == 300
+    slot = key_slot(part_of(limits.group, TAGS).encode())
+    source = redis_cluster.master_of(slot)
+    target = next(node for node in map(redis_cluster.master_of, (100, 8000, 16000)) if node is not source)
+    await asyncio.to_thread(redis_cluster.move, slot, source, target)
+    try:
+        found = 0
+        async with asyncio.timeout(300):
+            while found < 600:
+                found += await spend(counters, limits, 100, 1)
+        assert await spend(counters, limits, 100, 3) == 0
+    finally:
+        await asyncio.to_thread(redis_cluster.move, slot, target, source)
+
+
+def knows_all(counters: Shared) -> bool:
+    parts = counters._parts if isinstance(counters, SpreadCounters) else (counters,)
+    return all(part._store.known.gateways >= GATEWAYS for part in parts)
+
+
+def test_what_shares_a_limit_shares_a_part() -> None:
+    tiers = {"free": {"budget": {"usd_per_day": 1}}, "pro": {"priority": 1}}
+    keys = [
+        {"id": "a", "sha256": "0" * 64, "tenant": "two-tiers", "tier": "free"},
+        {"id": "b", "sha256": "1" * 64, "tenant": "two-tiers", "tier": "pro", "budget": {"usd_per_month": 1}},
+        {"id": "c", "sha256": "2" * 64, "tenant": "alone", "budget": {"usd_per_month": 1}},
+    ]
+    tenants = {"free-one": {"tier": "free", "budget": {"usd_per_day": 2}}, "pro-one": {"tier": "pro"}}
+    fake = {
+        "backends": {"b": {"kind": "fake"}},
+        "models": {"m": {"targets": [{"backend": "b", "model": "m"}]}},
+    }
+    policy = Policy.model_validate({"version": 1, **fake, "tiers": tiers, "keys": keys, "tenants": tenants})
+    assert [group_of(policy, name, None) for name in ("free-one", "pro-one", "alone", "unknown")] == [
+        *(TIERS, "pro-one", "alone", "unknown")
+    ]
+    assert {group_of(policy, "two-tiers", tier) for tier in ("free", "pro", None)} == {TIERS}
+    assert calendar_groups(policy) == {
+        "key:b:dollars:month": TIERS,
+        "key:c:dollars:month": "alone",
+        "tenant:free-one:dollars:day": TIERS,
+        "tier:free:dollars:day": TIERS,
+    }

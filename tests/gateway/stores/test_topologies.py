@@ -1,0 +1,127 @@
+"""What is kept in Redis, in a real cluster and where Sentinels watch: with the master killed, and back as a replica."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+import pytest
+from redis.crc import key_slot
+
+from gateway.caching.exact import open_redis_answers
+from gateway.stores.redis import RedisStore
+from gateway.stores.redis_parts import TAGS, prefixes
+from gateway.stores.store import StoreDown
+from gateway.stores.tally import RedisTally
+from tests.redis_topologies import RedisCluster, SentinelSet
+
+pytestmark = pytest.mark.anyio
+
+
+async def eventually(true: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(300):
+        while True:
+            try:
+                if await true():
+                    return
+            except StoreDown:
+                pass
+            await asyncio.sleep(0.05)
+
+
+def test_parts_lie_evenly_over_the_slots() -> None:
+    """So that masters which share the slots evenly, as all tools make them, share the parts evenly, too."""
+    slots = [key_slot(tag.encode()) for tag in TAGS]
+    assert slots == sorted(slots)
+    assert all(abs(later - earlier - 16384 / 12) < 50 for earlier, later in pairwise(slots))
+    for masters in (2, 3, 4, 6, 12):
+        counts = [0] * masters
+        for slot in slots:
+            counts[slot * masters // 16384] += 1
+        assert set(counts) == {12 // masters}
+
+
+def test_a_server_alone_keeps_its_keys() -> None:
+    assert prefixes("redis://127.0.0.1", "quota", "{tollgate}:quota:") == ["{tollgate}:quota:"]
+    assert len(set(prefixes("redis+cluster://a,b", "quota", "x"))) == 12
+
+
+async def test_a_cluster_keeps_what_is_put(redis_cluster: RedisCluster) -> None:
+    store, tally = RedisStore(redis_cluster.url), RedisTally(redis_cluster.url)
+    answers = open_redis_answers(redis_cluster.url)
+    values = {f"k{i}": str(i).encode() for i in range(100)}
+    await eventually(lambda: put(store, values))
+    assert await store.get_all([*values, "none"]) == [*values.values(), None]
+    await store.delete("k7")
+    await store.touch(["k8"], 0.001)
+    await eventually(lambda: gone(store, "k7", "k8"))
+    assert [await tally.add({"a": 2, "b": 3}, 60), await tally.add({"a": 5}, 60)] == [
+        {"a": 2, "b": 3},
+        {"a": 7},
+    ]
+    for key, value in values.items():
+        answers.put(key, value, 60)
+    answers.evict("k3")
+    await asyncio.gather(store.aclose(), tally.aclose(), answers.aclose())
+
+    again = open_redis_answers(redis_cluster.url)
+
+    async def found(key: str) -> bool:
+        return await again.get(key) == values[key]
+
+    for key in ("k0", "k50", "k99"):
+        await eventually(lambda key=key: found(key))  # type: ignore[misc]
+    assert await again.get("k3") is None
+    await again.aclose()
+
+
+async def test_parts_of_other_masters_go_on(redis_cluster: RedisCluster) -> None:
+    """While one fails over; then all are there."""
+    store = RedisStore(redis_cluster.url)
+    keys = [f"part-{i}" for i in range(40)]
+    await eventually(lambda: put(store, dict.fromkeys(keys, b"x")))
+    master = redis_cluster.master_of(key_slot(TAGS[0].encode()))
+    began = time.monotonic()
+    master.kill()
+    answered = dict.fromkeys(keys, 0)
+    for key in keys:
+        try:
+            answered[key] += await store.get(key) is not None
+        except StoreDown:
+            continue
+    assert sum(answered.values()) >= len(keys) // 3, "those of two masters"
+    assert time.monotonic() - began < 60, "and nobody waits for the third"
+    await eventually(lambda: put(store, dict.fromkeys(keys, b"y")))
+    await asyncio.to_thread(redis_cluster.mend)
+    await eventually(lambda: all_up(store))
+    await store.aclose()
+
+
+async def test_sentinels_tell_where_the_master_is(sentinel_set: SentinelSet) -> None:
+    store = RedisStore(sentinel_set.url)
+    await eventually(lambda: put(store, {"k": b"x"}))
+    before = sentinel_set.master
+    before.kill()
+    with pytest.raises(StoreDown):
+        await store.put({"k": b"y"}, 60)
+    await eventually(lambda: put(store, {"k": b"z"}))
+    assert sentinel_set.master.port != before.port
+    assert await store.get("k") == b"z"
+    await asyncio.to_thread(sentinel_set.mend)
+    assert await store.get("k") == b"z"
+    await store.aclose()
+
+
+async def put(store: RedisStore, values: dict[str, bytes]) -> bool:
+    await store.put(values, 600)
+    return True
+
+
+async def gone(store: RedisStore, *keys: str) -> bool:
+    return await store.get_all(keys) == [None] * len(keys)
+
+
+async def all_up(store: RedisStore) -> bool:
+    return store.up == 1.0
