@@ -74,10 +74,13 @@ async def _ask(host: Host, address: RedisAddress, *command: str) -> Any:
         "socket_connect_timeout": PATIENCE,
         "retry": Retry(NoBackoff(), 0),
     }
-    kind = SSLConnection if address.tls else Connection
-    pool = redis.ConnectionPool(connection_class=kind, host=host[0], port=host[1], **options)
-    async with redis.Redis.from_pool(pool) as client:
-        return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+    connection = (SSLConnection if address.tls else Connection)(host=host[0], port=host[1], **options)
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]
+        await connection.send_command(*command)
+        return await connection.read_response()
+    finally:
+        await connection.disconnect(nowait=True)
 
 
 async def _first(
@@ -122,10 +125,14 @@ class Server:
         """Log in, and ask who it is. Raises ``ConnectionError`` where it is another than before."""
         if self.closed:
             raise NotConnected("the link was closed")
-        await connection.on_connect()
-        if not self._only:
-            return
-        run_id = await _run_id(connection)
+        try:
+            await connection.on_connect()
+            run_id = await _run_id(connection) if self._only else ""
+        except (
+            BaseException
+        ):  # given up in the middle: its next user would read the answer to another's question
+            await connection.disconnect(nowait=True)
+            raise
         if self.run_id and run_id and run_id != self.run_id:
             raise NotConnected("another server answers than before")
         self.run_id = self.run_id or run_id

@@ -20,6 +20,13 @@ from tests.redis_topologies import RedisCluster, SentinelSet
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not look like a server that is away."""
+    for module in ("stores.redis", "stores.tally", "caching.exact"):
+        monkeypatch.setattr(f"gateway.{module}.TIMEOUT", 60.0)
+
+
 async def eventually(true: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(300):
         while True:
