@@ -1,4 +1,4 @@
-"""nginx and Caddy for tests, with the configurations of ``deploy/proxy``, on a port of their own."""
+"""nginx, Caddy and HAProxy for tests, with the configurations of ``deploy/proxy``, on a port of their own."""
 
 from __future__ import annotations
 
@@ -66,6 +66,19 @@ async def caddy(program: str, folder: Path, gateway: int, certificate: Path) -> 
     (folder / "Caddyfile").write_text(options + site)
     command = [program, "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
     async with _running(command, folder, port):
+        yield f"https://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def haproxy(program: str, folder: Path, gateway: int, certificate: Path) -> AsyncIterator[str]:
+    """Its address; ``gateway`` is the port behind it, ``certificate`` has its key, too."""
+    port = free_port()
+    site = (DEPLOY / "haproxy.cfg").read_text()
+    site = _changed(site, "127.0.0.1:8000", f"127.0.0.1:{gateway}")
+    site = _changed(site, "bind :443", f"bind 127.0.0.1:{port}")
+    site = _changed(site, "/etc/haproxy/tls/llm.example.com.pem", str(certificate))
+    (folder / "haproxy.cfg").write_text(site)
+    async with _running([program, "-db", "-f", str(folder / "haproxy.cfg")], folder, port):
         yield f"https://127.0.0.1:{port}"
 
 

@@ -184,12 +184,16 @@ class RedisCluster:
 class SentinelSet:
     """A master, replicas, and Sentinels of which two must agree."""
 
-    def __init__(self, program: str, folder: Path, *, replicas: int = 1, sentinels: int = 3) -> None:
+    def __init__(
+        self, program: str, folder: Path, *settings: str, replicas: int = 1, sentinels: int = 3
+    ) -> None:
         self.name = "tollgate"
         self.servers = []
         for number in range(1 + replicas):
             follows = (f"replicaof 127.0.0.1 {self.servers[0].port}",) if number else ()
-            self.servers.append(RedisNode(program, folder / f"server-{number}", free_port(), *follows))
+            self.servers.append(
+                RedisNode(program, folder / f"server-{number}", free_port(), *follows, *settings)
+            )
         watch = (
             f"sentinel monitor {self.name} 127.0.0.1 {self.servers[0].port} 2",
             f"sentinel down-after-milliseconds {self.name} 1000",

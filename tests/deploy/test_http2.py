@@ -18,12 +18,12 @@ from h2.events import DataReceived
 
 from tests.conftest import installed
 from tests.fakes import DONE, FakeUpstream, sse, stream
-from tests.proxies import DEPLOY, caddy, nginx
+from tests.proxies import DEPLOY, caddy, haproxy, nginx
 from tests.serving import KEY, Gateway, a_policy, chat, serving
 
 pytestmark = pytest.mark.anyio
 
-PROXIES = {"nginx": nginx, "caddy": caddy}
+PROXIES = {"nginx": nginx, "caddy": caddy, "haproxy": haproxy}
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ async def test_openais_client_streams(client: httpx.AsyncClient, certificate: Pa
 
 
 async def test_operators_pages_stay_inside(client: httpx.AsyncClient) -> None:
-    for path in ("/metrics", "/admin/", "/admin/api/usage"):
+    for path in ("/metrics", "/admin", "/admin/", "/admin/api/usage", "/%6Detrics", "/%61dmin/api/usage"):
         answer = await client.get(path)
         assert answer.status_code == 404 and "error" not in answer.text, path
 
