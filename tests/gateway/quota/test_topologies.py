@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from redis.crc import key_slot
@@ -20,6 +21,7 @@ from gateway.quota.quotas import open_counters
 from gateway.quota.spread import SpreadCounters
 from gateway.quota.store_outage import FailoverCounters
 from gateway.stores.redis_parts import TAGS, part_of
+from gateway.stores.script import Command
 from tests.redis_topologies import RedisCluster, RedisNode, SentinelSet
 
 pytestmark = pytest.mark.anyio
@@ -149,6 +151,42 @@ async def test_a_sentinels_failover_renews_no_budget(sentinel_set: SentinelSet, 
     assert BUDGET - 60 <= spent <= BUDGET
 
 
+async def test_a_reservation_is_one_round_trip(
+    redis_cluster: RedisCluster, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a settlement, to the one server that counts it; those under way at once share one."""
+    monkeypatch.setattr(module, "RENEW_EVERY", 3600.0)
+    limits, counters = budget(secrets.token_hex(4)), opened(redis_cluster.url)
+    counters.watch()
+    assert await spend(counters, limits, 1, 1) == 1
+    await eventually(lambda: all(part._store._commands.renewed >= 0 for part in parts_of(counters)))
+    part = part_of(limits.group, parts_of(counters))
+    await eventually(lambda: not part._store._settlements and part._store._sending.done())  # type: ignore[union-attr]
+    trips = []
+    execute = part._store._run
+
+    async def counted(commands: Sequence[Command], **how: bool) -> list[Any]:
+        trips.append(len(commands))
+        return await execute(commands, **how)
+
+    monkeypatch.setattr(part._store, "_run", counted)
+    calls = {node.port: evaluated(node) for node in redis_cluster.nodes}
+    for i in range(5):
+        assert (await counters.reserve(str(i), limits, cost(1))).admitted
+    assert trips == [1] * 5
+    await asyncio.gather(*(counters.reserve(f"more-{i}", limits, cost(1)) for i in range(20)))
+    assert trips == [1] * 5 + [20]
+    now = {node.port: evaluated(node) - calls[node.port] for node in redis_cluster.nodes}
+    assert sorted(now.values()) == [0] * 5 + [25]
+
+
+def evaluated(node: RedisNode) -> int:
+    """How many scripts it has run, but for others' renewals."""
+    stats = node.ask("INFO", "commandstats")
+    assert isinstance(stats, dict)
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
 async def test_a_moved_slot_is_followed(redis_cluster: RedisCluster, opened: Open) -> None:
     """As the operator's tools move slots to another master: what they hold goes with them."""
     limits = budget(f"moved-{secrets.token_hex(4)}")
@@ -169,8 +207,11 @@ async def test_a_moved_slot_is_followed(redis_cluster: RedisCluster, opened: Ope
 
 
 def knows_all(counters: Shared) -> bool:
-    parts = counters._parts if isinstance(counters, SpreadCounters) else (counters,)
-    return all(part._store.known.gateways >= GATEWAYS for part in parts)
+    return all(part._store.known.gateways >= GATEWAYS for part in parts_of(counters))
+
+
+def parts_of(counters: Shared) -> tuple[FailoverCounters, ...]:
+    return counters._parts if isinstance(counters, SpreadCounters) else (counters,)
 
 
 def test_what_shares_a_limit_shares_a_part() -> None:
