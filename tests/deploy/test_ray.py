@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -71,6 +72,7 @@ async def served(tmp_path: Path) -> AsyncIterator[str]:
     finally:
         process.send_signal(signal.SIGINT)
         await process.wait()
+        shutil.rmtree(short, ignore_errors=True)
 
 
 @pytest.mark.slow
@@ -99,10 +101,12 @@ async def test_ray_runs_the_engine(served: str) -> None:
         async with client.stream("POST", "/v1/chat/completions", json=long) as answer:
             await anext(answer.aiter_lines())
         async with asyncio.timeout(120):
-            while running(await client.get("/metrics")):
+            while running(await client.get("/metrics")):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
 
 
 def running(answer: httpx.Response) -> bool:
-    (line,) = (line for line in answer.text.splitlines() if line.startswith("engine_requests_running"))
+    (line,) = (
+        line for line in answer.text.splitlines() if line.startswith("tollgate_engine_running_requests ")
+    )
     return float(line.split()[-1]) > 0
