@@ -406,6 +406,45 @@ async def test_what_each_has_settled_since_it_last_read_adds_up(
         assert found.used[0] == 600 + meanwhile <= 900
 
 
+async def test_a_second_loss_within_seconds_has_accounts_of_its_own(
+    own_redis: RedisServer, gateways: list[FailoverCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that is promoted twice has what was told after the first loss: it must not pass for the second's."""
+    await knows(gateways, 300)
+    monkeypatch.setattr("gateway.quota.redis.RENEW_EVERY", 3600.0)
+    async with Redis(port=own_redis.port) as redis:
+        for number in range(2):
+            limits = Limits((Limit("tenant", f"loss-{number}", "dollars", "month", 900),), "closed")
+            dumped = {key: await redis.dump(key) async for key in redis.scan_iter()}
+            for gateway in gateways:
+                for i in range(2):
+                    name = f"{number}-{id(gateway)}-{i}"
+                    assert (await gateway.reserve(name, limits, cost(100))).admitted
+                    gateway.settle(name, limits, cost(100))
+            await until(gateways, lambda one: not one._store._settlements)
+            await failed_over(own_redis, redis, {key: value for key, value in dumped.items() if value})
+
+            async def used(gateway: FailoverCounters, limits: Limits = limits, number: int = number) -> int:
+                """As it is once the store answers this gateway."""
+                while True:
+                    with suppress(Overloaded):
+                        name = f"look-{number}-{id(gateway)}"
+                        found = (await gateway.reserve(name, limits, cost(0))).used[0]
+                        if gateway.losses > number:
+                            return found
+                    await asyncio.sleep(0.01)
+
+            first = asyncio.create_task(used(gateways[0]))
+            await asyncio.sleep(0.5)  # the others notice only now
+            assert await asyncio.gather(first, *map(used, gateways[1:])) == [600] * GATEWAYS
+            admitted = [
+                (await one.reserve(f"more-{number}-{i}", limits, cost(100))).admitted
+                for i in range(2)
+                for one in gateways
+            ]
+            assert sum(admitted) == 3, "of 900 were 600 spent"
+
+
 async def test_open_renews_no_budget_of_a_store_that_answers(
     own_redis: RedisServer, gateways: list[FailoverCounters]
 ) -> None:

@@ -19,6 +19,7 @@ from gateway.stores.store import StoreDown
 from tests.conftest import RedisServer
 from tests.fakes import within
 from tests.gateway.sidecar.semantic.test_index import MIB, Clock, embed
+from tests.redis_topologies import RedisCluster
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +71,29 @@ async def test_what_one_remembers_the_other_finds(replica: Replica, clock: Clock
     assert await served(other) == b"the moon\x00\xff"
     await other.remember("p", "Why is snow white?", b"light", key="l", ttl=60)
     assert await served(one, question="Why is snow white?") == b"light"
+
+
+async def test_partitions_spread_over_a_cluster(
+    redis_cluster: RedisCluster, verifier: Verifier, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TIMEOUT", "SECONDS_TO_WAIT"):
+        monkeypatch.setattr(f"gateway.sidecar.semantic.shared_index.{name}", 60.0)
+    one, other = (
+        SemanticIndex(embed, redis_cluster.url, 12 * MIB, 1000, verifier=verifier, clock=clock)
+        for _ in range(2)
+    )
+    partitions = [f"{time.time()}-{i}" for i in range(12)]
+    for partition in partitions:
+        await one.remember(partition, TIDES, partition.encode(), key=partition, ttl=60)
+    assert [await served(other, partition) for partition in partitions] == [
+        one.encode() for one in partitions
+    ]
+    await one.forget(partitions[0], partitions[0])
+    assert await served(other, partitions[0]) is None
+    assert one._shared is not None
+    assert {part._max_bytes for part in one._shared._parts} == {MIB}
+    for index in (one, other):
+        await index.aclose()
 
 
 async def test_a_restart_keeps_entries(replica: Replica) -> None:
