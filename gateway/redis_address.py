@@ -102,9 +102,9 @@ class RedisAddress:
             parts = urlsplit(url)
             login, _, places = parts.netloc.rpartition("@")
         except ValueError:
-            raise ValueError(_ESCAPE) from None
+            raise ValueError(f"cannot be read; {_ESCAPE}") from None
         if parts.fragment or "#" in url:
-            raise ValueError(_ESCAPE)
+            raise ValueError(f"cannot be read; {_ESCAPE}")
         hosts = tuple(_host(text, 26379 if kind == "sentinel" else 6379) for text in places.split(","))
         if kind == "server" and len(hosts) > 1:
             raise ValueError(
@@ -139,14 +139,14 @@ class RedisAddress:
         return cls(kind, tls, hosts, master, options, shared | sentinel)
 
 
-_ESCAPE = "cannot be read: write special characters of a user or password as %XX ('/' as %2F, '@' as %40, '#' as %23)"
+_ESCAPE = "write special characters of a user or password as %XX ('/' as %2F, '@' as %40, '#' as %23)"
 
 
 def _host(text: str, usual: int) -> Host:
     found = _HOST.fullmatch(text)
     if found is None or (found[2] is not None and not 0 < int(found[2]) < 65536):
         # Not the text itself: a password with a '/' or '@' in it ends up here.
-        raise ValueError(f"names a host that cannot be read, or none; it {_ESCAPE}")
+        raise ValueError(f"names no host, or one that cannot be read; {_ESCAPE}")
     return found[1].strip("[]"), int(found[2] or usual)
 
 
