@@ -16,8 +16,8 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "gateway": (
         (
             "errors settings backoff private secret_box extras packages version findings client_metadata engine_load "
-            "fair_turns value regex pii text children apis media intervals"
-            "fair_turns value regex pii text children apis media redis_address"
+            "fair_turns value regex pii text children apis media intervals "
+            "redis_address"
         ),
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",
@@ -25,7 +25,6 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "identity quota admission routing fallback cascade caching guards experiments wire sidecar",
         "backends",
         "stages batches feedback recording",
-        "stages batches recording",
         "pipeline rendered runtime upstream_loop",
         "web",
         "lab",

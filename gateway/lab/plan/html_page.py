@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from gateway.lab.page import COLORS, STYLE
 from gateway.lab.charts import Bars, Chart, Series, linear
+from gateway.lab.page import COLORS, STYLE
 from gateway.lab.plan.plan import Plan, cost_by_rate
 from gateway.lab.plan.tables import HEADINGS, about, cells, details
 
