@@ -75,7 +75,7 @@ CMD ["serve"]
 FROM gateway-base AS gateway-guards
 COPY --from=gateway-guards-dependencies /opt/tollgate /opt/tollgate
 COPY --from=source /opt/tollgate /opt/tollgate
-RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker, gateway.app, gateway.quota.redis, \
+RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker, gateway.app, gateway.quota.redis, gateway.stores.redis_finder, \
        gateway.backends.transport, jwt, gateway.sidecar.worker; \
        from gateway.sidecar.models import classifier, embedder, entities, index, minilm, shared_index"
 USER tollgate
@@ -102,6 +102,6 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 FROM gateway-base AS gateway
 COPY --from=gateway-dependencies /opt/tollgate /opt/tollgate
 COPY --from=source /opt/tollgate /opt/tollgate
-RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker, gateway.app, gateway.quota.redis, \
+RUN PYTHONDONTWRITEBYTECODE= python -c "import gateway.__main__, gateway.process.worker, gateway.app, gateway.quota.redis, gateway.stores.redis_finder, \
        gateway.backends.transport, jwt"
 USER tollgate
