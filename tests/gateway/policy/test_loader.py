@@ -130,8 +130,10 @@ store: file:///tmp
         "a.yaml:17: keys[2].models: should be a list: [a, b]",
         "a.yaml:17: keys[2].sha256: should be 64 hex digits, the key's SHA-256; 'tollgate keys create' writes …",
         "a.yaml:18: modls: unknown key; did you mean 'models'?",
-        "a.yaml:19: store: should begin with one of redis://, rediss://, redis+cluster://, rediss+cluster://, "
-        "redis+sentinel://, rediss+sentinel://",
+        (
+            "a.yaml:19: store: should begin with one of redis://, rediss://, redis+cluster://, rediss+cluster://, "
+            "redis+sentinel://, rediss+sentinel://"
+        ),
     ]
     said = problems(folder)
     for problem, start in zip(said, expected, strict=False):
