@@ -97,7 +97,7 @@ class RealModel:
             kv_cache_blocks=3000,
         )
         self._engine = OfflineEngine(config, prefix_caching=True)
-        self.scheduler = self._engine._scheduler
+        self.scheduler = self._engine.scheduler
 
     def now(self) -> float:
         return time.monotonic()

@@ -90,6 +90,19 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add("--kv-cache-blocks", type=int, help="size of the KV cache in blocks")
     add("--kv-cache-memory", type=_bytes, help="size of the KV cache, such as 512MiB (default: what fits)")
     add(
+        "--host-kv-memory",
+        type=_bytes,
+        help="host memory for copies of KV blocks, from which they come back where the KV cache has evicted them, such "
+        "as 8GiB (default: none)",
+    )
+    add(
+        "--disk-kv",
+        metavar="DIR",
+        type=_folder,
+        help="where further copies are kept in a file, which the next start finds again (default: none)",
+    )
+    add("--disk-kv-size", type=_bytes, help="largest size of that file (default: 10GiB)")
+    add(
         "--context-cap",
         dest="context_caps",
         action="append",
@@ -233,6 +246,10 @@ def _adapter(text: str) -> tuple[str, Path]:
     if not (name and separator and folder):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER")
     return name, Path(folder).expanduser().absolute()
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()
 
 
 def _digest(text: str) -> tuple[str, str]:

@@ -49,6 +49,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     from engine.worker.device import gpu_uuids, pick_device, pick_dtype
     from engine.worker.memory import check_room, predict_weights, taken
     from engine.worker.runner import Runner
+    from engine.worker.tiers.start import open_tiers
 
     device = pick_device(config.device)
     config = config.on(device.type)
@@ -69,6 +70,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
             config.max_num_seqs,
             f"{runner.state_bytes:,}",
         )
+    tiers = open_tiers(config, runner)
     scheduler = Scheduler(
         BlockPool(blocks),
         block_size=config.block_size,
@@ -86,6 +88,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         windows=runner.windows,
         overlapping=runner.overlapping,
         stateful=runner.stateful,
+        tiers=tiers,
     )
     runner.warm_up()
     watch.lap("warm-up")
@@ -95,6 +98,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         "weights": runner.weight_bytes,
         "kv_cache": blocks * runner.block_bytes,
         "states": runner.state_bytes,
+        "host_kv": config.host_kv_memory or 0,
         "process": taken(device),
     }
     log.info("memory on %s: %s", runner.device, describe(memory))
@@ -110,6 +114,8 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         context_caps=tuple(sorted(config.context_caps)),
         kv_cache_dtype=config.kv_cache_dtype,
         prefix_caching=prefix_caching,
+        host_blocks=tiers.host.pool.total if tiers is not None else 0,
+        disk_blocks=tiers.disk.pool.total if tiers is not None and tiers.disk is not None else 0,
         max_adapters=max(config.max_adapters, len(config.adapters)),
         gpus=gpu_uuids(runner.device, config.tensor_parallel),
         startup=watch.laps,

@@ -47,6 +47,12 @@ class EngineConfig:
     kv_cache_blocks: int | None = None
     kv_cache_memory: int | None = None
     """Bytes."""
+    host_kv_memory: int | None = None
+    """Bytes of host memory for copies of KV blocks that the cache has no room for; ``None``: none."""
+    disk_kv: Path | None = None
+    """The folder of a file with further copies, which outlive the process,"""
+    disk_kv_size: int = 10 * 2**30
+    """of at most so many bytes."""
     max_model_len: int | None = None
     context_caps: tuple[tuple[int, int], ...] = ()
     """(priority, longest context in tokens of requests up to it), by priority."""
@@ -94,6 +100,8 @@ class EngineConfig:
             "max_batched_tokens",
             "kv_cache_blocks",
             "kv_cache_memory",
+            "host_kv_memory",
+            "disk_kv_size",
             "max_model_len",
             "threads",
         ):
@@ -130,6 +138,26 @@ class EngineConfig:
             )
         if self.kv_cache_blocks is not None and self.kv_cache_memory is not None:
             raise StartupError("Give --kv-cache-blocks or --kv-cache-memory, not both.")
+        if self.disk_kv is not None and self.host_kv_memory is None:
+            raise StartupError(
+                "--disk-kv needs --host-kv-memory: blocks go to the disk and come back through it."
+            )
+        if self.host_kv_memory is not None:
+            self._check_tiers()
+
+    def _check_tiers(self) -> None:
+        """Raises ``StartupError`` for what does not go with KV memory in tiers."""
+        if not self.prefix_caching:
+            raise StartupError("--host-kv-memory needs prefix caching: leave out --no-prefix-caching.")
+        if self.tensor_parallel > 1:
+            raise StartupError(
+                "--host-kv-memory needs --tensor-parallel 1 so far: each rank has a part of every block."
+            )
+        if self.speculation in ("draft", "eagle"):
+            raise StartupError(
+                f"--host-kv-memory does not go with --speculation {self.speculation} yet, whose own KV cache would "
+                "lack what is loaded: use ngram or medusa."
+            )
 
     def on(self, device: str) -> EngineConfig:
         """With the device's defaults (``cpu`` or ``cuda``) for what is not set. They follow what is set: the token

@@ -35,6 +35,8 @@ _DIGEST_INTERVAL = 1.0
 """Seconds."""
 _COMPILE_POLL = 0.002
 """Seconds between two checks whether a grammar is compiled, where nothing else is to be done."""
+_LOAD_POLL = 0.01
+"""Seconds to wait at a time for blocks that are copied between tiers of memory."""
 _IDLE_CHECK = 1.0
 """Seconds without requests after which the block pool's integrity is checked."""
 
@@ -69,12 +71,17 @@ class EngineCore:
             self._submit_compiled()
             idle = self._scheduler.idle and not self._steps.in_flight
             timeout = _COMPILE_POLL if self._compiling else _IDLE_CHECK
+            if self._scheduler.copying:
+                timeout = min(timeout, _LOAD_POLL)
             for message in self._channel.receive(timeout if idle else 0.0):
                 self._handle(message)
             if not self._scheduler.idle or self._steps.in_flight:
                 self._step()
             elif self._changed:
                 self._send(Landed(Plan()))
+            elif self._scheduler.copying:
+                # All of what was computed goes to the disk, if nobody else has use for the time.
+                self._scheduler.copy()
             elif idle and not self._compiling:
                 self._scheduler.check_integrity()
                 for message in self._channel.receive(None):
@@ -155,7 +162,9 @@ class EngineCore:
     def _step(self) -> None:
         landed = self._steps.step()
         if landed is None:
-            if not self._scheduler.idle:
+            if self._scheduler.queues.loading:
+                self._scheduler.wait(_LOAD_POLL)
+            elif not self._scheduler.idle:
                 raise RuntimeError("there are requests, but none of them can run")
             self._send(Landed(Plan()))
             return
@@ -229,6 +238,8 @@ class EngineCore:
             accepted=speculation.accepted if speculation else 0,
             compilations=self._runner.compilations.count,
             out_of_memory=self._out_of_memory,
+            loading=len(scheduler.queues.loading),
+            tiers=scheduler.tiers.state if scheduler.tiers is not None else None,
             prefixes=self._digest(),
         )
         self._channel.send(Outputs(landed.outputs, self._refusals, step))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 import torch
+from torch import Tensor
 
 from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata
@@ -99,6 +100,11 @@ class KVCache:
                 f"--block-size {block_size} does not divide the chunks in which this model attends "
                 f"({', '.join(map(str, sorted(set(chain(*self.chunks)))))} tokens): give one that does."
             )
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Of all layers; the first dimension of each is blocks."""
+        return [tensor for layer in self._places for tensor in layer.tensors]
 
     def by_layer(self, batch: AttentionMetadata) -> Iterator[tuple[KVLayer, AttentionMetadata]]:
         """Each layer, and the batch as its group has it; layers with a state have theirs."""

@@ -9,6 +9,7 @@ from engine.config import EngineConfig
 from engine.core.plan import RequestOutput
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
+from engine.core.tiers.tiered_cache import TierState
 
 # HTTP process → engine process
 
@@ -96,6 +97,10 @@ class Ready:
     """(priority, tokens), in ascending order."""
     kv_cache_dtype: str = "auto"
     prefix_caching: bool = True
+    host_blocks: int = 0
+    """Copies of KV blocks for which there is host memory,"""
+    disk_blocks: int = 0
+    """and a file."""
     max_adapters: int = 0
     """LoRA adapters that can be loaded at a time; 0: none."""
     gpus: tuple[str, ...] = ()
@@ -104,7 +109,7 @@ class Ready:
     """Seconds that each part of the start took."""
     memory: dict[str, int] = field(default_factory=dict)
     """Bytes: ``weights_predicted`` from the files' headers, ``weights`` measured, ``kv_cache`` at most,
-    ``states`` of layers that keep one of each request, ``process`` in all."""
+    ``states`` of layers that keep one of each request, ``host_kv`` copies of blocks, ``process`` in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +162,10 @@ class Step:
     """Kernels compiled since the warm-up: each paused all requests."""
     out_of_memory: int = 0
     """Steps since the start that were abandoned for lack of memory."""
+    loading: int = 0
+    """Sequences that wait for KV blocks from another tier of memory."""
+    tiers: TierState | None = None
+    """Of KV memory beyond the device's, where there is some."""
     prefixes: list[tuple[int, int]] | None = None
     """(key, tokens) of cached prefixes, as ``PrefixCache.digest`` returns; ``None``: unchanged."""
 

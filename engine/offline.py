@@ -17,6 +17,10 @@ from engine.core.scheduler import Scheduler
 from engine.step_loop import Landed, StepLoop
 from engine.worker.device import pick_device
 from engine.worker.runner import Runner
+from engine.worker.tiers.start import open_tiers
+
+_PATIENCE = 0.01
+"""Seconds to wait at a time for blocks from another tier of memory."""
 
 Asked = tuple[list[int], SamplingParams]
 
@@ -51,7 +55,8 @@ class OfflineEngine:
         config = config.on(pick_device(config.device).type)
         self.runner = Runner(config)
         self.counts = Counts()
-        self._scheduler = Scheduler(
+        self.tiers = open_tiers(config, self.runner)
+        self.scheduler = Scheduler(
             BlockPool(blocks or self.runner.cache.blocks),
             block_size=config.block_size,
             max_num_seqs=config.max_num_seqs or 1,
@@ -65,9 +70,10 @@ class OfflineEngine:
             windows=self.runner.windows,
             overlapping=self.runner.runs_ahead,
             stateful=self.runner.stateful,
+            tiers=self.tiers,
         )
-        self._steps = StepLoop(self._scheduler, self.runner, ahead=self.runner.runs_ahead)
-        self._budget = self._scheduler.max_batched_tokens
+        self._steps = StepLoop(self.scheduler, self.runner, ahead=self.runner.runs_ahead)
+        self._budget = self.scheduler.max_batched_tokens
         self.runner.warm_up()
         self._ids = count()
 
@@ -115,19 +121,31 @@ class OfflineEngine:
                 answer.times += [now - submitted[output.request_id]] * len(output.tokens)
         return time.perf_counter() - began, list(answers.values())
 
+    def settle(self) -> None:
+        """Until all is copied that is to be copied between tiers of memory."""
+        while self.scheduler.copying:
+            self.scheduler.copy()
+            self.scheduler.wait(_PATIENCE)
+
+    def close(self) -> None:
+        if self.tiers is not None:
+            self.tiers.copier.close()
+
     @property
     def _busy(self) -> bool:
-        return not self._scheduler.idle or self._steps.in_flight > 0
+        return not self.scheduler.idle or self._steps.in_flight > 0
 
     def _submit(self, prompt: list[int], params: SamplingParams, adapter: str | None = None) -> int:
         number = next(self._ids)
-        self._scheduler.submit(Request(number, prompt, params, submitted=time.monotonic(), adapter=adapter))
+        self.scheduler.submit(Request(number, prompt, params, submitted=time.monotonic(), adapter=adapter))
         return number
 
     def _step(self) -> Landed:
         landed, counts = self._steps.step(), self.counts
         if landed is None:
-            if not self._scheduler.idle:
+            if self.scheduler.queues.loading:
+                self.scheduler.wait(_PATIENCE)
+            elif not self.scheduler.idle:
                 raise RuntimeError("there are requests, but none of them can run")
             # The next request is yet to come.
             landed = Landed(Plan())

@@ -49,7 +49,8 @@ PACKAGES = [
     "bench",
     "simulation",
 ]
-FOLDERS = ["engine", *(f"engine/{name}" for name in PACKAGES), "engine/server/pooling"]
+FOLDERS = ["engine", *(f"engine/{name}" for name in PACKAGES)]
+FOLDERS += ["engine/server/pooling", "engine/core/tiers", "engine/worker/tiers"]
 
 
 def section(title: str) -> str:
@@ -129,7 +130,9 @@ def test_defaults_are_those_of_help_and_code() -> None:
         default = settings.get(action.dest)
         if isinstance(default, str) or (type(default) in (int, float) and default):
             received = (
-                parse_bytes(reported[flag]) if flag == "--max-body-bytes" else reported[flag].split(",")[0]
+                parse_bytes(reported[flag])
+                if flag in ("--max-body-bytes", "--disk-kv-size")
+                else reported[flag].split(",")[0]
             )
             assert str(received) == (f"{default:g}" if isinstance(default, float) else str(default)), flag
 

@@ -16,13 +16,15 @@ from engine.core.block_pool import GONE, BlockPool
 from engine.core.prefix_cache import PrefixCache
 from engine.core.request import Request
 from engine.core.state_slots import NO_SLOT, StateSlots
+from engine.core.tiers.tiered_cache import TieredCache
 
 _NEVER = sys.maxsize
 
 
 class BlockTables:
     """``prefixes`` is ``None`` without prefix caching. ``demand``: ``None`` for one group without a window. ``states``:
-    slots that requests hold beside their blocks, where layers keep a state."""
+    slots that requests hold beside their blocks, where layers keep a state. ``tiers``: what keeps copies of full
+    blocks."""
 
     def __init__(
         self,
@@ -31,9 +33,11 @@ class BlockTables:
         block_size: int,
         demand: BlockDemand | None = None,
         states: StateSlots | None = None,
+        tiers: TieredCache | None = None,
     ) -> None:
         self.pool = pool
         self.states = states
+        self.tiers = tiers
         self.prefixes = prefixes
         self.block_size = block_size
         self.demand = demand or BlockDemand(block_size=block_size)
@@ -146,6 +150,8 @@ class BlockTables:
             request.chain = chain
             if self.prefixes.united > united:
                 self._alter(request, depth)
+            if self.tiers is not None and chain.depth > depth:
+                self.tiers.learned(chain, depth, request.weight)
             known = chain.depth == request.computed // self.block_size
             request.boundary = (chain.depth + 1) * self.block_size if known else _NEVER
         if self.demand.windows:
@@ -177,6 +183,9 @@ class BlockTables:
 
     def close(self, request: Request) -> None:
         """Releases all its blocks; those that the prefix cache knows stay cached."""
+        if self.tiers is not None and request.chain is not None:
+            self.tiers.used(request.chain, request.weight)
+            request.sought = False
         for table in _tables(request)[: self.demand.full]:
             if self.prefixes is not None and request.chain is not None:
                 self.prefixes.release(request.chain, table, request.weight)

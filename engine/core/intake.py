@@ -44,7 +44,7 @@ class Intake:
     @property
     def num_waiting(self) -> int:
         """Waiting sequences, those included that begin when their siblings' prompt is computed."""
-        return len(self._queues.waiting) + len(self._forks)
+        return len(self._queues.waiting) + len(self._queues.loading) + len(self._forks)
 
     def context_limit(self, priority: int) -> int:
         """Most tokens of a request's prompt and answer together."""

@@ -38,6 +38,11 @@ class LatencyEstimator:
         self._errors: OrderedDict[Kind, deque[float]] = OrderedDict()
         """Seconds taken as a multiple of those estimated; the kind that was used last is the last."""
 
+    @property
+    def prefill_speed(self) -> float:
+        """Tokens a second; 0 before the first measurement."""
+        return self._prefill.value
+
     def observe(self, seconds: float, *, prefill_tokens: int, decode_tokens: int) -> None:
         """A step took ``seconds``. A mixed step's time is attributed in proportion to its tokens."""
         if prefill_tokens:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from struct import pack
@@ -62,6 +62,8 @@ class Node:
     """In the other groups, where there are several."""
     children: int = 0
     """Nodes that follow it, and are alive."""
+    tier_key: bytes = b""
+    """Where there are further tiers of memory (``engine/core/tiers``), its key in them, once it was asked for."""
 
 
 class PrefixCache:
@@ -123,6 +125,16 @@ class PrefixCache:
                     return node
                 node = found
         return node
+
+    def contents(
+        self, depth: int, tokens: Sequence[int], salt: bytes = b"", shared: int = 0
+    ) -> Iterator[bytes]:
+        """What ``Node.tokens`` is of each full block of ``tokens`` after the first ``depth``, short of the last
+        token."""
+        size = self.block_size
+        for index in range(depth, (len(tokens) - 1) // size):
+            own = _pack(tokens[index * size : (index + 1) * size])
+            yield salt + own if salt and index == shared // size else own
 
     def usable(self, node: Node) -> Node:
         """The deepest block up to ``node`` after which the next token finds all that it sees through windows."""

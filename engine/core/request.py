@@ -57,6 +57,7 @@ class Request:
         "salt",
         "shared",
         "siblings",
+        "sought",
         "started",
         "state",
         "step",
@@ -141,6 +142,8 @@ class Request:
         self.prompt_logprobs: list[TokenLogprobs] | None = None if params.prompt_logprobs is None else []
         """Of the prompt's tokens from the second on, as far as computed. ``None``: not requested, or reported
         already."""
+        self.sought = False
+        """Whether further tiers of memory were asked for its prefix since it waits."""
         self.started = False
         """Whether it has ever been scheduled."""
 

@@ -1,4 +1,4 @@
-"""Every open request, in exactly one of running, waiting and parked."""
+"""Every open request, in exactly one of running, waiting, loading and parked."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class RequestQueues:
         self.waiting = WaitingQueue()
         self.parked: dict[int, Request] = {}
         """By id: those whose client does not read its tokens. They go on when they are unparked."""
+        self.loading: list[Request] = []
+        """Those that wait for blocks from another tier of memory: then they are ``loaded``."""
         self.by_id: dict[int, Request] = {}
         self.tenants: Counter[str] = Counter()
         """Open requests of each tenant, parked ones not counted."""
@@ -52,13 +54,25 @@ class RequestQueues:
         insort(self.running, request, key=RANK)
 
     def remove(self, request: Request) -> None:
-        """Out of running, with its blocks given back, or out of waiting."""
+        """Out of running, with its blocks given back, or out of waiting or loading."""
         position = bisect_left(self.running, request.rank, key=RANK)
         if position < len(self.running) and self.running[position] is request:
             del self.running[position]
             self.steps.close(request)
+        elif request in self.loading:
+            self.loading.remove(request)
         else:
             self.waiting.remove(request)
+
+    def load(self, request: Request) -> None:
+        """From waiting to loading."""
+        self.waiting.remove(request)
+        self.loading.append(request)
+
+    def loaded(self, request: Request) -> None:
+        """From loading to waiting, at its place."""
+        self.loading.remove(request)
+        self.waiting.add(request)
 
     def requeue(self, request: Request) -> None:
         """From running to waiting: its blocks are given back, its tokens kept."""
@@ -116,13 +130,14 @@ class RequestQueues:
 
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless the queues agree about who holds and wants what."""
-        if any(request.held or request.computed for request in (*self.waiting, *self.parked.values())):
+        resting = [*self.waiting, *self.loading, *self.parked.values()]
+        if any(request.held or request.computed for request in resting):
             raise AssertionError("a request that is not running holds blocks")
-        if any(request in self.steps for request in (*self.waiting, *self.parked.values())):
+        if any(request in self.steps for request in resting):
             raise AssertionError("a request that is not running is part of a step in flight")
-        active = [*self.running, *self.waiting]
+        active = [*self.running, *self.waiting, *self.loading]
         if sorted([*(request.id for request in active), *self.parked]) != sorted(self.by_id):
-            raise AssertionError("a request is not in exactly one of running, waiting and parked")
+            raise AssertionError("a request is not in exactly one of running, waiting, loading and parked")
         if +self.tenants != Counter(request.tenant for request in active):
             raise AssertionError("the count of tenants' requests is wrong")
         if len(self.running) > self.max_num_seqs:

@@ -30,6 +30,7 @@ from engine.core.draft_scheduler import DraftScheduler
 from engine.core.forks import Forks
 from engine.core.intake import Intake
 from engine.core.latency_estimator import LatencyEstimator
+from engine.core.loading import Loading
 from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.preemption import Preemption
 from engine.core.prefill_budget import Parts, PrefillBudget
@@ -38,6 +39,7 @@ from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
 from engine.core.results import Results
 from engine.core.state_slots import StateSlots
+from engine.core.tiers.tiered_cache import TieredCache, TierSet
 
 
 class Scheduler:
@@ -65,6 +67,7 @@ class Scheduler:
         windows: Sequence[int | None] = (None,),
         overlapping: bool = False,
         stateful: bool = False,
+        tiers: TierSet | None = None,
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
@@ -81,6 +84,8 @@ class Scheduler:
         ``overlapping``: a step may be planned while one is in flight: windows then move on a step later.
         ``stateful``: layers keep a state of each running request. What was computed is then nothing without it, so
         there is no prefix caching; and it is not computed twice, so there are no draft tokens.
+        ``tiers``: memory beyond the device's that keeps copies of blocks, where all layers are in one group that sees
+        all tokens.
         """
         demand = BlockDemand(windows, block_size, max_batched_tokens * (1 + overlapping))
         if not chunked_prefill and max_batched_tokens < max_model_len + max_num_seqs:
@@ -93,6 +98,10 @@ class Scheduler:
             raise ValueError(f"a chunk is one token at least, not {prefill_chunk}")
         if stateful and (prefix_caching or max_drafts):
             raise ValueError("a state is of all tokens of its request, and none of them can be taken back")
+        if tiers is not None and (list(windows) != [None] or not prefix_caching):
+            raise ValueError(
+                "tiers are for blocks that the prefix cache finds, of one group without a window"
+            )
         self.pool = pool
         self.block_size = block_size
         self.max_batched_tokens = max_batched_tokens
@@ -102,7 +111,10 @@ class Scheduler:
         self._chunked_prefill = chunked_prefill
         self._may_preempt = preemption
         self._states = StateSlots(max_num_seqs) if stateful else None
-        self._tables = BlockTables(pool, self.prefixes, block_size, demand, self._states)
+        self.tiers = None
+        if tiers is not None and self.prefixes is not None:
+            self.tiers = TieredCache(pool, self.prefixes, tiers)
+        self._tables = BlockTables(pool, self.prefixes, block_size, demand, self._states, self.tiers)
         self.queues = RequestQueues(self._tables, max_num_seqs)
         self.running, self.waiting, self.parked = self.queues.running, self.queues.waiting, self.queues.parked
         self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0)
@@ -123,6 +135,9 @@ class Scheduler:
             priority_ageing=priority_ageing,
             clock=clock,
         )
+        self._loading = None
+        if self.tiers is not None:
+            self._loading = Loading(self.queues, self._tables, self._admission, self.tiers, self.latency)
         self._results = Results(self.queues, self._tables, self._forks, self.intake, drafting=max_drafts > 0)
         self._stalled = False
 
@@ -203,16 +218,35 @@ class Scheduler:
         """False if it is not parked."""
         return self.queues.unpark(request_id)
 
+    @property
+    def copying(self) -> bool:
+        """Whether blocks are being copied between tiers of memory, or are to be."""
+        return self.tiers is not None and self.tiers.busy
+
+    def copy(self) -> None:
+        """Goes on with that, as each ``schedule`` does, where none is needed."""
+        if self.tiers is not None:
+            self.tiers.tick()
+
+    def wait(self, seconds: float) -> None:
+        """Until a block is copied between tiers of memory, but not longer; then ``schedule`` goes on."""
+        if self.tiers is not None:
+            self.tiers.copier.wait(seconds)
+
     def forget_adapter(self, name: str) -> None:
         """Invalidates what was computed with the adapter: it was unloaded, or its weights changed."""
         if self.prefixes is not None:
             self.prefixes.forget(name)
+        if self.tiers is not None:
+            self.tiers.forget(name)
 
     def schedule(self) -> Plan:
         """The next step. While one is in flight, it is made ahead: tokens that are being sampled are ``PENDING`` in it,
         nobody is preempted, and whoever cannot go on without knowing them is left out."""
         plan = Plan(ahead=len(self.queues.steps) > 0)
         self._expire(plan)
+        if self._loading is not None:
+            self._loading.tick()
         if self._may_preempt:
             self._preemption.make_room(plan)
         preempted = len(plan.preempted)
@@ -284,6 +318,8 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless blocks, requests and queues agree about who holds and wants what."""
         self._tables.check_integrity((*self.running, *self.queues.steps.ended))
+        if self.tiers is not None:
+            self.tiers.check_integrity()
         self._forks.check_integrity(self.queues.by_id)
         self.queues.check_integrity()
 

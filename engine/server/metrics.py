@@ -8,6 +8,7 @@ from collections import deque
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from engine.core.rate import Rate
+from engine.core.tiers.tiered_cache import TierState
 from engine.messages import Ready, Step
 from engine.server.histogram import TokenHistogram
 
@@ -81,6 +82,24 @@ class EngineMetrics:
         self._blocks_used = gauge("kv_blocks_used", "KV blocks held by sequences.")
         self._blocks_free = gauge("kv_blocks_free", "Empty KV blocks.")
         self._blocks_cached = gauge("kv_blocks_cached", "KV blocks without a holder, kept for their content.")
+        self._loading = gauge(
+            "loading_requests", "Sequences that wait for KV blocks from host memory or disk."
+        )
+        self._host_blocks = gauge("kv_host_blocks", "KV blocks of which host memory has a copy.")
+        self._disk_blocks = gauge("kv_disk_blocks", "KV blocks of which the disk has a copy.")
+        self._moved = {
+            "saved": counter("kv_blocks_saved", "KV blocks copied to host memory."),
+            "written": counter("kv_blocks_written", "KV blocks copied to the disk."),
+            "loaded": counter("kv_blocks_loaded", "KV blocks copied back to the device."),
+            "read": counter("kv_blocks_read", "KV blocks read from the disk."),
+            "corrupt": counter(
+                "kv_blocks_refused", "KV blocks on disk that were not what was written, and computed again."
+            ),
+            "unwritten": counter(
+                "kv_blocks_unwritten", "KV blocks that could not be written: the disk is full, or fails."
+            ),
+        }
+        self._tiers = TierState()
         self._batch = histogram("step_batch_size", "Sequences in a step.", _SIZES)
         self._duration = histogram("step_duration_seconds", "Time a step takes.", _SHORT)
 
@@ -104,6 +123,13 @@ class EngineMetrics:
         self._compilations.inc(incidents[0] - self._incidents[0])
         self._out_of_memory.inc(incidents[1] - self._incidents[1])
         self._incidents = incidents
+        self._loading.set(step.loading)
+        if step.tiers is not None:
+            self._host_blocks.set(step.tiers.host)
+            self._disk_blocks.set(step.tiers.disk)
+            for name, moved in self._moved.items():
+                moved.inc(getattr(step.tiers, name) - getattr(self._tiers, name))
+            self._tiers = step.tiers
         for _, seconds in step.queued:
             self.queue.observe(seconds)
         if step.sequences:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from engine.core.tiers.tiered_cache import TierState
 from engine.messages import Ready, Step
 from engine.server.metrics import Throughput
 
@@ -34,6 +35,7 @@ class EngineState:
         cached = last.blocks_cached if last else 0
         used = ready.blocks - free - cached
         waiting = last.waiting_by_priority.items() if last else ()
+        tiers = (last.tiers if last else None) or TierState()
         prompts = self._hit_tokens + self._computed_tokens
         return {
             "model": self.name,
@@ -45,6 +47,7 @@ class EngineState:
             "waiting_by_priority": {
                 str(priority): count for priority, count in sorted(waiting, reverse=True)
             },
+            "loading": last.loading if last else 0,
             "parked": last.parked if last else 0,
             "preemptions": self._preemptions,
             "kv_cache": {
@@ -54,6 +57,18 @@ class EngineState:
                 "blocks_cached": cached,
                 "blocks_free": free,
                 "usage": used / ready.blocks,
+            },
+            "kv_tiers": {
+                "host_blocks_total": ready.host_blocks,
+                "host_blocks": tiers.host,
+                "disk_blocks_total": ready.disk_blocks,
+                "disk_blocks": tiers.disk,
+                "blocks_saved": tiers.saved,
+                "blocks_written": tiers.written,
+                "blocks_loaded": tiers.loaded,
+                "blocks_read": tiers.read,
+                "blocks_refused": tiers.corrupt,
+                "blocks_unwritten": tiers.unwritten,
             },
             "prefix_cache": {
                 "hit_tokens": self._hit_tokens,

@@ -82,7 +82,13 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "any_model_name",
         "matryoshka",
     }
-    assert settings - set(given) - others == {"model", "engine", "kv_cache_memory"}
+    # These do not go with some of the others.
+    rest = {"kv_cache_memory", "host_kv_memory", "disk_kv", "disk_kv_size"}
+    assert settings - set(given) - others == {"model", "engine", *rest}
+    flags = [text for name in rest for text in (f"--{name.replace('_', '-')}", "3000")]
+    engine = read_options(options("--model", str(tiny_model), *flags)).engine
+    assert [engine.kv_cache_memory, engine.host_kv_memory, engine.disk_kv_size] == [3000] * 3
+    assert engine.disk_kv == Path("3000").absolute()
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
 

@@ -40,6 +40,7 @@ def anything(rng: Random) -> dict[str, int]:
     switches = ("caching", "speculating", "crowd", "ahead", "failing", "windows")
     options: dict[str, int] = {name: rng.random() < 0.5 for name in switches}
     options["tenants"] = rng.choice((1, 1, 2, 3))
+    options["tiers"] = options["caching"] and not options["windows"] and rng.random() < 0.5
     # They allow neither of the two.
     options["states"] = not (options["caching"] or options["speculating"]) and rng.random() < 0.5
     return options
@@ -77,6 +78,7 @@ WINDOWS = {"behind"}
 AHEAD = {"ahead", "stalled", "dropped"}
 FAILING = {"out of memory", "failed beside another"}
 STATES = ALWAYS - {"late"} | {"state copies"}
+TIERS = {"loading", "loaded", "read", "written", "corrupt", "unwritten"}
 DRAFTS = {"drafts right", "drafts wrong", "stops drafted"}
 
 
@@ -127,6 +129,22 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         (
             {"caching": True, "speculating": False, "crowd": True, "ahead": True, "failing": True},
             ALWAYS | AHEAD | FAILING,
+        ),
+        ({"caching": True, "speculating": False, "crowd": True, "tiers": True}, ALWAYS | HITS | TIERS),
+        (
+            {"caching": True, "speculating": True, "crowd": False, "tenants": 2, "tiers": True},
+            ALWAYS | HITS | DRAFTS | TIERS,
+        ),
+        (
+            {
+                "caching": True,
+                "speculating": False,
+                "crowd": True,
+                "ahead": True,
+                "failing": True,
+                "tiers": True,
+            },
+            ALWAYS | AHEAD | HITS | FAILING | TIERS,
         ),
         ({"caching": False, "speculating": False, "crowd": True, "states": True}, STATES),
         (

@@ -18,6 +18,7 @@ from engine.core.scheduler import Scheduler
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
 from engine.step_loop import StepLoop
 from tests.engine.core.device import Device
+from tests.engine.core.shelves import Shelves
 
 CONTEXT = 64
 WINDOWS: tuple[tuple[int | None, ...], ...] = ((None, 5), (None, None, 9, 3), (7,), (None, 1), (2, 6))
@@ -70,9 +71,10 @@ class World:
         failing: bool = False,
         windows: bool = False,
         states: bool = False,
+        tiers: bool = False,
     ) -> None:
         """``ahead``: steps are launched before the results of others are known. ``failing``: some run out of memory.
-        ``states``: layers keep a state of each request, too."""
+        ``states``: layers keep a state of each request, too. ``tiers``: there is memory beyond the device's."""
         self.rng = rng
         self.tally = tally
         self.now = 0.0
@@ -87,6 +89,7 @@ class World:
         self.windows = rng.choice(WINDOWS) if windows else (None,)
         self.reserving = speculating and rng.random() < 0.7
         """Whether draft tokens come of a proposer that needs blocks for them, else of some requests' grammars."""
+        self.shelves = Shelves(rng, self) if tiers else None
         self.demand = BlockDemand(self.windows, self.block_size, self.budget * (1 + ahead))
         self.scheduler = Scheduler(
             BlockPool(tokens // self.block_size * len(self.windows)),
@@ -104,6 +107,7 @@ class World:
             windows=self.windows,
             overlapping=ahead,
             stateful=states,
+            tiers=self.shelves and self.shelves.tiers,
         )
         self.ahead = ahead
         self.stateful = states
@@ -276,6 +280,8 @@ class World:
         self.midway = midway
         landed = self.loop.step()
         if landed is None:
+            if self.shelves and self.scheduler.queues.loading:
+                self.shelves.wait(1.0)
             return
         if landed.error is not None:
             self.tally["out of memory"] += 1
@@ -290,7 +296,7 @@ class World:
         scheduler.prefill_chunk = self.rng.choice(self.chunks)
         decoding = {one.id for one in scheduler.running if one.missing == 1 and not self.must_wait(one)}
         running = {one.id: one.rank for one in scheduler.running}
-        waiting = {one.id: one.rank for one in scheduler.waiting}
+        waiting = {one.id: one.rank for one in (*scheduler.waiting, *scheduler.queues.loading)}
         owed = {
             one.id: (one.credit + one.missing // 2, one.credit + len(one.tokens) // 2)
             for one in (*scheduler.running, *scheduler.waiting)
@@ -330,9 +336,11 @@ class World:
         for one in self.alive.values():
             assert one.scheduled or one.deadline is None or one.deadline > self.now
         assert plan.ahead == (self.ahead and bool(self.device.flights))
-        assert plan.requests or plan.ahead or len(self.alive) == len(scheduler.parked), (
+        loading = scheduler.queues.loading
+        assert plan.requests or plan.ahead or loading or len(self.alive) == len(scheduler.parked), (
             "requests, but no work"
         )
+        tally["loading"] += len(loading)
         tally["ahead"] += plan.ahead
         tally["stalled"] += plan.stalled
         assert plan.ahead or not plan.stalled
@@ -361,7 +369,7 @@ class World:
         stayed = [rank for number, rank in running.items() if number not in plan.preempted]
         assert gave_way == sorted(gave_way, reverse=True)
         assert not gave_way or not stayed or max(stayed) < min(gave_way)
-        seated = {one.id for one in scheduler.running}
+        seated = {one.id for one in (*scheduler.running, *scheduler.queues.loading)}
         kept_out = [rank for number, rank in waiting.items() if number not in seated | set(plan.preempted)]
         for scheduled in plan.requests:
             rank = waiting.get(scheduled.request_id)
@@ -409,7 +417,12 @@ class World:
                     assert all(pool.holders(block) == 1 for block in written)
         assert pool.free + pool.cached + pool.used == pool.total
         assert scheduler.idle == (len(self.alive) == len(scheduler.parked))
-        known = [*scheduler.running, *scheduler.waiting, *scheduler.parked.values()]
+        known = [
+            *scheduler.running,
+            *scheduler.waiting,
+            *scheduler.queues.loading,
+            *scheduler.parked.values(),
+        ]
         begun = [one.id for one in known]
         assert sorted([*begun, *(other.id for one in known for other in one.siblings)]) == sorted(self.alive)
         for request in known:
@@ -428,6 +441,8 @@ class World:
                     if block != GONE:
                         held = [state ^ group for state in self.device.cache[block]]
                         assert held == self.content(node), f"block {block}"
+        if self.shelves:
+            self.shelves.check()
 
     def content(self, node: Node) -> list[int]:
         """What the block of ``node`` must hold: worked out when it is first seen."""

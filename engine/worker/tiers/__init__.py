@@ -1,0 +1,1 @@
+"""The content of KV blocks in host memory and in a file, and the copies between them and the device."""

@@ -1,0 +1,169 @@
+"""KV blocks in one file: what survives the process, and is refused where it is not what was written.
+
+    one page    format, fingerprint, sizes: JSON, padded with zeros
+    a table     a header of 64 bytes for each place: key, depth, order, checksums
+    places      each a block's content
+
+A place's content is written before its header, and the header has a checksum of the content and of its own. So after
+a kill in the middle of a write, or a page that the disk lost, the place has a header that does not match it: it is
+found out when the file is opened, or when the place is read, and is an empty place from then on.
+
+Blocks are read straight to where they are wanted, not mapped: reading a map of a truncated file, or writing to one on
+a full disk, would kill the process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import struct
+import time
+from pathlib import Path
+from zlib import crc32
+
+from engine.errors import StartupError
+
+log = logging.getLogger("engine.worker")
+
+NAME = "kv_blocks"
+_FORMAT = 1
+_PAGE = 4096
+_HEADER = struct.Struct("<4s16sIQI")
+"""Magic, key, depth, order in which they were written, checksum of key and content."""
+_HEADER_SIZE = 64
+_MAGIC = b"KVB1"
+_SILENCE = 60.0
+"""Seconds between two lines of the log about writes that fail."""
+
+
+class BlockFile:
+    """Raises ``StartupError`` if the folder cannot be used, holds blocks of another model or layout, or is another
+    engine's. One thread may write, and one read, at a time."""
+
+    def __init__(self, folder: Path, fingerprint: dict[str, object], block_bytes: int, size: int) -> None:
+        """``size``: bytes that the file may take."""
+        self.places = (size - _PAGE) // (_HEADER_SIZE + block_bytes)
+        if self.places < 1:
+            raise StartupError(
+                f"--disk-kv-size {size} is less than one KV block of {block_bytes} bytes needs."
+            )
+        self._block_bytes = block_bytes
+        self._start = -(-(_PAGE + self.places * _HEADER_SIZE) // _PAGE) * _PAGE
+        if self._start + self.places * block_bytes > size:
+            self.places -= 1
+        self._path = folder / NAME
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StartupError(f"--disk-kv {folder} cannot be used: {error}.") from error
+        try:
+            self._lock()
+            self._open({"format": _FORMAT, "block_bytes": block_bytes, **fingerprint})
+        except OSError as error:
+            self.close()
+            raise StartupError(f"{self._path} cannot be used: {error}.") from error
+        except BaseException:
+            self.close()
+            raise
+        self._order = 0
+        self._complained = -_SILENCE
+
+    def entries(self) -> list[tuple[int, bytes, int]]:
+        """(place, key, depth) of the blocks that are there, by their headers; those to be evicted first at first:
+        the deepest, as what follows a block that is gone cannot be found."""
+        found = []
+        table = self._read(_PAGE, self.places * _HEADER_SIZE)
+        for place in range(len(table) // _HEADER_SIZE):
+            row = table[place * _HEADER_SIZE : (place + 1) * _HEADER_SIZE]
+            magic, key, depth, order, _ = _HEADER.unpack_from(row)
+            (check,) = struct.unpack_from("<I", row, _HEADER.size)
+            if magic == _MAGIC and check == crc32(row[: _HEADER.size]):
+                self._order = max(self._order, order)
+                found.append((place, key, depth))
+        found.sort(key=lambda entry: -entry[2])
+        return found
+
+    def write(self, place: int, key: bytes, depth: int, content: memoryview) -> bool:
+        """False, and logged now and then, if it fails: the place is then empty."""
+        self._order += 1
+        header = _HEADER.pack(_MAGIC, key, depth, self._order, crc32(content, crc32(key)))
+        header += struct.pack("<I", crc32(header))
+        try:
+            self._write(self._start + place * self._block_bytes, content)
+            self._write(_PAGE + place * _HEADER_SIZE, memoryview(header.ljust(_HEADER_SIZE, b"\0")))
+        except OSError as error:
+            now = time.monotonic()
+            if now - self._complained >= _SILENCE:
+                self._complained = now
+                log.warning("KV blocks cannot be written to %s: %s; the engine goes on", self._path, error)
+            return False
+        return True
+
+    def read(self, place: int, key: bytes, content: memoryview) -> bool:
+        """Into ``content``; False, and logged, if it is not what was written under ``key``."""
+        try:
+            row = self._read(_PAGE + place * _HEADER_SIZE, _HEADER_SIZE)
+            if len(row) < _HEADER_SIZE:
+                raise OSError("the file was truncated")
+            _, found, _, _, check = _HEADER.unpack_from(row)
+            got = os.preadv(self._file, [content], self._start + place * self._block_bytes)
+        except OSError as error:
+            log.warning("a KV block cannot be read from %s: %s", self._path, error)
+            return False
+        if found != key or got < len(content) or crc32(content, crc32(key)) != check:
+            log.warning("a KV block in %s is not what was written: it is computed again", self._path)
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartupError(
+                f"{self._path} is in use by another engine: give each its own --disk-kv folder."
+            ) from None
+
+    def _open(self, wanted: dict[str, object]) -> None:
+        page = self._read(0, _PAGE).rstrip(b"\0")
+        if page:
+            try:
+                found = json.loads(page)
+                places = found.pop("places")
+            except (ValueError, AttributeError, KeyError):
+                raise StartupError(
+                    f"{self._path} is not a file of KV blocks: give --disk-kv another folder."
+                ) from None
+            others = [name for name in {*found, *wanted} if found.get(name) != wanted.get(name)]
+            if others:
+                raise StartupError(
+                    f"{self._path} holds KV blocks of another {' and '.join(sorted(others))}, which would be wrong "
+                    "here: give --disk-kv another folder, or delete the file."
+                )
+            if places == self.places:
+                return
+            log.info("%s had another size: it begins empty", self._path)
+        os.ftruncate(self._file, 0)
+        os.ftruncate(self._file, self._start + self.places * self._block_bytes)
+        page = json.dumps({**wanted, "places": self.places}).encode()
+        self._write(0, memoryview(page.ljust(_PAGE, b"\0")))
+
+    def _read(self, offset: int, size: int) -> bytes:
+        parts = []
+        while size > 0:
+            part = os.pread(self._file, size, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset, size = offset + len(part), size - len(part)
+        return b"".join(parts)
+
+    def _write(self, offset: int, data: memoryview) -> None:
+        while data:
+            count = os.pwrite(self._file, data, offset)
+            data, offset = data[count:], offset + count

@@ -1,0 +1,61 @@
+"""Builds the tiers that a configuration asks for, or says why they cannot be."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from engine.config import EngineConfig
+from engine.core.tiers.tier import Tier
+from engine.core.tiers.tiered_cache import TierSet
+from engine.errors import StartupError
+from engine.worker.runner import Runner
+from engine.worker.tiers.block_copier import BlockCopier, row_bytes
+from engine.worker.tiers.block_file import BlockFile
+from engine.worker.tiers.fingerprint import fingerprint
+
+log = logging.getLogger("engine.worker")
+
+
+def open_tiers(config: EngineConfig, runner: Runner) -> TierSet | None:
+    """``None`` without --host-kv-memory. Raises ``StartupError``."""
+    if config.host_kv_memory is None:
+        return None
+    if runner.stateful:
+        raise StartupError(
+            "--host-kv-memory is not supported for this model: its layers keep a state of each request, without which "
+            "its blocks are of no use. Leave it out."
+        )
+    if runner.windows != [None]:
+        raise StartupError(
+            "--host-kv-memory is not supported for this model yet: it has layers with sliding windows, whose blocks "
+            "are released one by one. Leave it out."
+        )
+    tensors = runner.cache.tensors
+    block_bytes = sum(map(row_bytes, tensors))
+    slots = config.host_kv_memory // block_bytes
+    if slots < 1:
+        raise StartupError(
+            f"--host-kv-memory {config.host_kv_memory} is less than one KV block of {block_bytes} bytes."
+        )
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if config.host_kv_memory > there:
+        raise StartupError(
+            f"--host-kv-memory {config.host_kv_memory / 2**30:.1f} GiB is more than this machine has "
+            f"({there / 2**30:.1f} GiB)."
+        )
+    if config.disk_kv is None:
+        log.info("KV cache in host memory: %d blocks of %d bytes", slots, block_bytes)
+        return TierSet(Tier(slots), None, BlockCopier(tensors, slots))
+    dtype = str(runner.dtype).removeprefix("torch.")
+    file = BlockFile(config.disk_kv, fingerprint(config, dtype, tensors), block_bytes, config.disk_kv_size)
+    disk = Tier(file.places)
+    disk.fill((place, key) for place, key, _ in file.entries())
+    log.info(
+        "KV cache in host memory: %d blocks of %d bytes; on disk: %d, of which %d are there already",
+        slots,
+        block_bytes,
+        file.places,
+        len(disk),
+    )
+    return TierSet(Tier(slots), disk, BlockCopier(tensors, slots, file))
