@@ -37,6 +37,7 @@ from engine.core.prefill_chunk import PrefillChunkController
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
+from engine.core.tiers.tiered_cache import TierSet
 from engine.errors import ContextLengthExceeded, QueueFull
 
 DATA = Path(__file__).parents[2] / "shared/data/traces"
@@ -191,9 +192,11 @@ class Replay:
         priorities: bool = False,
         max_itl_ratio: float = 2.0,
         prefix_caching: bool = True,
+        tiers: TierSet | None = None,
         check: int = 0,
     ) -> None:
         """``max_itl_ratio``: by how much a chunk of a prompt may lengthen the steps of those that decode; 0 is off.
+        ``tiers``: KV memory beyond the device's.
         ``check``: steps after which the integrity of the blocks is checked again and again; 0 is never."""
         self.now = 0.0
         self.scheduler = Scheduler(
@@ -205,6 +208,7 @@ class Replay:
             max_waiting=waiting,
             clock=lambda: self.now,
             prefix_caching=prefix_caching,
+            tiers=tiers,
         )
         self._arrivals = arrivals
         self._speed = speed
@@ -273,6 +277,9 @@ class Replay:
             self._expired(number)
         if not plan.requests:
             if scheduler.idle:
+                return
+            if scheduler.queues.loading:
+                scheduler.wait(1.0)
                 return
             raise RuntimeError("there are requests, but none of them can run")
         for number in plan.admitted:

@@ -1,7 +1,6 @@
 """Moves blocks between the KV cache, an arena in host memory and a file: what ``engine/core/tiers/copier.py`` asks for.
 
-A block's content is one row of bytes: its part of each layer's tensors, one after the other, whatever the attention
-backend's layout. Copies to and from a GPU are launched on the stream that steps are launched on, so they are in order
+Copies to and from a GPU are launched on the stream that steps are launched on, so they are in order
 with these; threads that read and write the file wait for the last of them.
 """
 
@@ -10,7 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,21 +17,16 @@ from torch import Tensor
 from engine.core.rate import Rate
 from engine.core.tiers.copier import Copied
 from engine.worker.tiers.block_file import BlockFile
-
-_STAGED = 32 * 2**20
-"""Bytes gathered at a time."""
+from engine.worker.tiers.block_rows import BlockRows, DeviceRows, HostRows, row_bytes
 
 
 class BlockCopier:
     def __init__(self, tensors: Sequence[Tensor], slots: int, file: BlockFile | None = None) -> None:
         """``tensors``: of all layers, the first dimension of each is blocks."""
-        self._tensors = list(tensors)
-        self._sizes = [row_bytes(tensor) for tensor in tensors]
-        self._device = tensors[0].device
-        self.block_bytes = sum(self._sizes)
-        self._on_gpu = self._device.type == "cuda"
+        self.block_bytes = row_bytes(tensors)
+        self._on_gpu = tensors[0].device.type == "cuda"
         self._arena = torch.empty(slots, self.block_bytes, dtype=torch.uint8, pin_memory=self._on_gpu)
-        self._step = max(1, _STAGED // self.block_bytes)
+        self._rows: BlockRows = (DeviceRows if self._on_gpu else HostRows)(tensors, self._arena)
         self._file = file
         self._loads, self._reads = Rate(), Rate()
         self._launched: torch.cuda.Event | None = None
@@ -56,10 +50,7 @@ class BlockCopier:
 
     @torch.inference_mode()
     def save(self, pairs: Sequence[tuple[int, int]]) -> None:
-        for part, blocks in self._parts(pairs, 0):
-            rows = torch.cat([_rows(tensor.index_select(0, blocks)) for tensor in self._tensors], 1)
-            for row, (_, slot) in zip(rows, part, strict=True):
-                self._arena[slot].copy_(row, non_blocking=True)
+        self._rows.save(pairs)
         self._mark()
 
     @torch.inference_mode()
@@ -69,13 +60,7 @@ class BlockCopier:
         if self._on_gpu:
             start = torch.cuda.Event(enable_timing=True)
             start.record()
-        for part, blocks in self._parts(pairs, 1):
-            rows = torch.empty(len(part), self.block_bytes, dtype=torch.uint8, device=self._device)
-            for row, (slot, _) in zip(rows, part, strict=True):
-                row.copy_(self._arena[slot], non_blocking=True)
-            for tensor, own in zip(self._tensors, rows.split(self._sizes, 1), strict=True):
-                content = own.contiguous().view(tensor.dtype).view(len(part), *tensor.shape[1:])
-                tensor.index_copy_(0, blocks, content)
+        self._rows.load(pairs)
         self._mark()
         size = len(pairs) * self.block_bytes
         if start is None or self._launched is None:
@@ -140,14 +125,6 @@ class BlockCopier:
         self._done.put(copied)
         self._progress.set()
 
-    def _parts(
-        self, pairs: Sequence[tuple[int, int]], side: int
-    ) -> Iterator[tuple[Sequence[tuple[int, int]], Tensor]]:
-        """So many at a time, and the blocks of these on the device."""
-        for first in range(0, len(pairs), self._step):
-            part = pairs[first : first + self._step]
-            yield part, torch.tensor([pair[side] for pair in part], device=self._device)
-
     def _mark(self) -> None:
         if self._on_gpu:
             self._launched = torch.cuda.Event(enable_timing=True)
@@ -167,13 +144,3 @@ class BlockCopier:
         if self._file is None:
             raise RuntimeError("there is no disk to copy to")
         return self._file
-
-
-def row_bytes(tensor: Tensor) -> int:
-    """Of a block's part of it."""
-    return tensor[0].numel() * tensor.element_size()
-
-
-def _rows(blocks: Tensor) -> Tensor:
-    """Each block's bytes."""
-    return blocks.reshape(len(blocks), -1).view(torch.uint8)

@@ -10,8 +10,9 @@ from engine.core.tiers.tier import Tier
 from engine.core.tiers.tiered_cache import TierSet
 from engine.errors import StartupError
 from engine.worker.runner import Runner
-from engine.worker.tiers.block_copier import BlockCopier, row_bytes
+from engine.worker.tiers.block_copier import BlockCopier
 from engine.worker.tiers.block_file import BlockFile
+from engine.worker.tiers.block_rows import row_bytes
 from engine.worker.tiers.fingerprint import fingerprint
 
 log = logging.getLogger("engine.worker")
@@ -32,7 +33,7 @@ def open_tiers(config: EngineConfig, runner: Runner) -> TierSet | None:
             "are released one by one. Leave it out."
         )
     tensors = runner.cache.tensors
-    block_bytes = sum(map(row_bytes, tensors))
+    block_bytes = row_bytes(tensors)
     slots = config.host_kv_memory // block_bytes
     if slots < 1:
         raise StartupError(
