@@ -42,7 +42,7 @@ class Admission:
     def admit(self, request: Request, plan: Plan) -> None:
         """From waiting to running, with blocks for all its tokens."""
         self._queues.waiting.remove(request)
-        self._tables.open(request)
+        self._tables.open(request, plan.copies)
         plan.hit_tokens += request.computed
         self._queues.run(request)
         if not request.started:

@@ -72,9 +72,11 @@ class BlockTables:
             needed += self.prefixes.unheld(request.chain)
         return needed <= available
 
-    def open(self, request: Request) -> None:
-        """Gives it blocks for all its tokens, cached ones included, whose tokens count as computed."""
+    def open(self, request: Request, copies: list[tuple[int, int]] | None = None) -> None:
+        """Gives it blocks for all its tokens, cached ones included, whose tokens count as computed. Of a block of
+        which it has half or more in common with a cached one, it gets a copy, if there may be ``copies``."""
         request.boundary = _NEVER
+        common = 0
         if self.states is not None:
             request.state = self.states.take()
         if self.groups > 1:
@@ -86,9 +88,17 @@ class BlockTables:
             request.computed = len(request.blocks) * self.block_size
             request.boundary = request.computed + self.block_size
             request.found = None
+            if copies is not None and self.groups == self.demand.full == 1 and not request.scoring:
+                source, common = self.prefixes.partial(
+                    request.chain, request.tokens, request.salt, request.shared
+                )
         needed = self.count(len(request.tokens))
         for table in _tables(request)[: self.demand.full]:
             table += self.pool.allocate(needed - len(table))
+        if copies is not None and common:
+            # What is copied from may be evicted by now: until the step computes, nothing writes to it.
+            copies.append((source, request.blocks[request.computed // self.block_size]))
+            request.computed += common
         if self.demand.windows:
             request.behind = sum(table.count(GONE) for table in _tables(request))
             self._slide(request)

@@ -87,6 +87,8 @@ class PrefixCache:
         self._by_block: dict[int, Node] = {}
         self._ends: dict[bytes, Node] = {}
         """Where prompts and answers ended or diverged, last used last."""
+        self._halves: dict[bytes, Node] = {}
+        """By parent's key and first half of the tokens: a node that begins so."""
         self.united = 0
         """How often a holder's block was replaced by one that was cached already."""
 
@@ -135,6 +137,31 @@ class PrefixCache:
         for index in range(depth, (len(tokens) - 1) // size):
             own = _pack(tokens[index * size : (index + 1) * size])
             yield salt + own if salt and index == shared // size else own
+
+    def partial(
+        self, node: Node, tokens: Sequence[int], salt: bytes = b"", shared: int = 0
+    ) -> tuple[int, int]:
+        """A block that begins as ``tokens`` go on after ``node``, and how many tokens it has in common with them: half
+        a block at least, the last of ``tokens`` not counted; 0 if there is none."""
+        size, start = self.block_size, node.depth * self.block_size
+        half = -(-size // 2)
+        most = min(size, len(tokens) - 1 - start)
+        if most < half or half == size:
+            return GONE, 0
+        own = _pack(tokens[start : start + most])
+        before = len(salt) if node.depth == shared // size else 0
+        own = salt[:before] + own
+        found = self._halves.get(node.key + own[: before + 4 * half])
+        if (
+            found is None
+            or found.parent is not node
+            or found.tokens[: before + 4 * half] != own[: before + 4 * half]
+        ):
+            return GONE, 0
+        count = half
+        while count < most and own[before + 4 * count :][:4] == found.tokens[before + 4 * count :][:4]:
+            count += 1
+        return found.block, count
 
     def usable(self, node: Node) -> Node:
         """The deepest block up to ``node`` after which the next token finds all that it sees through windows."""
@@ -207,6 +234,7 @@ class PrefixCache:
                 if others:
                     found.others = [GONE] * len(others)
                 self._nodes[key] = found
+                self._halves[self._half(found)] = found
                 node.children += 1
             elif found.parent is not node or found.tokens != packed:
                 return node
@@ -284,6 +312,8 @@ class PrefixCache:
             raise AssertionError(f"{self._pool.cached - cached} cached blocks are not registered")
         if any(self._nodes.get(key) is not node for key, node in self._ends.items()):
             raise AssertionError("the digest has a prefix that was evicted")
+        if any(not node.alive or self._half(node) != half for half, node in self._halves.items()):
+            raise AssertionError("a block is found by its first half that was evicted")
 
     def _check_blocks(self, node: Node, parent: Node) -> None:
         holders = [self._pool.holders(block) if block != GONE else 0 for block in _blocks(node)]
@@ -300,6 +330,12 @@ class PrefixCache:
             raise AssertionError(f"block {node.block} is not held by all who hold a window's")
         if parent.parent is not None and self._pool.holders(parent.block) < holders[0]:
             raise AssertionError(f"block {node.block} has holders that do not hold its parent")
+
+    def _half(self, node: Node) -> bytes:
+        """Its key in ``_halves``."""
+        second = 4 * (self.block_size // 2)
+        parent = node.parent.key if node.parent is not None else b""
+        return parent + node.tokens[: len(node.tokens) - second]
 
     def _unite(self, node: Node, known: int, table: list[int], index: int) -> int:
         """``known``, a block of ``node``, replaces its holder's own; if it is ``GONE``, that is registered."""
@@ -338,6 +374,8 @@ class PrefixCache:
         node.alive = False
         del self._nodes[node.key]
         self._ends.pop(node.key, None)
+        if self._halves.get(half := self._half(node)) is node:
+            del self._halves[half]
         if node.parent is not None:
             node.parent.children -= 1
         for block in _blocks(node):

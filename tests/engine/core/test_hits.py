@@ -29,8 +29,8 @@ def test_the_second_request_computes_only_what_differs() -> None:
     assert (shape(plan), plan.hit_tokens) == ([(2, 16, 4)], 16)
     scheduler.submit(request(3, 20, generate=1))
     plan, _ = step(scheduler)
-    # All five blocks are there, but the last token has to be computed.
-    assert (shape(plan), plan.hit_tokens) == ([(3, 16, 4)], 16)
+    # All five blocks are there, but the last token has to be computed: into a copy of the fifth.
+    assert (shape(plan), plan.hit_tokens, len(plan.copies)) == ([(3, 19, 1)], 19, 1)
     assert (scheduler.pool.used, scheduler.pool.cached) == (0, 6)
 
 
@@ -149,3 +149,38 @@ def test_the_digest_tells_of_prompts_and_of_what_they_share() -> None:
         run(scheduler)
     assert scheduler.prefixes is not None
     assert [tokens for _, tokens in scheduler.prefixes.digest(10)] == [12, 8, 12]
+
+
+def test_of_a_block_that_is_half_the_same_a_copy_is_written_on() -> None:
+    scheduler = make(budget=64, prefix_caching=True)
+    one = SamplingParams(max_tokens=1)
+    scheduler.submit(Request(1, [*range(12), 5], one))
+    step(scheduler)
+    asked = {
+        4: ([*range(12)], 11),  # all but the last token, which is computed
+        2: ([*range(10), 7, 7, 7], 10),  # half of the third block
+        3: ([*range(9), 7, 7, 7, 7], 8),  # less
+        5: ([*range(7), 9], 7),  # of a block in the middle
+        6: ([0, 1, 7, 7, 7], 2),
+        7: ([7, 1, 2, 3, 4], 0),
+    }
+    for number, (prompt, known) in asked.items():
+        scheduler.submit(Request(number, prompt, one))
+        plan, _ = step(scheduler)
+        assert shape(plan) == [(number, known, len(prompt) - known)]
+        assert plan.hit_tokens == known and len(plan.copies) == (known % BLOCK > 0)
+        scheduler.check_integrity()
+
+
+def test_no_copy_is_made_of_what_is_of_another_salt_or_must_be_scored() -> None:
+    scheduler = make(budget=64, prefix_caching=True)
+    params = SamplingParams(max_tokens=1)
+    scheduler.submit(Request(1, list(range(9)), params, salt=b"a", shared=2))
+    step(scheduler)
+    for number, salt, known in ((2, b"b", 0), (3, b"", 0), (4, b"a", 7)):
+        scheduler.submit(Request(number, [*range(7), 60 + number], params, salt=salt, shared=2))
+        assert shape(step(scheduler)[0]) == [(number, known, 8 - known)]
+    scored = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    scheduler.submit(Request(5, [*range(7), 50], scored, salt=b"a", shared=2))
+    plan = scheduler.schedule()
+    assert shape(plan) == [(5, 0, 8)] and not plan.copies

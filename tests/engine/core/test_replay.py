@@ -16,7 +16,8 @@ def replay(arrivals: list[Arrival], **options) -> Result:
     found = Replay(arrivals, block_size=BLOCK, **options).run()
     assert found.requests + found.refused == len(arrivals)
     assert found.kv_use_max <= 1
-    assert found.hit_rate <= found.best_hit_rate + 1e-9
+    # That counts whole blocks, and of others half and more are found.
+    assert found.hit_rate <= found.best_hit_rate + 0.02
     assert 0 <= found.queue_p50_s <= found.queue_p99_s
     assert found.queue_p50_s < found.ttft_p50_s
     return found
@@ -25,7 +26,7 @@ def replay(arrivals: list[Arrival], **options) -> Result:
 def test_one_after_the_other_and_with_room_for_all_everything_that_can_be_is_found_again() -> None:
     arrivals = made_up(150, rate=0.001)
     found = replay(arrivals, blocks=20_000)
-    assert found.hit_rate == pytest.approx(found.best_hit_rate)
+    assert found.hit_rate >= found.best_hit_rate
     assert found.best_hit_rate > 0.3
     assert found.preempted == 0
     assert found.queue_p99_s < 0.02
