@@ -103,6 +103,11 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     add("--disk-kv-size", type=_bytes, help="largest size of that file (default: 10GiB)")
     add(
+        "--pinned-share",
+        type=float,
+        help="most of the KV blocks that prompts may ask to be kept for a time (default: 0.25)",
+    )
+    add(
         "--context-cap",
         dest="context_caps",
         action="append",

@@ -89,6 +89,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         overlapping=runner.overlapping,
         stateful=runner.stateful,
         tiers=tiers,
+        pinned_share=config.pinned_share,
     )
     runner.warm_up()
     watch.lap("warm-up")

@@ -74,6 +74,7 @@ class EngineClient(EngineProcess[Ready]):
         tenant: str = "",
         salt: bytes = b"",
         shared: int = 0,
+        pin: float = 0.0,
     ) -> Generation:
         """Parameters are those of ``messages.Submit``; ``deadline`` is a ``time.monotonic()``.
 
@@ -106,6 +107,7 @@ class EngineClient(EngineProcess[Ready]):
                     tenant,
                     salt,
                     shared,
+                    pin,
                 )
             )
         return generation

@@ -53,6 +53,8 @@ class EngineConfig:
     """The folder of a file with further copies, which outlive the process,"""
     disk_kv_size: int = 10 * 2**30
     """of at most so many bytes."""
+    pinned_share: float = 0.25
+    """Most of the KV blocks that prompts may ask to be kept for a time."""
     max_model_len: int | None = None
     context_caps: tuple[tuple[int, int], ...] = ()
     """(priority, longest context in tokens of requests up to it), by priority."""
@@ -138,6 +140,8 @@ class EngineConfig:
             )
         if self.kv_cache_blocks is not None and self.kv_cache_memory is not None:
             raise StartupError("Give --kv-cache-blocks or --kv-cache-memory, not both.")
+        if not 0 <= self.pinned_share <= 1:
+            raise StartupError(f"--pinned-share must be from 0 to 1, not {self.pinned_share}.")
         if self.disk_kv is not None and self.host_kv_memory is None:
             raise StartupError(
                 "--disk-kv needs --host-kv-memory: blocks go to the disk and come back through it."

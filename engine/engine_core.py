@@ -82,6 +82,7 @@ class EngineCore:
             elif self._scheduler.copying:
                 # All of what was computed goes to the disk, if nobody else has use for the time.
                 self._scheduler.copy()
+                self._changed = not self._scheduler.copying
             elif idle and not self._compiling:
                 self._scheduler.check_integrity()
                 for message in self._channel.receive(None):
@@ -143,6 +144,7 @@ class EngineCore:
             salt=message.salt,
             shared=message.shared,
             siblings=message.siblings,
+            pin=message.pin,
         )
         try:
             self._scheduler.submit(request)
@@ -238,6 +240,7 @@ class EngineCore:
             accepted=speculation.accepted if speculation else 0,
             compilations=self._runner.compilations.count,
             out_of_memory=self._out_of_memory,
+            blocks_pinned=len(scheduler.pins or ()),
             loading=len(scheduler.queues.loading),
             tiers=scheduler.tiers.state if scheduler.tiers is not None else None,
             prefixes=self._digest(),

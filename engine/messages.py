@@ -43,6 +43,8 @@ class Submit:
     """Only requests of the same salt find each other's blocks in the prefix cache,"""
     shared: int = 0
     """except those that the prompt's first so many tokens fill."""
+    pin: float = 0.0
+    """Seconds after its end for which its prompt is to be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class Step:
     """Kernels compiled since the warm-up: each paused all requests."""
     out_of_memory: int = 0
     """Steps since the start that were abandoned for lack of memory."""
+    blocks_pinned: int = 0
+    """Kept for prompts that asked for it, held or not."""
     loading: int = 0
     """Sequences that wait for KV blocks from another tier of memory."""
     tiers: TierState | None = None

@@ -28,4 +28,7 @@ def describe(memory: Mapping[str, int]) -> str:
         f"{memory[name] / 2**20:,.0f} MiB" for name in ("weights", "weights_predicted", "kv_cache", "process")
     )
     states = f", states {memory['states'] / 2**20:,.0f} MiB" if memory["states"] else ""
-    return f"weights {weights} (predicted {predicted}), KV cache up to {cache}{states}, process {process}"
+    host = f", host memory {memory['host_kv'] / 2**20:,.0f} MiB" if memory.get("host_kv") else ""
+    return (
+        f"weights {weights} (predicted {predicted}), KV cache up to {cache}{host}{states}, process {process}"
+    )

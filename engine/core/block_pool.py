@@ -97,6 +97,18 @@ class BlockPool:
                 cached.forget(block)
                 self._free.append(block)
 
+    @property
+    def pinned(self) -> set[int]:
+        return {block for block in range(self.total) if self._cached.is_pinned(block)}
+
+    def pin(self, block: int) -> None:
+        """One that is held will be evicted when nothing else is left; until ``unpin``, or until its content is gone."""
+        self._cached.pin(block)
+
+    def unpin(self, blocks: Sequence[int]) -> None:
+        """Those of a chain, each after its parent."""
+        self._cached.unpin(blocks)
+
     def discard(self, block: int) -> None:
         """Frees a cached block whose content is invalid."""
         self._cached.remove(block)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _LIGHTEST, _HEAVIEST = 0.25, 64.0
 
@@ -19,6 +19,8 @@ class EvictionOrder:
     powers of √2 from 1/4 to 64, so what nobody uses is in nobody's way for more than ``64 * total`` blocks, and each
     weight has a queue of its own that is in order by itself: eviction looks at the head of each, at most 17.
 
+    A pinned block has a queue of its own, whose blocks go when all others are empty.
+
     A block that several weights used keeps the largest until it has expired. Whoever uses a block uses its parent
     too, so a parent never expires before its children; where both were let go at once, the child has to be added
     first.
@@ -31,6 +33,8 @@ class EvictionOrder:
         """By weight: blocks and when they expire, soonest first."""
         self._weights = [0.0] * total
         self._expiries = [-1.0] * total
+        self._unpinned: dict[int, tuple[float, float]] = {}
+        """Of pinned blocks, weight and expiry as if they were not."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -50,6 +54,11 @@ class EvictionOrder:
 
     def use(self, block: int, weight: float) -> None:
         """It was used until now, by someone of a weight that was rounded by ``round_weight``."""
+        if block in self._unpinned:
+            known, expiry = self._unpinned[block]
+            weight = max(weight, known) if expiry >= self._now else weight
+            self._unpinned[block] = weight, self._now + weight * self._total
+            return
         if self._expiries[block] >= self._now:
             weight = max(weight, self._weights[block])
         self._weights[block] = weight
@@ -72,6 +81,32 @@ class EvictionOrder:
     def forget(self, block: int) -> None:
         """Its content is gone, and with it what it weighed."""
         self._expiries[block] = -1.0
+        self._unpinned.pop(block, None)
+
+    def pin(self, block: int) -> None:
+        """Someone holds it. Until it is unpinned or forgotten it goes after all that are not pinned."""
+        if not self.is_pinned(block):
+            self._unpinned[block] = self._weights[block], self._expiries[block]
+            self._weights[block] = self._expiries[block] = math.inf
+
+    def unpin(self, blocks: Sequence[int]) -> None:
+        """Those of a chain, each after its parent: as if they had been used until now."""
+        most = math.inf
+        weights = []
+        for block in blocks:
+            most = min(most, max(self._unpinned.pop(block)[0], _LIGHTEST))
+            weights.append(most)
+        # The child first.
+        for block, weight in zip(reversed(blocks), reversed(weights), strict=True):
+            here = block in self
+            if here:
+                self.remove(block)
+            self._weights[block], self._expiries[block] = weight, self._now + weight * self._total
+            if here:
+                self.add(block)
+
+    def is_pinned(self, block: int) -> bool:
+        return block in self._unpinned
 
     def pop(self) -> int:
         """Takes out the block that goes first."""
@@ -79,7 +114,7 @@ class EvictionOrder:
         for queue in self._queues.values():
             if queue:
                 expiry = next(iter(queue.values()))
-                if expiry < soonest:
+                if expiry < soonest or first is None:
                     soonest, first = expiry, queue
         if first is None:
             raise ValueError("no block is cached")

@@ -50,6 +50,7 @@ class Request:
         "others",
         "params",
         "pending",
+        "pin",
         "priority",
         "prompt_length",
         "prompt_logprobs",
@@ -83,6 +84,7 @@ class Request:
         salt: bytes = b"",
         shared: int = 0,
         siblings: Sequence[Sibling] = (),
+        pin: float = 0.0,
     ) -> None:
         """``submitted`` and ``deadline`` are seconds of the scheduler's clock."""
         self.id = id
@@ -97,6 +99,8 @@ class Request:
         """Only requests of the same salt find each other's blocks in the prefix cache,"""
         self.shared = shared
         """except those that the prompt's first so many tokens fill, which all tenants share."""
+        self.pin = pin
+        """Seconds after its end for which its prompt is to be kept; 0: like any other."""
         self.siblings = list(siblings)
         """Choices of the same prompt that begin when it is computed."""
         self.draft_tokens: list[int] = []

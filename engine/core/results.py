@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from engine.core.block_tables import BlockTables
 from engine.core.draft_scheduler import count_accepted
 from engine.core.forks import Forks
 from engine.core.intake import Intake
+from engine.core.pins import Pins
 from engine.core.plan import Plan, RequestOutput, SamplerOutput
+from engine.core.prefix_cache import Node
 from engine.core.request import FinishReason, Request
 from engine.core.request_queues import RequestQueues
 
@@ -20,12 +25,16 @@ class Results:
         intake: Intake,
         *,
         drafting: bool,
+        pins: Pins | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._queues = queues
         self._tables = tables
         self._forks = forks
         self._intake = intake
         self._drafting = drafting
+        self._pins = pins
+        self._clock = clock
 
     def record(self, plan: Plan, sampled: SamplerOutput, number: int) -> list[RequestOutput]:
         """``number``: the step's."""
@@ -98,6 +107,15 @@ class Results:
     def _finish(self, request: Request) -> None:
         self._intake.learn(request)
         self._tables.mark(request)
+        if request.pin and self._pins is not None and request.chain is not None and request.chain.alive:
+            self._pin(request, self._pins, request.chain)
         self._queues.ended.append(request.id)
         self._queues.forget(request)
         self._queues.remove(request)
+
+    def _pin(self, request: Request, pins: Pins, node: Node) -> None:
+        """The full blocks of its prompt."""
+        depth = request.prompt_length // self._tables.block_size
+        while node.parent is not None and node.depth > depth:
+            node = node.parent
+        pins.pin(node, request.tenant, self._clock() + request.pin)

@@ -31,6 +31,7 @@ from engine.core.forks import Forks
 from engine.core.intake import Intake
 from engine.core.latency_estimator import LatencyEstimator
 from engine.core.loading import Loading
+from engine.core.pins import Pins
 from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
 from engine.core.preemption import Preemption
 from engine.core.prefill_budget import Parts, PrefillBudget
@@ -68,6 +69,7 @@ class Scheduler:
         overlapping: bool = False,
         stateful: bool = False,
         tiers: TierSet | None = None,
+        pinned_share: float = 0.25,
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
@@ -86,6 +88,7 @@ class Scheduler:
         there is no prefix caching; and it is not computed twice, so there are no draft tokens.
         ``tiers``: memory beyond the device's that keeps copies of blocks, where all layers are in one group that sees
         all tokens.
+        ``pinned_share``: of the blocks, most that prompts may ask to be kept.
         """
         demand = BlockDemand(windows, block_size, max_batched_tokens * (1 + overlapping))
         if not chunked_prefill and max_batched_tokens < max_model_len + max_num_seqs:
@@ -135,10 +138,22 @@ class Scheduler:
             priority_ageing=priority_ageing,
             clock=clock,
         )
+        self.pins = None
+        if self.prefixes is not None and list(windows) == [None]:
+            self.pins = Pins(pool, pinned_share)
+        self._clock = clock
         self._loading = None
         if self.tiers is not None:
             self._loading = Loading(self.queues, self._tables, self._admission, self.tiers, self.latency)
-        self._results = Results(self.queues, self._tables, self._forks, self.intake, drafting=max_drafts > 0)
+        self._results = Results(
+            self.queues,
+            self._tables,
+            self._forks,
+            self.intake,
+            drafting=max_drafts > 0,
+            pins=self.pins,
+            clock=clock,
+        )
         self._stalled = False
 
     @property
@@ -245,6 +260,8 @@ class Scheduler:
         nobody is preempted, and whoever cannot go on without knowing them is left out."""
         plan = Plan(ahead=len(self.queues.steps) > 0)
         self._expire(plan)
+        if self.pins:
+            self.pins.expire(self._clock())
         if self._loading is not None:
             self._loading.tick()
         if self._may_preempt:
@@ -320,6 +337,8 @@ class Scheduler:
         self._tables.check_integrity((*self.running, *self.queues.steps.ended))
         if self.tiers is not None:
             self.tiers.check_integrity()
+        if self.pins is not None:
+            self.pins.check_integrity()
         self._forks.check_integrity(self.queues.by_id)
         self.queues.check_integrity()
 

@@ -195,6 +195,7 @@ class TextEndpoint:
             salt,
             prepared.shared,
             None if traced is None else traced.timelines,
+            pin=prepared.pin,
         )
         try:
             if prepared.stream:

@@ -65,8 +65,10 @@ class Generator:
         salt: bytes = b"",
         shared: int = 0,
         timelines: list[RequestTimeline] | None = None,
+        *,
+        pin: float = 0.0,
     ) -> AsyncGenerator[list[ChoiceDelta], None]:
-        """Yields what has come, as it comes, and counts it in ``usage``. ``salt`` and ``shared``: as in ``submit``.
+        """Yields what has come, as it comes, and counts it in ``usage``. ``salt`` to ``pin``: as in ``submit``.
 
         The sequences' timelines are added to ``timelines``.
 
@@ -81,6 +83,7 @@ class Generator:
             tenant=hints.tenant,
             salt=salt,
             shared=shared,
+            pin=pin,
         )
         choices = [
             _ChoiceStream(

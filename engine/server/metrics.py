@@ -82,6 +82,7 @@ class EngineMetrics:
         self._blocks_used = gauge("kv_blocks_used", "KV blocks held by sequences.")
         self._blocks_free = gauge("kv_blocks_free", "Empty KV blocks.")
         self._blocks_cached = gauge("kv_blocks_cached", "KV blocks without a holder, kept for their content.")
+        self._blocks_pinned = gauge("kv_blocks_pinned", "KV blocks kept for prompts that asked for it.")
         self._loading = gauge(
             "loading_requests", "Sequences that wait for KV blocks from host memory or disk."
         )
@@ -123,6 +124,7 @@ class EngineMetrics:
         self._compilations.inc(incidents[0] - self._incidents[0])
         self._out_of_memory.inc(incidents[1] - self._incidents[1])
         self._incidents = incidents
+        self._blocks_pinned.set(step.blocks_pinned)
         self._loading.set(step.loading)
         if step.tiers is not None:
             self._host_blocks.set(step.tiers.host)

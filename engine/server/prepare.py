@@ -57,6 +57,8 @@ class PreparedRequest:
     """The caller's own: only requests with the same salt find this one's blocks in the prefix cache,"""
     shared: int = 0
     """except those of its first so many tokens."""
+    pin: float = 0.0
+    """Seconds for which the prompt is to be kept after the answer."""
     headers: dict[str, str] = field(default_factory=dict)
     """Response headers that report changes to the request."""
 
@@ -237,6 +239,8 @@ class Preparer:
             sequences, body.stops, bool(body.stream), body.include_usage, answer, usage, adapter
         )
         prepared.cache_salt = body.cache_salt
+        if body.prompt_cache_options is not None:
+            prepared.pin = body.prompt_cache_options.seconds
         granted = min(sequence.params.max_tokens for sequence in sequences)
         if wanted and granted < wanted:
             prepared.headers[MAX_TOKENS] = str(granted)

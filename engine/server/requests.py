@@ -34,6 +34,10 @@ MAX_FIELDS = 256
 """Of a body, ignored ones included."""
 
 
+_DAY = 86400.0
+"""Seconds."""
+
+
 class StrictBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
@@ -46,6 +50,21 @@ class StreamOptions(StrictBody):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class PromptCacheOptions(StrictBody):
+    """OpenAI's, of which the least time counts; more precise than theirs, which is ``30m``."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    ttl: Annotated[str, Field(pattern=r"^[0-9]{1,5}[smh]$")] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """At most a day's; 0: none were asked for."""
+        if self.ttl is None:
+            return 0.0
+        return min(_DAY, int(self.ttl[:-1]) * {"s": 1.0, "m": 60.0, "h": 3600.0}[self.ttl[-1]])
 
 
 class JsonSchema(StrictBody):
@@ -114,6 +133,7 @@ class SamplingBody(StrictBody):
     guided_grammar: str | None = None
     guided_choice: Choices | None = None
     structured_outputs: StructuredOutputs | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """vLLM's: only requests with the same salt find this one's blocks in the prefix cache."""
 

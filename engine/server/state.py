@@ -56,6 +56,7 @@ class EngineState:
                 "blocks_used": used,
                 "blocks_cached": cached,
                 "blocks_free": free,
+                "blocks_pinned": last.blocks_pinned if last else 0,
                 "usage": used / ready.blocks,
             },
             "kv_tiers": {

@@ -60,6 +60,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "block_size": 32,
         "kv_cache_blocks": 11,
         "max_model_len": 64,
+        "pinned_share": 0.5,
         "kernels": "reference",
         "overlap": "off",
         "log_level": "error",

@@ -34,6 +34,8 @@ _HEADER = struct.Struct("<4s16sIQI")
 """Magic, key, depth, order in which they were written, checksum of key and content."""
 _HEADER_SIZE = 64
 _MAGIC = b"KVB1"
+_POLL = 0.05
+"""Seconds between two attempts to lock the file."""
 _SILENCE = 60.0
 """Seconds between two lines of the log about writes that fail."""
 
@@ -42,8 +44,16 @@ class BlockFile:
     """Raises ``StartupError`` if the folder cannot be used, holds blocks of another model or layout, or is another
     engine's. One thread may write, and one read, at a time."""
 
-    def __init__(self, folder: Path, fingerprint: dict[str, object], block_bytes: int, size: int) -> None:
-        """``size``: bytes that the file may take."""
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: dict[str, object],
+        block_bytes: int,
+        size: int,
+        *,
+        patience: float = 10.0,
+    ) -> None:
+        """``size``: bytes that the file may take. ``patience``: seconds in which another engine may end."""
         self.places = (size - _PAGE) // (_HEADER_SIZE + block_bytes)
         if self.places < 1:
             raise StartupError(
@@ -60,7 +70,7 @@ class BlockFile:
         except OSError as error:
             raise StartupError(f"--disk-kv {folder} cannot be used: {error}.") from error
         try:
-            self._lock()
+            self._lock(patience)
             self._open({"format": _FORMAT, "block_bytes": block_bytes, **fingerprint})
         except OSError as error:
             self.close()
@@ -121,13 +131,18 @@ class BlockFile:
     def close(self) -> None:
         os.close(self._file)
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StartupError(
-                f"{self._path} is in use by another engine: give each its own --disk-kv folder."
-            ) from None
+    def _lock(self, patience: float) -> None:
+        """One that was killed may be about to let go of it."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    break
+            time.sleep(_POLL)
+        raise StartupError(f"{self._path} is in use by another engine: give each its own --disk-kv folder.")
 
     def _open(self, wanted: dict[str, object]) -> None:
         page = self._read(0, _PAGE).rstrip(b"\0")

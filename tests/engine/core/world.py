@@ -108,6 +108,7 @@ class World:
             overlapping=ahead,
             stateful=states,
             tiers=self.shelves and self.shelves.tiers,
+            pinned_share=rng.choice((0.0, 0.2, 0.5, 1.0)),
         )
         self.ahead = ahead
         self.stateful = states
@@ -206,6 +207,7 @@ class World:
             tenant=tenant,
             salt=self.salt(tenant),
             siblings=[Sibling(one.id, one.params) for one in group[1:]],
+            pin=rng.choice((0, 0, 0, 1.0, 30.0, 1e6)),
         )
         most = max(one.params.max_tokens for one in group)
         cap = min([CONTEXT, *(cap for priority, cap in self.caps if request.priority <= priority)])
@@ -441,6 +443,7 @@ class World:
                     if block != GONE:
                         held = [state ^ group for state in self.device.cache[block]]
                         assert held == self.content(node), f"block {block}"
+        self.tally["pinned"] += len(scheduler.pins or ())
         if self.shelves:
             self.shelves.check()
 

@@ -40,7 +40,7 @@ def content(number: int) -> bytes:
 
 
 def opened(folder: Path, size: int = 200_000, **changes: object) -> BlockFile:
-    return BlockFile(folder, {**MODEL, **changes}, SIZE, size)
+    return BlockFile(folder, {**MODEL, **changes}, SIZE, size, patience=0.0)
 
 
 def read(file: BlockFile, place: int, number: int) -> bytes | None:
