@@ -11,6 +11,7 @@ from engine import logs
 from engine.arguments import add_serve
 from engine.errors import StartupError
 from engine.extras import install_command
+from engine.fleet.flags import add_fleet, is_fleet, read_fleet
 from engine.options import read_options
 from engine.tool_arguments import (
     add_bench,
@@ -37,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
         "serve", help="serve a model with OpenAI's API", argument_default=argparse.SUPPRESS
     )
     add_serve(serve)
+    add_fleet(serve)
     serve.set_defaults(run=run_serve)
     evaluation = commands.add_parser(
         "eval",
@@ -91,9 +93,13 @@ class _Version(argparse.Action):
 
 
 def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = vars(parser().parse_args(arguments))
     run = options.pop("run")
     try:
+        if run is run_serve and is_fleet(options):
+            check_packages()
+            return run_fleet(options, arguments[arguments.index("serve") + 1 :])
         check_packages()
         return int(run(options))
     except StartupError as error:
@@ -123,7 +129,18 @@ def check_packages() -> None:
         )
 
 
-def run_serve(options: dict[str, object]) -> int:
+def run_fleet(options: dict[str, Any], arguments: list[str]) -> int:
+    config = read_fleet(options, arguments)
+    from engine.fleet.serve import check, serve
+
+    if options.get("check"):
+        check(config.roster)
+        return 0
+    logs.set_up(str(options.get("log_level", "info")))
+    return serve(config, lambda url: print(f"engine ready on {url}", flush=True))
+
+
+def run_serve(options: dict[str, Any]) -> int:
     if options.pop("check", False):
         from engine.weights.source import on_this_machine
 

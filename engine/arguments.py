@@ -13,8 +13,9 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--model",
-        required=True,
-        help="'demo', a folder, a .gguf file, s3://BUCKET/PREFIX or a .gguf there, or a Hugging Face hub id",
+        action="append",
+        help="'demo', a folder, a .gguf file, s3://BUCKET/PREFIX or a .gguf there, or a Hugging Face hub id; given "
+        "several times, as many models are served, in processes of their own",
     )
     add("--served-model-name", help="the model's name in the API (default: --model, or its folder's name)")
     add(
@@ -37,6 +38,17 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     add("--host", help="address to listen on (default: 127.0.0.1)")
     add("--port", type=int, help="port to listen on; 0 picks a free one (default: 8100)")
+    add("--uds", type=Path, metavar="PATH", help="listen on a Unix socket, and at no address")
+    add(
+        "--leave-with-stdin",
+        action="store_true",
+        help="leave when standard input ends: for whoever starts the engine as a child",
+    )
+    add(
+        "--sleep-mode",
+        action="store_true",
+        help="serve /sleep, /wake_up and /is_sleeping, by which any client can have the model give memory back",
+    )
     add("--device", help="auto, cpu or cuda (default: auto)")
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"], help="compute dtype (default: auto)")
     add(
@@ -163,6 +175,11 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "of heads",
     )
     add(
+        "--draft-quantization",
+        choices=["int8", "int4", "int4-64", "int4-128", "fp8"],
+        help="quantize the weights of a small --draft-model to 8 or 4 bits (default: as its checkpoint has them)",
+    )
+    add(
         "--deterministic",
         action="store_true",
         help="the same tokens and logprobs to the bit, however requests are batched, chunked, preempted or speculated",
@@ -206,12 +223,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add(
         "--share-port",
         action="store_true",
-        help="let another engine of the same user listen on --port as well, so that it can take over",
+        help="let another engine of the same user listen at the same port, so that it can take over",
     )
     add(
         "--standby-port",
         type=int,
-        help="listen here until SIGUSR1, and from then on on --port, in place of an engine that shares it",
+        help="listen here until SIGUSR1, and from then on in place of an engine that shares its port",
     )
     add("--max-body-bytes", type=_bytes, help="largest request body (default: 8MiB)")
     add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -129,6 +130,15 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         ready,
         ahead=runner.overlapping,
     )
+
+
+def collect() -> None:
+    """Frees what is garbage, and returns it to the system. What is left stays for long: the collector is spared it."""
+    from engine.worker.memory import trim
+
+    gc.unfreeze()
+    trim()
+    gc.freeze()
 
 
 def _import_torch() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.engine_process import EngineProcess
-from engine.errors import EngineError, InvalidRequest
+from engine.errors import Asleep, EngineError, InvalidRequest
 from engine.generation import Generation
 from engine.messages import (
     Abort,
@@ -21,9 +21,12 @@ from engine.messages import (
     LoadAdapter,
     Outputs,
     Ready,
+    Sleep,
+    SleepDone,
     Step,
     Submit,
     UnloadAdapter,
+    Wake,
 )
 from engine.refusals import to_error
 
@@ -37,6 +40,8 @@ class EngineClient(EngineProcess[Ready]):
         self._generations: dict[int, Generation] = {}
         self._adapters: dict[str, asyncio.Future[None]] = {}
         """Those that are being loaded or unloaded, by key."""
+        self._sleeping: asyncio.Future[None] | None = None
+        """Of who waits until it sleeps, or is awake."""
         self.last: Step | None = None
         self.on_step: Callable[[Step], None] = lambda step: None
         self.on_finish: Callable[[], None] = lambda: None
@@ -83,6 +88,8 @@ class EngineClient(EngineProcess[Ready]):
         """
         if self._closing is not None:
             raise self._closing
+        if self.asleep:
+            raise Asleep("The model sleeps: POST /wake_up first.")
         requests = {next(self._ids): index for index in range(len(sequences))}
         leaders: dict[int, int] = {}
         now = time.monotonic()
@@ -112,6 +119,41 @@ class EngineClient(EngineProcess[Ready]):
             )
         return generation
 
+    async def sleep(self, level: int) -> None:
+        """``level``: as in ``messages.Sleep``. Raises ``Asleep`` where requests are open or it cannot,
+        ``EngineError`` if the engine process has exited."""
+        if self._sleeping is not None:
+            raise Asleep("The model is being put to sleep, or woken.")
+        if self._generations:
+            raise Asleep("Requests are open: a model sleeps once they have ended.")
+        before, self.asleep = self.asleep, level  # at once: nothing may be sent behind it
+        try:
+            if before != level:
+                await self._change_sleep(Wake() if before else Sleep(level))
+                if before:
+                    await self._change_sleep(Sleep(level))
+        except Asleep:
+            self.asleep = 0
+            raise
+
+    async def wake(self) -> None:
+        """Raises as ``sleep`` does."""
+        if self._sleeping is not None:
+            raise Asleep("The model is being put to sleep, or woken.")
+        if self.asleep:
+            await self._change_sleep(Wake())
+            self.asleep = 0
+
+    async def _change_sleep(self, message: Sleep | Wake) -> None:
+        if self._closing is not None:
+            raise self._closing
+        self._sleeping = asyncio.get_running_loop().create_future()
+        self.send(message)
+        try:
+            await asyncio.shield(self._sleeping)
+        finally:
+            self._sleeping = None
+
     async def load_adapter(self, key: str, folder: Path) -> None:
         """``key`` identifies it in requests, and was never used before.
 
@@ -129,6 +171,8 @@ class EngineClient(EngineProcess[Ready]):
     async def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> None:
         if self._closing is not None:
             raise self._closing
+        if self.asleep:
+            raise Asleep("The model sleeps: POST /wake_up first.")
         done = asyncio.get_running_loop().create_future()
         self._adapters[message.key] = done
         self.send(message)
@@ -138,6 +182,8 @@ class EngineClient(EngineProcess[Ready]):
     def end_requests(self, error: EngineError) -> None:
         for generation in set(self._generations.values()):
             generation.fail(error)
+        if self._sleeping is not None and not self._sleeping.done():
+            self._sleeping.set_exception(error)
         for done in self._adapters.values():
             done.set_exception(error)
             done.exception()
@@ -149,6 +195,13 @@ class EngineClient(EngineProcess[Ready]):
                 self._take(message)
             case Ready():
                 self._ready.set_result(message)
+            case SleepDone(error):
+                if self._sleeping is None or self._sleeping.done():
+                    return
+                if error is None:
+                    self._sleeping.set_result(None)
+                else:
+                    self._sleeping.set_exception(Asleep(error))
             case AdapterDone(key, error):
                 done = self._adapters.pop(key, None)
                 if done is not None and error is not None:

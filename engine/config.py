@@ -72,6 +72,8 @@ class EngineConfig:
     """``off``, ``ngram``, ``draft``, ``eagle`` or ``medusa``: where draft tokens come from."""
     draft_model: Path | None = None
     """The folder of the small model, or of the heads, that propose draft tokens."""
+    draft_quantization: str | None = None
+    """The draft model's weights in 8 or 4 bits; ``None``: as its checkpoint has them. Heads follow the model's."""
     max_drafts: int = 4
     """Most draft tokens a step and request."""
     adapters: tuple[tuple[str, Path], ...] = ()
@@ -125,6 +127,11 @@ class EngineConfig:
         if self.draft_model is not None and self.speculation not in ("draft", "eagle", "medusa"):
             raise StartupError(
                 f"--draft-model is for --speculation draft, eagle or medusa, not {self.speculation}."
+            )
+        if self.draft_quantization is not None and (self.draft_model is None or self.speculation != "draft"):
+            raise StartupError(
+                "--draft-quantization is for a --draft-model that is a small model; heads are quantized as "
+                "--quantization says."
             )
         if any(tokens < 2 for _, tokens in self.context_caps):
             raise StartupError("--context-cap must allow a prompt and an answer: 2 tokens or more.")
@@ -188,6 +195,12 @@ class ServerConfig:
     """Other engines of this user may listen on ``port``, too, as one does that takes over from this one."""
     standby_port: int | None = None
     """Where it listens until SIGUSR1 has it take over ``port``, which it shares until then with the one before it."""
+    uds: Path | None = None
+    """The Unix socket to listen on in place of ``host`` and ``port``."""
+    leave_with_stdin: bool = False
+    """Leave when standard input ends: with who started it as a child, however that one ends."""
+    sleep_mode: bool = False
+    """Whether ``/sleep`` and ``/wake_up`` are there."""
     max_body_bytes: int = 8 * 2**20
     drain_timeout: float = 30.0
     """Seconds that running requests get to finish after SIGTERM."""

@@ -5,24 +5,28 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 
 from engine.adapter_loading import AdapterLoading
-from engine.bootstrap import load_engine
+from engine.bootstrap import LoadedEngine, collect, load_engine
 from engine.channel import Channel
 from engine.config import EngineConfig
 from engine.core.plan import Plan
 from engine.core.request import Request
-from engine.errors import ContextLengthExceeded, DeadlineUnreachable, OutOfMemory, QueueFull
+from engine.errors import ContextLengthExceeded, DeadlineUnreachable, OutOfMemory, QueueFull, StartupError
 from engine.messages import (
     Abort,
     LoadAdapter,
     Outputs,
     Park,
     Refusal,
+    Sleep,
+    SleepDone,
     Step,
     Submit,
     UnloadAdapter,
     Unpark,
+    Wake,
 )
 from engine.refusals import to_refusal
 from engine.step_loop import Landed, StepLoop
@@ -44,14 +48,13 @@ _IDLE_CHECK = 1.0
 class EngineCore:
     def __init__(self, config: EngineConfig, channel: Channel) -> None:
         """Loads the model. Raises ``StartupError``."""
+        self._config = config
+        self._channel = channel
         loaded = load_engine(config)
         self.ready = loaded.ready
-        self._channel = channel
-        self._runner = loaded.runner
-        self._scheduler = loaded.scheduler
-        self._steps = StepLoop(loaded.scheduler, loaded.runner, ahead=loaded.ahead, plan=self._plan)
-        self._prefill_chunks = loaded.prefill_chunks
-        self._adapters = AdapterLoading(self._runner, self._scheduler, channel.send)
+        self._take_up(loaded)
+        self._asleep = 0
+        """The level of sleep; 0: awake."""
         self._check_integrity = config.check_integrity
         self._compiling: dict[int, tuple[Submit, Future[object]]] = {}
         """Requests that wait for their grammars."""
@@ -65,9 +68,21 @@ class EngineCore:
         self._changed = False
         """Whether the HTTP process has not seen the latest state yet."""
 
+    def _take_up(self, loaded: LoadedEngine) -> None:
+        self._runner = loaded.runner
+        self._scheduler = loaded.scheduler
+        self._steps = StepLoop(loaded.scheduler, loaded.runner, ahead=loaded.ahead, plan=self._plan)
+        self._prefill_chunks = loaded.prefill_chunks
+        self._adapters = AdapterLoading(self._runner, self._scheduler, self._channel.send)
+
     def run(self) -> None:
         """Until the HTTP process is gone: then raises ``EOFError``."""
         while True:
+            if self._asleep:
+                for message in self._channel.receive(None):
+                    if isinstance(message, Wake):
+                        self._wake()
+                continue
             self._submit_compiled()
             idle = self._scheduler.idle and not self._steps.in_flight
             timeout = _COMPILE_POLL if self._compiling else _IDLE_CHECK
@@ -75,6 +90,8 @@ class EngineCore:
                 timeout = min(timeout, _LOAD_POLL)
             for message in self._channel.receive(timeout if idle else 0.0):
                 self._handle(message)
+            if self._asleep:
+                continue
             if not self._scheduler.idle or self._steps.in_flight:
                 self._step()
             elif self._changed:
@@ -88,7 +105,52 @@ class EngineCore:
                 for message in self._channel.receive(None):
                     self._handle(message)
 
-    def _handle(self, message: Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter) -> None:
+    def _sleep(self, level: int) -> None:
+        if not self._scheduler.idle or self._steps.in_flight or self._compiling:
+            self._channel.send(SleepDone("Requests are open: a model sleeps once they have ended."))
+        elif self._runner.tp.size > 1 or self._runner.adapters is not None:
+            # Ranks would each have to, and adapters that were loaded meanwhile would be lost.
+            self._channel.send(SleepDone("A model with --tensor-parallel or adapters does not sleep."))
+        else:
+            self._scheduler.forget_all()
+            self._scheduler.check_integrity()
+            if level == 1 and self._runner.device.type == "cpu":
+                from engine.worker.sleep import give_back
+
+                give_back(self._runner.cache)
+            else:
+                level = 2
+                del self._runner, self._scheduler, self._steps, self._adapters, self._prefill_chunks
+            collect()
+            self._asleep = level
+            self._channel.send(SleepDone())
+
+    def _wake(self) -> None:
+        if self._asleep == 1:
+            from engine.worker.sleep import take_back
+
+            take_back()
+        else:
+            # As large as at the first time, which the HTTP process knows of.
+            same = replace(
+                self._config,
+                kv_cache_blocks=self.ready.blocks,
+                kv_cache_memory=None,
+                max_model_len=self.ready.max_model_len,
+            )
+            try:
+                self._take_up(load_engine(same))
+            except StartupError as error:
+                self._channel.send(SleepDone(error.message))
+                return
+            collect()
+        self._asleep = 0
+        self._changed = True
+        self._channel.send(SleepDone())
+
+    def _handle(
+        self, message: Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter | Sleep | Wake
+    ) -> None:
         self._changed = True
         match message:
             case Submit():
@@ -107,6 +169,11 @@ class EngineCore:
                 self._adapters.load(key, folder)
             case UnloadAdapter(key):
                 self._adapters.unload(key)
+            case Sleep(level):
+                self._sleep(level)
+                return
+            case Wake():
+                self._channel.send(SleepDone())
         self._adapters.unload_unused()
 
     def _prepare(self, message: Submit) -> None:

@@ -35,6 +35,8 @@ class EngineProcess(asyncio.Protocol, Generic[ReadyT]):
         # After a shutdown during the load nobody awaits the result.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._closing: EngineError | None = None
+        self.asleep = 0
+        """The level of sleep; 0: awake."""
         self.died = asyncio.Event()
         """Set when the engine process has exited without having been asked to."""
 

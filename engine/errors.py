@@ -16,6 +16,10 @@
     │   ├── EngineDied               503  engine_died            the engine process has exited; it will be restarted
     │   ├── OutOfMemory              503  out_of_memory          a step needs more memory than the device has
     │   ├── EngineStalled            503  engine_stalled         the engine process has stopped decoding
+    │   ├── Asleep                   503  asleep                 it was put to sleep, or is asked to while it works
+    │   ├── ModelLoading             503  model_loading          the model would be loaded too late
+    │   ├── ModelNotLoaded           503  model_not_loaded       its load failed, more than once
+    │   ├── ModelNeverFits           503  model_never_fits       it is larger than what memory others leave it
     │   └── ShuttingDown             503  shutting_down
     ├── InternalError                500  internal_error         a bug of ours
     └── StartupError                      never on the wire: the reason why the process would not start
@@ -28,6 +32,8 @@ The body is OpenAI's: ``{"error": {"message", "type", "param", "code"}}``
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -185,6 +191,16 @@ class DeadlineUnreachable(Unavailable):
 class EngineDied(Unavailable):
     code = "engine_died"
 
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.incident = secrets.token_hex(8)
+        """The same in the errors of all requests that one death has ended, by which a gateway counts it once."""
+
+    def body(self) -> dict[str, Any]:
+        body = super().body()
+        body["error"]["incident"] = self.incident
+        return body
+
 
 class OutOfMemory(Unavailable):
     code = "out_of_memory"
@@ -201,6 +217,46 @@ class OutOfMemory(Unavailable):
 
 class EngineStalled(Unavailable):
     code = "engine_stalled"
+
+
+class Asleep(Unavailable):
+    code = "asleep"
+
+
+class ModelLoading(Unavailable):
+    code = "model_loading"
+
+    def __init__(self, model: str, state: str, wait: float) -> None:
+        """``state``: the model's; ``wait``: seconds until it serves, as expected."""
+        super().__init__(
+            f"The model '{model}' is {state}, and is expected to serve in {wait:.0f} s, later than this request can "
+            f"wait. Try again in {wait:.0f} s, or ask another model.",
+            retry_after=wait,
+        )
+
+
+class ModelNotLoaded(Unavailable):
+    code = "model_not_loaded"
+
+    def __init__(self, model: str, why: str, retry_after: float) -> None:
+        super().__init__(
+            f"The model '{model}' could not be loaded: {why.rstrip('.')}. It is tried again in {retry_after:.0f} s.",
+            retry_after=retry_after,
+        )
+
+
+class ModelNeverFits(Unavailable):
+    code = "model_never_fits"
+
+    def __init__(self, model: str, need: int, budget: int, pinned: Sequence[str] = ()) -> None:
+        """``need`` and ``budget`` in bytes; ``pinned``: models that are never put out for it."""
+        beside = f" beside {', '.join(pinned)}, which never give way" if pinned else ""
+        super().__init__(
+            f"The model '{model}' takes about {need / 2**20:,.0f} MiB, and does not fit into {budget / 2**20:,.0f} MiB"
+            f"{beside}: raise --memory, lower its --kv-cache-memory or --max-num-seqs, quantize it"
+            f"{', or pin fewer models' if pinned else ''}.",
+            retry_after=60.0,
+        )
 
 
 class ShuttingDown(Unavailable):

@@ -77,7 +77,20 @@ class UnloadAdapter:
     """No new request uses it. It is unloaded when the open ones have ended."""
 
 
-ToEngineCore = Start | Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Give memory back; nothing but ``Wake`` is sent until then."""
+
+    level: int
+    """1: weights that are mapped go back to the page cache; 2: everything that was loaded is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Be as after the start."""
+
+
+ToEngineCore = Start | Submit | Abort | Park | Unpark | LoadAdapter | UnloadAdapter | Sleep | Wake
 
 # Engine process → HTTP process
 
@@ -192,4 +205,11 @@ class AdapterDone:
     """Why it cannot be used."""
 
 
-ToServer = Ready | Failed | Outputs | AdapterDone
+@dataclass(frozen=True, slots=True)
+class SleepDone:
+    """It sleeps, or is awake again, or could not."""
+
+    error: str | None = None
+
+
+ToServer = Ready | Failed | Outputs | AdapterDone | SleepDone

@@ -9,6 +9,7 @@ from typing import cast
 
 from engine.config import EngineConfig, ServerConfig
 from engine.drafts.kind import draft_kind
+from engine.errors import StartupError
 
 
 def read_options(options: dict[str, object], *, find: Callable[[str], Path] | None = None) -> ServerConfig:
@@ -20,7 +21,10 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
 
     find = find or locate
     rest = dict(options)
-    model = str(rest.pop("model")).rstrip("/")
+    given = rest.pop("model", None)
+    if not given:
+        raise StartupError("There is no model to serve: give --model, or --models FILE.")
+    model = str(given[0] if isinstance(given, list) else given).rstrip("/")
     name = str(
         rest.pop("served_model_name", "")
         or (Path(model).name.removesuffix(".gguf") if is_url(model) or Path(model).exists() else model)
@@ -33,6 +37,9 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
             "port",
             "share_port",
             "standby_port",
+            "uds",
+            "leave_with_stdin",
+            "sleep_mode",
             "max_body_bytes",
             "drain_timeout",
             "step_timeout",

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from engine.__main__ import parser
 from engine.config import EngineConfig, ServerConfig, parse_bytes
+from engine.fleet.roster import Terms, read_roster
 from engine.server.fields import REFUSED
 from engine.server.gpus import FIGURES
 from engine.server.requests import ChatBody, CompletionBody
@@ -42,6 +43,7 @@ PACKAGES = [
     "pooling",
     "grammar",
     "server",
+    "fleet",
     "drafts",
     "quantizer",
     "evaluation",
@@ -146,7 +148,7 @@ def test_commands_are_ones_that_the_parser_takes() -> None:
 
 
 def test_its_policy_loads_and_its_engine_starts_so(tmp_path: Path) -> None:
-    (block,) = blocks("yaml")
+    block, _ = blocks("yaml")
     example = (ROOT / "policies" / "examples" / "engine" / "gateway.yaml").read_text()
     for number, text in enumerate((block, example)):
         folder = tmp_path / str(number)
@@ -155,6 +157,19 @@ def test_its_policy_loads_and_its_engine_starts_so(tmp_path: Path) -> None:
         (backend,) = load_policy(folder, {}).policy.backends.values()
         assert backend.kind == "engine" and backend.launch and backend.args
         parser().parse_args(["serve", "--model", backend.model, *backend.args])
+
+
+def test_its_models_file_is_read(tmp_path: Path) -> None:
+    _, block = blocks("yaml")
+    (tmp_path / "models.yaml").write_text(block)
+    roster = read_roster(tmp_path / "models.yaml")
+    assert [(one.name, one.terms.pinned) for one in roster.models] == [
+        ("small", True),
+        ("large", False),
+        ("rare", False),
+    ]
+    keys = {*re.findall(r"^\| `(\w+)` \|", section("Several models"), re.MULTILINE)}
+    assert keys == {"model", "args", *(field.name for field in fields(Terms))}
 
 
 def test_request_fields_are_those_beyond_openais() -> None:

@@ -44,6 +44,8 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "client generation refusals engine_process process engine_core bootstrap adapter_loading offline pooling",
         "server",
         "bench verify quantizer evaluation drafts simulation",
+        "arguments options",
+        "fleet",
         "*",
     ),
     "kernels": ("launch", "native", "*", "compile report", "bench", "__main__"),

@@ -24,7 +24,7 @@ from tests.import_graph import (
     within,
 )
 
-TORCH_FREE = ("engine.core", "engine.client", "engine.messages", "engine.simulation")
+TORCH_FREE = ("engine.core", "engine.client", "engine.messages", "engine.simulation", "engine.fleet")
 HEAVY = (
     *("torch", "triton", "numpy", "transformers", "spacy"),
     *("presidio_analyzer", "presidio_anonymizer", "sentence_transformers", "faiss"),

@@ -285,6 +285,11 @@ class PrefixCache:
         for node in [node for node in self._nodes.values() if node.adapter == adapter]:
             self._remove(node)
 
+    def forget_all(self) -> None:
+        """Invalidates everything: the blocks' content is gone."""
+        for adapter in list(self._roots):
+            self.forget(adapter)
+
     def check_integrity(self) -> None:
         """Raises ``AssertionError`` unless keys, blocks and chains agree, and all cached blocks are registered."""
         registered = {

@@ -255,6 +255,11 @@ class Scheduler:
         if self.tiers is not None:
             self.tiers.forget(name)
 
+    def forget_all(self) -> None:
+        """Invalidates what was computed for any prompt: the blocks' content is gone."""
+        if self.prefixes is not None:
+            self.prefixes.forget_all()
+
     def schedule(self) -> Plan:
         """The next step. While one is in flight, it is made ahead: tokens that are being sampled are ``PENDING`` in it,
         nobody is preempted, and whoever cannot go on without knowing them is left out."""

@@ -33,6 +33,7 @@ from engine.server.metrics import EngineMetrics, Throughput
 from engine.server.prepare import ContextBudget, PreparedRequest, Preparer
 from engine.server.renderer import Renderer
 from engine.server.responses import DONE, ChoiceDelta, event
+from engine.server.sleep import sleep_routes
 from engine.server.state import EngineState
 from engine.server.tokenizer import Tokenizer
 from engine.server.tracing import TracedRequest, Tracer
@@ -58,12 +59,14 @@ def create_app(
     max_string_length: int | None = None,
     tracer: Tracer | None = None,
     gpus: GpuSampler | None = None,
+    sleep_mode: bool = False,
 ) -> Starlette:
     """``adapters``: (name, folder) of those that the engine has loaded; ``also``: as in ``Adapters``.
 
     With ``refuse_over_context`` a ``max_tokens``
     beyond what the prompt leaves of the context is an error, not clipped. ``max_string_length``: as in
-    ``ServerConfig``. ``tracer`` is told of each request that asks for tokens. ``gpus`` are in metrics and state. Raises
+    ``ServerConfig``. ``tracer`` is told of each request that asks for tokens. ``gpus`` are in metrics and state. With
+    ``sleep_mode`` clients may put it to sleep. Raises
     ``StartupError``.
     """
     metrics, throughput = EngineMetrics(), Throughput()
@@ -125,6 +128,7 @@ def create_app(
             change("/v1/load_lora_adapter", models.load),
             change("/v1/unload_lora_adapter", models.unload),
             *(Route(path, served.no_vectors, methods=["POST"]) for path in _POOLING),
+            *(sleep_routes(client) if sleep_mode else ()),
             *about.routes,
         ],
         exception_handlers=HANDLERS,

@@ -61,6 +61,8 @@ class Health:
         """Raises ``EngineStalled`` if no step is done in time, and ``EngineDied`` if the engine process has exited."""
         if time.monotonic() - self._last_step <= self._fresh and not self._client.died.is_set():
             return
+        if self._client.asleep and not self._client.died.is_set():
+            return  # by order
         # Concurrent checks share one probe.
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self._prove())

@@ -68,6 +68,7 @@ class GeneratingService:
             max_string_length=config.max_string_length,
             tracer=self._tracer,
             gpus=self._gpus,
+            sleep_mode=config.sleep_mode,
         )
 
     async def close(self) -> None:

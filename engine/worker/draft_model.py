@@ -36,7 +36,13 @@ class DraftModelProposer:
         """Raises ``StartupError`` if there is no such model, or its vocabulary is not the target's."""
         if config.draft_model is None:
             raise ValueError("no draft model is named")
-        self.model = load_model(config.draft_model, device, dtype, weights_cache=config.weights_cache)
+        self.model = load_model(
+            config.draft_model,
+            device,
+            dtype,
+            quantization=config.draft_quantization,
+            weights_cache=config.weights_cache,
+        )
         if self.model.state_shape is not None:
             raise StartupError(
                 f"{config.draft_model} cannot propose draft tokens: its layers keep a state of each request, from "

@@ -74,6 +74,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
+    others |= {"draft_quantization"}
     others |= {
         "digests",
         "cuda_graphs",
@@ -83,6 +84,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "any_model_name",
         "matryoshka",
     }
+    others |= {"share_port", "standby_port", "uds", "leave_with_stdin", "sleep_mode"}
     # These do not go with some of the others.
     rest = {"kv_cache_memory", "host_kv_memory", "disk_kv", "disk_kv_size"}
     assert settings - set(given) - others == {"model", "engine", *rest}
@@ -103,12 +105,17 @@ def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:
         "--no-chunked-prefill",
         "--no-preemption",
         "--matryoshka",
+        "--leave-with-stdin",
+        "--sleep-mode",
+        "--uds=/run/engine.sock",
         "--context-cap",
         "1=4096",
         "--context-cap",
         "0=100",
     )
-    engine = read_options(options("--model", str(tiny_model), *flags)).engine
+    server = read_options(options("--model", str(tiny_model), *flags))
+    engine = server.engine
+    assert (server.uds, server.leave_with_stdin, server.sleep_mode) == (Path("/run/engine.sock"), True, True)
     assert engine.matryoshka
     assert (engine.prefix_caching, engine.check_integrity, engine.deterministic) == (False, True, True)
     assert not (engine.cuda_graphs or engine.chunked_prefill or engine.preemption)

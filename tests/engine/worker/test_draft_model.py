@@ -124,6 +124,25 @@ def test_what_the_model_itself_drafts_comes_true(twin: Runner, chunk: int, distu
     assert sum(reported.kept) == reported.checked
 
 
+def test_a_quantized_draft_is_another_model_and_no_token_changes(
+    tiny_runner: Runner, tiny_model: Path
+) -> None:
+    """Unquantized all of its drafts would come true, as above."""
+    config = EngineConfig(
+        model=tiny_model,
+        speculation="draft",
+        draft_model=tiny_model,
+        draft_quantization="int4",
+        kv_cache_blocks=200,
+        threads=1,
+    )
+    reported = drive(always(Runner(config)), mixed())
+    assert reported.tokens == drive(tiny_runner, mixed()).tokens
+    assert 0 < sum(reported.kept) < reported.checked
+    with pytest.raises(StartupError, match="--draft-quantization is for a --draft-model"):
+        EngineConfig(model=tiny_model, draft_quantization="int8")
+
+
 def test_a_draft_that_rested_catches_up(twin: Runner) -> None:
     assert twin.speculation is not None
 

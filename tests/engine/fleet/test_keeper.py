@@ -1,0 +1,301 @@
+"""The decisions, on processes that a script plays: what they take, when they load, fail and die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from engine.errors import ModelLoading, ModelNeverFits, ModelNotLoaded, StartupError
+from engine.fleet.keeper import Keeper, Pace
+from engine.fleet.model import State, Ticket
+from engine.fleet.roster import ModelEntry, Roster, Terms
+
+PACE = Pace(turn=0.0, shortest_turn=0.05, linger=0.01, look=0.02, backoff=0.01, longest_backoff=0.02)
+MIB = 2**20
+
+
+class Played:
+    """In place of ``engine.fleet.member.Member``."""
+
+    def __init__(self, world: World, entry: ModelEntry) -> None:
+        self.world, self.name = world, entry.name
+        self.socket = Path("/nowhere")
+        self.asleep = False
+        self.ended = asyncio.Event()
+        self.exit_status: int | None = None
+        self._on_death: Callable[[Any], None] = lambda member: None
+
+    async def ready(self) -> None:
+        await asyncio.sleep(0.001)
+        if self.world.failing.get(self.name, 0) > 0:
+            self.world.failing[self.name] -= 1
+            raise StartupError("no weights")
+        self.world.running.append(self)
+        self.world.look()
+
+    def watch(self, on_death: Callable[[Any], None]) -> None:
+        self._on_death = on_death
+
+    def die(self) -> None:
+        self.world.running.remove(self)
+        self.ended.set()
+        self._on_death(self)
+
+    async def taken(self) -> int:
+        return (20 if self.asleep else 100) * MIB
+
+    async def state(self) -> dict[str, Any]:
+        weights = 80 * MIB
+        return {"device": "cpu", "max_model_len": 64, "memory_bytes": {"weights": weights, "kv_cache": 0}}
+
+    async def sleep(self, level: int) -> None:
+        self.asleep = True
+
+    async def wake(self) -> None:
+        self.asleep = False
+        self.world.look()
+
+    async def stop(self) -> None:
+        await asyncio.sleep(0)
+        if self in self.world.running:
+            self.world.running.remove(self)
+
+    kill = stop
+
+
+class World:
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.failing: dict[str, int] = {}
+        self.running: list[Played] = []
+        self.loads: list[str] = []
+        self.most = 0
+
+    async def start(self, entry: ModelEntry, number: int) -> Any:
+        self.loads.append(entry.name)
+        return Played(self, entry)
+
+    def look(self) -> None:
+        self.most = max(self.most, sum(20 if one.asleep else 100 for one in self.running))
+
+    def of(self, name: str) -> Played:
+        (found,) = (one for one in self.running if one.name == name)
+        return found
+
+
+@asynccontextmanager
+async def keeping(
+    budget: int, *, max_load_wait: float = 60.0, **terms: Terms
+) -> AsyncIterator[tuple[Keeper, World]]:
+    """``budget`` in MiB, beside the process's own memory; each loaded model takes 100, asleep 20."""
+    world = World(budget)
+    entries = tuple(ModelEntry(name, name, one) for name, one in terms.items())
+    needs = dict.fromkeys(terms, 100 * MIB)
+    keeper = Keeper(Roster(entries, max_load_wait=max_load_wait), budget * MIB, needs, world.start, pace=PACE)
+    keeper._measure = _nothing  # type: ignore[method-assign]
+    keeper.begin()
+    try:
+        yield keeper, world
+    finally:
+        await keeper.close()
+
+
+async def _nothing() -> None:
+    """The test's own memory is none of the budget's."""
+
+
+async def granted(ticket: Ticket) -> Ticket:
+    async with asyncio.timeout(60):
+        while ticket.member is None and ticket.error is None:
+            await ticket.change(1.0)
+    if ticket.error is not None:
+        raise ticket.error
+    return ticket
+
+
+async def ask(keeper: Keeper, name: str, seconds: float = 0.0) -> Ticket:
+    ticket = await granted(keeper.join(keeper.models[name], None))
+    await asyncio.sleep(seconds)
+    keeper.leave(ticket)
+    return ticket
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 -- of a test
+            await asyncio.sleep(0.002)
+
+
+def test_a_model_is_loaded_when_it_is_asked_and_gives_way_to_the_next() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms(sleep_level=0), b=Terms(sleep_level=0)) as (keeper, world):
+            assert (await ask(keeper, "a")).cold
+            assert not (await ask(keeper, "a")).cold
+            await ask(keeper, "b")
+            await ask(keeper, "a")
+            assert world.loads == ["a", "b", "a"]
+            assert (world.most, keeper.swaps) == (100, 2)
+
+    asyncio.run(run())
+
+
+def test_where_sleep_is_enough_nobody_is_unloaded_and_the_next_request_wakes() -> None:
+    async def run() -> None:
+        async with keeping(120, a=Terms(), b=Terms()) as (keeper, world):
+            for name in "abab":
+                await ask(keeper, name)
+            assert world.loads == ["a", "b"]
+            assert keeper.models["a"].state is State.SLEEPING
+
+    asyncio.run(run())
+
+
+def test_under_a_rate_of_requests_turns_are_kept_and_everybody_is_served() -> None:
+    async def client(keeper: Keeper, name: str, served: list[str], count: int) -> None:
+        for _ in range(count):
+            await ask(keeper, name, 0.002)
+            served.append(name)
+
+    async def run() -> None:
+        async with keeping(110, a=Terms(), b=Terms(), c=Terms()) as (keeper, world):
+            served: list[str] = []
+            clients = [client(keeper, name, served, 20) for name in "abc" for _ in range(2)]
+            async with asyncio.timeout(60):
+                await asyncio.gather(*clients)
+            assert len(served) == 120
+            assert world.most <= 110
+            # Each swap is followed by a turn: far fewer than one for each request.
+            assert keeper.swaps < 60
+
+    asyncio.run(run())
+
+
+def test_who_is_pinned_stays_and_who_never_fits_is_told() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms(pinned=True), b=Terms()) as (keeper, world):
+            await until(lambda: keeper.models["a"].state is State.LOADED)
+            with pytest.raises(ModelNeverFits, match="beside a, which never give way"):
+                keeper.join(keeper.models["b"], None)
+            assert world.loads == ["a"]
+
+    asyncio.run(run())
+
+
+def test_a_waiting_request_lives_through_one_failed_load_and_not_two() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms()) as (keeper, world):
+            world.failing["a"] = 1
+            await ask(keeper, "a")
+            assert world.loads == ["a", "a"]
+            world.of("a").die()
+            assert keeper.models["a"].deaths == 1
+            world.failing["a"] = 2
+            with pytest.raises(ModelNotLoaded, match="no weights"):
+                await ask(keeper, "a")
+            await ask(keeper, "a")
+
+    asyncio.run(run())
+
+
+def test_after_a_death_a_request_waits_once_more_and_a_pinned_model_comes_back() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms(pinned=True)) as (keeper, world):
+            ticket = await granted(keeper.join(keeper.models["a"], None))
+            first = ticket.generation
+            world.of("a").die()
+            assert keeper.join_again(ticket)
+            await granted(ticket)
+            assert ticket.generation == first + 1
+            world.of("a").die()
+            assert not keeper.join_again(ticket)
+            assert keeper.models["a"].in_flight == 0
+            await until(lambda: keeper.models["a"].state is State.LOADED)
+
+    asyncio.run(run())
+
+
+def test_a_model_that_nobody_asks_sleeps_and_then_ends_unless_it_is_kept() -> None:
+    async def run() -> None:
+        terms = {"sleep_after": 0.02, "unload_after": 0.1}
+        async with keeping(500, a=Terms(**terms), b=Terms(min=1, **terms)) as (keeper, world):
+            await ask(keeper, "a")
+            await until(lambda: keeper.models["b"].state is State.LOADED)
+            await until(lambda: keeper.models["a"].state is State.SLEEPING)
+            await until(lambda: keeper.models["a"].state is State.UNLOADED)
+            assert [one.name for one in world.running] == ["b"]
+            assert keeper.models["b"].state is State.LOADED
+
+    asyncio.run(run())
+
+
+def test_who_would_wait_too_long_is_told_how_long() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms(), max_load_wait=0.5) as (keeper, _):
+            with pytest.raises(ModelLoading) as refused:
+                keeper.join(keeper.models["a"], None)
+            assert refused.value.retry_after > 3
+            assert not keeper.models["a"].waiting
+
+    asyncio.run(run())
+
+
+def test_orders_load_put_to_sleep_and_unload() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms(min=1)) as (keeper, _):
+            model = keeper.models["a"]
+            await keeper.load(model)
+            await keeper.sleep(model)
+            assert model.state is State.SLEEPING
+            await keeper.unload(model)
+            assert model.state is State.UNLOADED
+            await asyncio.sleep(0.05)
+            assert model.state is State.UNLOADED  # by order, until somebody asks
+            await ask(keeper, "a")
+            assert model.state is State.LOADED
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_fails_dies_and_leaves_the_budget_holds_and_nobody_waits_for_ever(seed: int) -> None:
+    random = Random(seed)
+
+    async def client(keeper: Keeper, name: str) -> None:
+        for _ in range(15):
+            ticket = keeper.join(keeper.models[name], None)
+            try:
+                if random.random() < 0.2:
+                    await ticket.change(0.001)
+                    continue
+                await granted(ticket)
+                await asyncio.sleep(random.random() * 0.004)
+            except ModelNotLoaded:
+                pass
+            finally:
+                keeper.leave(ticket)
+
+    async def trouble(world: World) -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            if random.random() < 0.3:
+                world.failing[random.choice("abcd")] = random.randrange(3)
+            if world.running and random.random() < 0.4:
+                random.choice(world.running).die()
+
+    async def run() -> None:
+        terms = {name: Terms(sleep_level=random.randrange(3)) for name in "abcd"}
+        async with keeping(230, **terms) as (keeper, world):
+            troubling = asyncio.create_task(trouble(world))
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(client(keeper, name) for name in "abcd" for _ in range(3)))
+            troubling.cancel()
+            assert world.most <= 230
+            assert all(model.in_flight == 0 and not model.waiting for model in keeper.models.values())
+
+    asyncio.run(run())
