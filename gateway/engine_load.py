@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class EngineLoad:
     prefill: float = 0.0
     decode: float = 0.0
     gpus: tuple[EngineGpu, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
+    """Of an engine of several models, the state of each: ``loaded``, ``loading``, ``sleeping``, ``unloaded`` …"""
 
     @property
     def saturation(self) -> float:

@@ -229,6 +229,9 @@ class Overloaded(GatewayError):
 
 class Upstream(GatewayError):
     type = "upstream_error"
+    incident: str | None = None
+    """What the server names the same in the errors of all requests that one event has ended, such as a death of its
+    process."""
 
 
 class UpstreamFailed(Upstream):

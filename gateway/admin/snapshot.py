@@ -133,6 +133,7 @@ def _pool(pool: Pool) -> dict[str, Json]:
                     "waiting": engine.waiting,
                     "kv_usage": round(engine.kv_usage, 4),
                     "gpus": [asdict(gpu) for gpu in engine.gpus],
+                    "models": dict(engine.models),
                 }
             }
             if engine is not None

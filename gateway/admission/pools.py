@@ -30,6 +30,8 @@ class Pools:
         self.worker = worker
         self.clock = clock
         self._pools: dict[str, Pool] = {}
+        self.cold: frozenset[tuple[str, str]] = frozenset()
+        """Backends and models of theirs, of which an engine says that they would have to be loaded first."""
         self._exchange = SlotExchange(folder, worker, workers) if folder is not None and workers > 1 else None
 
     def update(self, policy: Policy) -> None:
@@ -87,3 +89,7 @@ class Pools:
     def update_engine(self, name: str, figures: EngineLoad | None) -> None:
         """An engine's own figures; None where it does not answer."""
         self.of(name).speed.update_engine(figures)
+        if self.cold or (figures is not None and figures.models):
+            states = {} if figures is None else figures.models
+            cold = {(name, model) for model, state in states.items() if state != "loaded"}
+            self.cold = frozenset(cold | {one for one in self.cold if one[0] != name})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -16,8 +16,8 @@ from gateway.engine_load import EngineGpu, EngineLoad
 
 log = logging.getLogger(__name__)
 
-MAX_BODY = 64 * 2**10
-"""Bytes; the engine's answer has some 500, and as many for each GPU."""
+MAX_BODY = 256 * 2**10
+"""Bytes; the engine's answer has some 5,000, and as many for each further model."""
 
 
 class EnginePoller:
@@ -34,14 +34,21 @@ class EnginePoller:
         on_load: Callable[[EngineLoad], object],
         *,
         on_return: Callable[[], object] = lambda: None,
+        on_model: Callable[[str], object] = lambda model: None,
         interval: float = 0.5,
         patience: float = 1.0,
     ) -> None:
-        """``on_return`` is called when an engine that was away answers again."""
+        """``on_return`` is called when an engine that was away answers again, ``on_model`` when one of its several
+        models is loaded again."""
         self._url = httpx.URL(base_url.rstrip("/") + "/v1/engine/state")
         self._transport = transport
         self._on_load = on_load
         self._on_return = on_return
+        self._on_model = on_model
+        self._loads: dict[str, float] = {}
+        """Of each model of several, how often it was loaded."""
+        self.models: Mapping[str, str] = {}
+        """Of an engine of several models, the last known state of each."""
         self._interval = interval
         self._patience = patience
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +80,8 @@ class EnginePoller:
         while True:
             try:
                 async with asyncio.timeout(self._patience):
-                    figures = read_figures(await self._ask())
+                    state = read_state(await self._ask())
+                    figures = figures_of(state)
             except (httpx.TransportError, TimeoutError, ValueError) as error:
                 if not away:
                     log.debug(
@@ -84,7 +92,12 @@ class EnginePoller:
                 if away:
                     self._on_return()
                 away = False
+                self.models = figures.models
                 self._on_load(figures)
+                for model, loads in loads_of(state).items():
+                    if self._loads.get(model, loads) != loads:
+                        self._on_model(model)
+                    self._loads[model] = loads
             await asyncio.sleep(self._interval)
 
     async def _ask(self) -> bytes:
@@ -109,11 +122,37 @@ class EnginePoller:
             await response.aclose()
 
 
-def read_figures(body: bytes) -> EngineLoad:
-    """The engine's JSON as figures; what is missing is 0. Raises ValueError for anything that is no such answer."""
+def read_state(body: bytes) -> dict[str, Any]:
+    """Raises ValueError."""
     state = orjson.loads(body)
     if not isinstance(state, dict):
         raise ValueError("the engine's state is no JSON object")
+    return state
+
+
+def loads_of(state: Mapping[str, Any]) -> dict[str, float]:
+    """Of models that are loaded now, how often they were. Raises ValueError."""
+    return {
+        name: _number(one.get("loads"))
+        for name, one in _models(state).items()
+        if one.get("value") == "loaded"
+    }
+
+
+def _models(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    models = state.get("models")
+    if not isinstance(models, dict):
+        return {}
+    return {str(name): one for name, one in models.items() if isinstance(one, dict)}
+
+
+def read_figures(body: bytes) -> EngineLoad:
+    """The engine's JSON as figures; what is missing is 0. Raises ValueError for anything that is no such answer."""
+    return figures_of(read_state(body))
+
+
+def figures_of(state: Mapping[str, Any]) -> EngineLoad:
+    """Raises ValueError."""
     cache = state.get("kv_cache")
     return EngineLoad(
         running=int(_number(state.get("running"))),
@@ -123,6 +162,7 @@ def read_figures(body: bytes) -> EngineLoad:
         prefill=_number(state.get("prefill_tokens_per_second")),
         decode=_number(state.get("decode_tokens_per_second")),
         gpus=tuple(map(_gpu, gpus)) if isinstance(gpus := state.get("gpus"), list) else (),
+        models={name: str(one.get("value")) for name, one in _models(state).items()},
     )
 
 

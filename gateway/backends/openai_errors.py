@@ -58,7 +58,7 @@ _TOO_LONG_WORDS = re.compile(
     re.IGNORECASE,
 )
 
-_NOT_ADMITTED = frozenset({"deadline_unreachable", "queue_full"})
+_NOT_ADMITTED = frozenset({"deadline_unreachable", "queue_full", "model_loading"})
 """The bundled engine's codes for a request that it does not admit, though it works."""
 
 
@@ -129,7 +129,11 @@ def from_response(
             wait = outage.wait() if wait is None else wait
             if status == 429:
                 return RateLimited(f"Rate limit reached for backend '{backend}'{detail}", retry_after=wait)
-            return UpstreamUnavailable(f"Backend '{backend}' is not available{detail}", retry_after=wait)
+            unavailable = UpstreamUnavailable(
+                f"Backend '{backend}' is not available{detail}", retry_after=wait
+            )
+            unavailable.incident = fields.get("incident")
+            return unavailable
         case _ if 400 <= status < 500 and reason:
             rejected = _rejected(status, fields)
             rejected.details = _verdicts(raw) if isinstance(rejected, ContentPolicy) else {}
@@ -155,10 +159,12 @@ def from_event(backend: str, error: Json) -> GatewayError:
         status = int(code) if code in ("400", "404", "409", "413", "422") else None
         if status is not None or _is_policy(fields) or _is_too_long(fields):
             return _rejected(status or 400, fields)
-    return UpstreamFailed(
+    failed = UpstreamFailed(
         f"Backend '{backend}' failed in the middle of its answer: {fields.get('message') or 'it gave no reason'}",
         code=fields.get("code") or "upstream_error",
     )
+    failed.incident = fields.get("incident")
+    return failed
 
 
 def _rejected(status: int, fields: Mapping[str, str]) -> Rejected:
@@ -233,7 +239,7 @@ def _shape(error: Json) -> dict[str, str]:
         return {"message": _faults(error) or orjson.dumps(error).decode()} if error else {}
     fields = {
         name: str(error[name])
-        for name in ("message", "type", "param", "code")
+        for name in ("message", "type", "param", "code", "incident")
         if error.get(name) is not None and not isinstance(error[name], dict | list)
     }
     if "message" not in fields and (faults := _faults(error.get("message"))):

@@ -57,6 +57,8 @@ class Breaker:
         """Created by failures; the oldest first."""
         self._sweep_at = 0.0
         """When to drop idle ones next."""
+        self._incident: str | None = None
+        """The last that was counted."""
 
     @property
     def is_closed(self) -> bool:
@@ -119,7 +121,12 @@ class Breaker:
         for circuit, member in self._of(permit.caller):
             circuit.succeeded(permit, member)
 
-    def _failed(self, permit: Permit) -> None:
+    def _failed(self, permit: Permit, incident: str | None) -> None:
+        if incident is not None:
+            if incident == self._incident:
+                self._release(permit)
+                return
+            self._incident = incident
         tenant, key_id = permit.caller
         for scope in (Scope(tenant, key_id), Scope(tenant), EVERYBODY):
             if scope not in self._circuits:
@@ -181,9 +188,10 @@ class Permit:
         if (breaker := self._ended()) is not None:
             breaker._succeeded(self)
 
-    def failed(self) -> None:
+    def failed(self, incident: str | None = None) -> None:
+        """``incident``: the event that also ends others, which counts once."""
         if (breaker := self._ended()) is not None:
-            breaker._failed(self)
+            breaker._failed(self, incident)
 
     def release(self) -> None:
         """The request ended for reasons that are not the target's."""

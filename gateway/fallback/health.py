@@ -84,10 +84,10 @@ class HealthRegistry:
         for (backend, model), breaker in self._breakers.items():
             yield backend, model, breaker
 
-    def recovered(self, backend: str) -> None:
-        """The backend serves again."""
-        for (name, _), breaker in self._breakers.items():
-            if name == backend:
+    def recovered(self, backend: str, model: str | None = None) -> None:
+        """The backend serves again; or a model of it, as it knows it."""
+        for (name, its), breaker in self._breakers.items():
+            if name == backend and model in (None, its):
                 breaker.recovered()
 
     def credentials_refused(self, backend: str, model: str, error: str) -> None:

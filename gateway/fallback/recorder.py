@@ -117,7 +117,7 @@ class AttemptRecorder:
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
         own_limit = isinstance(error, Overloaded) or is_own_limit(error)
         if isinstance(error, Upstream):
-            attempt.permit.failed()
+            attempt.permit.failed(error.incident)
             attempt.facts["fault"] = reason_of(error)
         elif own_limit or isinstance(error, TooManyAnswers):
             attempt.admitted = attempt.facts["admitted"] = False

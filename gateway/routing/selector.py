@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -19,6 +19,11 @@ Caller = tuple[str, str, float]
 
 class Loads(Protocol):
     """How full the backends are."""
+
+    @property
+    def cold(self) -> Collection[tuple[str, str]]:
+        """Backends and models of theirs that would have to be loaded first."""
+        ...
 
     def saturation(self, backend: str, caller: Caller | None = None, /) -> float:
         """0 is idle, 1 is full; ``caller`` has a share of its own where the limit is a learnt one."""
@@ -85,6 +90,17 @@ class Selector:
     ) -> list[Candidate]:
         if len(group) == 1:
             return list(group)
+        if (cold := self._loads.cold) and targets.split_by == "request":
+            # A model that is loaded answers while another is being loaded.
+            warm = [one for one in group if (one.target.backend, one.target.model) not in cold]
+            if warm and len(warm) < len(group):
+                late = [one for one in group if one not in warm]
+                return [*self._among(targets, warm, prefix, call), *self._among(targets, late, prefix, call)]
+        return self._among(targets, group, prefix, call)
+
+    def _among(
+        self, targets: ModelTargets, group: Sequence[Candidate], prefix: Prefix | None, call: Call | None
+    ) -> list[Candidate]:
         if targets.select == "least_loaded":
             return least_loaded(group, self._loads, self._random)
         if targets.select == "prefix_affinity" and prefix is not None:

@@ -173,6 +173,7 @@ def _poller(name: str, config: schema.EngineBackend, state: WorkerState) -> Engi
         (state.transport or OutgoingTransport)(),
         lambda figures: state.pools.update_engine(name, figures),
         on_return=lambda: state.health.recovered(name),
+        on_model=lambda model: state.health.recovered(name, model),
     ).start()
 
 

@@ -22,6 +22,8 @@ class Idle:
     def load(self, backend: str, /) -> int:
         return 0
 
+    cold: frozenset[tuple[str, str]] = frozenset()
+
     def has_capacity(self, backend: str, tokens: int, caller: Caller | None = None, /) -> bool:
         return True
 

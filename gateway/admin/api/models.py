@@ -32,6 +32,8 @@ class TargetState(Told):
     weight: float
     price: TargetPrice | None = None
     region: str | None = None
+    state: str | None = None
+    """Of a model of an engine with several: ``loaded``, ``loading``, ``sleeping``, ``unloaded`` …"""
     enabled: bool
     """Its backend is used: it is not drained, and its key is set."""
     drained: bool
@@ -118,6 +120,9 @@ def _target(
         if price is not None
         else None,
         region=region,
+        state=engine.models.get(target.model)
+        if (engine := runtime.engines.get(target.backend)) is not None
+        else None,
         enabled=target.backend in runtime.backends,
         drained=target.backend in policy.drained,
         disabled=disabled(report, target.backend),

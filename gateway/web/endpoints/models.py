@@ -40,12 +40,26 @@ class Models:
 def _visible(context: RequestContext) -> list[ListedModel]:
     runtime, caller = context.runtime, context.caller()
     return [
-        ListedModel(shown, runtime.created, owner)
+        ListedModel(shown, runtime.created, owner, _state(runtime, model))
         for name, model in runtime.policy.models.items()
         if (owner := _owner(runtime, model))
         for shown in (name, *model.aliases)
         if caller.may_use(name) or caller.may_use(shown)
     ]
+
+
+def _state(runtime: Runtime, model: Model) -> str | None:
+    """The best of its targets': loaded, where one that is there needs no loading."""
+    if not any(engine.models for engine in runtime.engines.values()):
+        return None
+    states = [
+        engine.models.get(target.model)
+        if (engine := runtime.engines.get(target.backend)) is not None
+        else None
+        for target in model.targets
+    ]
+    known = [state for state in states if state is not None]
+    return None if not known else "loaded" if "loaded" in known or None in states else known[0]
 
 
 def _owner(runtime: Runtime, model: Model) -> str | None:

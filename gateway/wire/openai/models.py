@@ -18,6 +18,8 @@ class ListedModel:
     """Unix time."""
     owner: str
     """The backend that serves it."""
+    state: str | None = None
+    """Of a model of an engine with several: whether it is loaded."""
 
 
 class ModelCatalogue(Protocol):
@@ -36,4 +38,5 @@ def write_list(models: Sequence[ListedModel], query: Mapping[str, str]) -> Json:
 
 
 def write_one(model: ListedModel) -> Json:
-    return {"id": model.id, "object": "model", "created": model.created, "owned_by": model.owner}
+    listed: Json = {"id": model.id, "object": "model", "created": model.created, "owned_by": model.owner}
+    return listed if model.state is None else {**listed, "status": {"value": model.state}}

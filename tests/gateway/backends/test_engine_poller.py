@@ -78,7 +78,7 @@ def test_gpus_tell_what_they_know() -> None:
         pytest.param(reply({**STATE, "gpus": ["H100"]}), id="no GPU"),
         pytest.param((head(200, {"content-length": "10"}), Action.ABORT), id="cut"),
         pytest.param((Action.HANG,), id="silent"),
-        pytest.param(reply(b" " * 100_000), id="endless"),
+        pytest.param(reply(b" " * 300_000), id="endless"),
     ],
 )
 async def test_an_engine_that_cannot_tell_is_asked_again(upstream: FakeUpstream, answer: Any) -> None:
@@ -105,6 +105,25 @@ async def test_an_engine_that_comes_back_is_heard_again(upstream: FakeUpstream) 
         assert told.figures.empty()
         await upstream.start()
         assert await told.next() == FIGURES
+
+
+async def test_of_several_models_it_tells_which_is_loaded_again(upstream: FakeUpstream) -> None:
+    def several(**loads: int) -> dict[str, Any]:
+        models = {name: {"value": "loaded" if n else "unloaded", "loads": n} for name, n in loads.items()}
+        return {**STATE, "models": models}
+
+    upstream.health = reply(several(small=1, large=0))
+    told, back = Told(), list[str]()
+    root = upstream.base_url.removesuffix("/v1")
+    async with EnginePoller(root, OutgoingTransport(), told, on_model=back.append, interval=0.01) as poller:
+        assert (await told.next()).models == {"small": "loaded", "large": "unloaded"}
+        assert back == []
+        upstream.health = reply(several(small=2, large=0))
+        async with asyncio.timeout(300):
+            while not back:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert back == ["small"]
+        assert poller.models["large"] == "unloaded"
 
 
 async def test_closing_ends_it_at_once_and_twice_does_no_harm(upstream: FakeUpstream) -> None:

@@ -55,6 +55,16 @@ def test_so_many_failures_and_such_a_share_open_it() -> None:
     assert breaker.wait(A) == 10.0
 
 
+def test_what_one_event_has_ended_counts_once() -> None:
+    breaker = Breaker(Clock())
+    for _ in range(10):
+        admitted(breaker).failed("one")
+    assert breaker.is_closed
+    for incident in ("two", "three"):
+        admitted(breaker).failed(incident)
+    assert breaker.acquire(A, LIMITS) is None
+
+
 def test_a_copy_is_in_the_same_state_and_changes_nothing() -> None:
     clock = Clock()
     told: list[Scope] = []

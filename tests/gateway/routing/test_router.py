@@ -35,6 +35,8 @@ class Figures:
     def load(self, backend: str, /) -> int:
         return self.loads[backend]
 
+    cold: frozenset[tuple[str, str]] = frozenset()
+
     def has_capacity(self, backend: str, tokens: int, caller: Caller | None = None, /) -> bool:
         self.tokens.append(tokens)
         return backend not in self.full

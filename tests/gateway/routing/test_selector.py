@@ -25,6 +25,8 @@ class Loaded:
     def load(self, backend: str, /) -> int:
         return self.loads.get(backend, 0)
 
+    cold: frozenset[tuple[str, str]] = frozenset()
+
     def has_capacity(self, backend: str, tokens: int, caller: Caller | None = None, /) -> bool:
         return True
 
@@ -35,6 +37,18 @@ def candidates(**weights: float) -> list[Candidate]:
 
 def names(order: list[Candidate]) -> str:
     return "".join(candidate.target.backend for candidate in order)
+
+
+def test_a_model_that_is_loaded_goes_before_one_that_would_have_to_be() -> None:
+    group = tuple(candidates(a=100.0, b=1.0, c=1.0))
+    loads = Loaded()
+    loads.cold = frozenset({("a", "x"), ("b", "other")})
+    selector = Selector(loads, Affinity(), Random(1))
+    orders = {names(selector.order(ModelTargets("m", "weighted", (group,)), None)) for _ in range(100)}
+    assert orders == {"bca", "cba"}
+    loads.cold = frozenset({(one, "x") for one in "abc"})
+    orders = {names(selector.order(ModelTargets("m", "weighted", (group,)), None)) for _ in range(100)}
+    assert any(order[0] == "a" for order in orders)
 
 
 @given(

@@ -115,7 +115,8 @@ function state(target, live) {
   if (target.outside) return badge("never asked: not in its regions", "off");
   if (open.some((one) => !one.tenant)) return badge(`breaker open, ${seconds(Math.max(...open.map((one) => one.seconds)))}`, "bad");
   if (open.length) return badge(`breaker open for ${open.map((one) => one.key || one.tenant).join(", ")}`, "warn");
-  return target.trouble ? badge(target.trouble, "warn") : badge("in use", "good");
+  if (target.trouble) return badge(target.trouble, "warn");
+  return target.state && target.state !== "loaded" ? badge(target.state, "off") : badge(target.state || "in use", "good");
 }
 
 function backendTable(rows, live, drain) {
