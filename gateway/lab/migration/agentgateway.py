@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gateway.lab.migration.agentgateway_provider import parameters
 from gateway.lab.migration.agentgateway_routes import routes
+from gateway.lab.migration.config_file import read_yaml
 from gateway.lab.migration.draft import ConfigError, PolicyDraft
 from gateway.lab.migration.entries import add_key, deployment, references
 from gateway.lab.migration.limits import budget_of
@@ -54,18 +53,7 @@ _ADVICE: Mapping[str, tuple[str, str]] = {
 
 def read(file: Path) -> dict[str, Any]:
     """Raises ``ConfigError``."""
-    try:
-        content = yaml.safe_load(file.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid YAML: {error}") from None
-    except (RecursionError, ValueError):
-        raise ConfigError(f"{file} is not valid YAML: a value in it cannot be read") from None
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"{file} is no configuration of agentgateway: write the one that it is started with"
-        )
+    content = read_yaml(file, "no configuration of agentgateway: write the one that it is started with")
     if "apiVersion" in content and "kind" in content:
         raise ConfigError(
             f"{file} is a resource of Kubernetes (kind {content['kind']}); what can be imported is the configuration "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 from gateway.lab.migration.bifrost_callers import add_callers
 from gateway.lab.migration.bifrost_rules import add_rules
-from gateway.lab.migration.draft import ConfigError, PolicyDraft
+from gateway.lab.migration.config_file import read_json
+from gateway.lab.migration.draft import PolicyDraft
 from gateway.lab.migration.entries import deployment, references
 from gateway.lab.migration.litellm_models import Router, add_models
 from gateway.lab.migration.plain import plain
@@ -70,15 +70,7 @@ _QUIET = (
 
 def read(file: Path) -> dict[str, Any]:
     """Raises ``ConfigError``."""
-    try:
-        content = json.loads(file.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} is no config.json of Bifrost's: write the object with its providers")
-    return content
+    return read_json(file, "no config.json of Bifrost's: write the object with its providers")
 
 
 def imported(

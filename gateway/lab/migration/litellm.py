@@ -7,9 +7,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from gateway.lab.migration.draft import ConfigError, PolicyDraft
+from gateway.lab.migration.config_file import read_yaml
+from gateway.lab.migration.draft import PolicyDraft
 from gateway.lab.migration.dumps import Row
 from gateway.lab.migration.litellm_advice import TOP_ADVICE
 from gateway.lab.migration.litellm_guards import add_guards
@@ -26,12 +25,14 @@ from gateway.lab.migration.litellm_ways import add_aliases, add_fallbacks, add_l
 from gateway.lab.migration.plain import plain
 from gateway.lab.migration.source import Source, listed, mapping
 
+_WANTED = "no configuration of LiteLLM: write the one that its proxy is started with"
+
 
 def read(file: Path) -> dict[str, Any]:
     """The configuration with the files that it includes. Raises ``ConfigError``."""
-    content = _loaded(file)
+    content = read_yaml(file, _WANTED)
     for name in listed(content.pop("include", None)):
-        for key, value in _loaded(file.parent / str(name)).items():
+        for key, value in read_yaml(file.parent / str(name), _WANTED).items():
             there = content.get(key)
             if isinstance(there, list) and isinstance(value, list):
                 content[key] = [*there, *value]
@@ -39,22 +40,6 @@ def read(file: Path) -> dict[str, Any]:
                 content[key] = {**there, **value}
             else:
                 content[key] = value
-    return content
-
-
-def _loaded(file: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(file.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid YAML: {error}") from None
-    except (RecursionError, ValueError):  # brackets without end; a day that no calendar has
-        raise ConfigError(f"{file} is not valid YAML: a value in it cannot be read") from None
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"{file} is no configuration of LiteLLM: write the one that its proxy is started with"
-        )
     return content
 
 

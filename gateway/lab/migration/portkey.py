@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gateway.lab.migration.draft import ConfigError, PolicyDraft, duration, unique_name
+from gateway.lab.migration.config_file import read_json
+from gateway.lab.migration.draft import PolicyDraft, duration, unique_name
 from gateway.lab.migration.plain import plain
 from gateway.lab.migration.providers import PROVIDERS, backend_of, short_name
 from gateway.lab.migration.source import Source
@@ -62,15 +62,7 @@ _ADVICE: Mapping[str, tuple[str, str]] = {
 
 def read(file: Path) -> dict[str, Any]:
     """Raises ``ConfigError``."""
-    try:
-        content = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} is no config of Portkey's: write the object with its targets")
-    return content
+    return read_json(file, "no config of Portkey's: write the object with its targets")
 
 
 def imported(config: Mapping[str, Any], *, source: str, name: str) -> PolicyDraft:
