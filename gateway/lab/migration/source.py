@@ -29,6 +29,10 @@ class Source:
     def has(self, key: str) -> bool:
         return self._content.get(key) is not None
 
+    def names(self, key: str) -> bool:
+        """Also where nothing is written behind it."""
+        return key in self._content
+
     def get(self, key: str) -> Any:
         self._read.add(key)
         return self._content.get(key)

@@ -587,31 +587,41 @@ def test_what_is_no_configuration(
 
 
 @pytest.mark.parametrize(
-    ("params", "store", "advice"),
+    ("params", "url"),
     [
-        ("{host: h, password: 'p', username: 'u 1', ssl: true}", "rediss://u%201:p@h:6379/0", ""),
+        ("{host: h, password: 'p', username: 'u 1', ssl: true}", "rediss://u%201:p@h:6379/0"),
         (
-            "{redis_startup_nodes: [{host: h, port: '7'}, {host: i, port: 8}]}",
-            None,
-            "redis+cluster://h:7,i:8`",
+            "{host: os.environ/REDIS_HOST, port: os.environ/REDIS_PORT}",
+            "redis://${REDIS_HOST}:${REDIS_PORT}/0",
+        ),
+        ("{redis_startup_nodes: [{host: h, port: '7'}, {host: i, port: 8}]}", "redis+cluster://h:7,i:8"),
+        (
+            "{redis_startup_nodes: [{host: h, port: 7}], ssl: true, ssl_cert_reqs: null, ssl_check_hostname: false}",
+            "rediss+cluster://h:7?ssl_cert_reqs=none&ssl_check_hostname=false",
         ),
         (
-            "{service_name: s, sentinel_nodes: [[h, 26379], [i, 26379]]}",
-            None,
-            "redis+sentinel://h:26379,i:26379/s/0`",
+            "{service_name: s, sentinel_nodes: [[h, 26379], [i, 26379]], sentinel_password: p}",
+            "redis+sentinel://h:26379,i:26379/s/0?sentinel_password=p",
         ),
-        ("{host: 'no host', port: x}", None, "redis://HOST:PORT/0`"),
     ],
-    ids=["login", "cluster", "sentinel", "nonsense"],
+    ids=["login", "variables", "cluster", "tls", "sentinel"],
 )
-def test_where_shared_state_lies(params: str, store: str | None, advice: str) -> None:
+def test_where_shared_state_lies(params: str, url: str) -> None:
+    """In the policy, or, where it does not take such a URL, in the report."""
     draft = imported(one("model: gpt-4o", f"litellm_settings: {{cache: true, cache_params: {params}}}"))
-    found = draft.content.get("store")
-    if store is not None:
-        assert found.replace("${REDIS_PASSWORD}", draft.secrets["REDIS_PASSWORD"]) == store
-    else:
-        assert found is None
-        assert any(advice in note.todo for note in draft.report.notes)
+    found = [str(draft.content.get("store")), *(note.todo for note in draft.report.notes)]
+    for name, value in draft.secrets.items():
+        found = [text.replace(f"${{{name}}}", value) for text in found]
+    assert url == found[0] or any(f"`store: {url}`" in text for text in found[1:])
+    assert "p@" not in str(draft.content) and "=p" not in str(draft.content)
+
+
+def test_an_address_that_is_none_is_told() -> None:
+    draft = imported(
+        one("model: gpt-4o", "litellm_settings: {cache: true, cache_params: {host: 'no host', port: x}}")
+    )
+    assert "store" not in draft.content
+    assert any("redis://HOST:PORT/0`" in note.todo for note in draft.report.notes)
 
 
 def test_a_model_without_a_price_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
