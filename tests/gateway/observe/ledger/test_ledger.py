@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.apis import Units
+from gateway.cli.usage import _rows, query
 from gateway.databases.database import Database
 from gateway.metering.bill import Bill, Charge
 from gateway.observe.ended import Ended
@@ -198,3 +199,23 @@ async def test_end_users_are_hashes_that_differ_from_tenant_to_tenant(database: 
     users = [row["end_user"] for row in rows(database)]
     assert users[0] == users[1] and len({*users}) == 4 and users[4] == ""
     assert len(rows(database, "SELECT * FROM salts")) == 2
+
+
+async def test_usage_by_what_happened(database: Database) -> None:
+    ledger = Ledger(database)
+    for number, (user, finish) in enumerate([("bob", "stop"), ("bob", "length"), ("eve", "stop")]):
+        call = a_call(request_id=f"req_{number}", params={"user": user})
+        call.tags = ",a,b," if number else ""
+        ended = Ended(call, a_bill(Usage(1, 1), 5))
+        ended.finish_reason = finish
+        ledger.record(ended)
+    upstream = UpstreamUsage(TARGET, Usage(1, 1), purpose="judge", model="j")
+    ledger.record_charges("req_0", call.receipt.created, call.principal, [Charge(upstream, 7)])
+    await ledger.aclose()
+    with database.reading() as reader:
+        asked = query(database, reader, ("user", "finish_reason"))
+        found = reader.rows(asked, {"since": 0.0})
+    bob, eve = (row["end_user"] for row in rows(database)[::2])
+    sums = {(row["name_0"], row["name_1"]): (row["requests"], row["cost_nanodollars_low"]) for row in found}
+    assert sums == {(bob, "stop"): (1, 12), (bob, "length"): (1, 5), (eve, "stop"): (1, 5)}
+    assert {name for row in _rows(database, ["tag"], 0.0) for name in row["names"]} == {"", ",a,b,"}
