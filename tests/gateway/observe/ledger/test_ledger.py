@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.apis import Units
-from gateway.cli.usage import _rows, query
+from gateway.cli.usage import query, usage_since
 from gateway.databases.database import Database
 from gateway.metering.bill import Bill, Charge
 from gateway.observe.ended import Ended
@@ -218,4 +218,4 @@ async def test_usage_by_what_happened(database: Database) -> None:
     bob, eve = (row["end_user"] for row in rows(database)[::2])
     sums = {(row["name_0"], row["name_1"]): (row["requests"], row["cost_nanodollars_low"]) for row in found}
     assert sums == {(bob, "stop"): (1, 12), (bob, "length"): (1, 5), (eve, "stop"): (1, 5)}
-    assert {name for row in _rows(database, ["tag"], 0.0) for name in row["names"]} == {"", ",a,b,"}
+    assert {name for row in usage_since(database, ["tag"], 0.0) for name in row["names"]} == {"", ",a,b,"}
