@@ -58,7 +58,6 @@ class Callback(Frozen):
         "breaker",
         "policy",
         "guard",
-        "cost",
         "rollout",
     )
     budget_at: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (0.5, 0.8, 1.0)
