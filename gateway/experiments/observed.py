@@ -33,4 +33,4 @@ def observed(arm: Arm, ended: Ended) -> Observed | None:
     if first_token is None and ended.code == "client_left":
         first_token = ended.seconds  # it took longer than that
     nanodollars = ended.bill.nanodollars if ended.is_settled else 0
-    return Observed(failed, first_token, nanodollars)
+    return Observed(failed, first_token, nanodollars, refused=ended.model_refused and not failed)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import blake2b
 
+from gateway.observe.ended import end_user
 from gateway.policy.schema import SplitBy
 from gateway.routing.affinity import written
 from gateway.types import Call, Json
@@ -16,28 +16,16 @@ _LONGEST = 4096
 def split_key(call: Call, by: SplitBy) -> bytes:
     """The same for all requests that are to stay together; tenants' are never the same.
 
-    A user is who ``safety_identifier``, ``user`` or ``metadata.user_id`` name; where they name nobody, each
+    A user is who ``user``, ``safety_identifier`` or ``metadata.user_id`` name; where they name nobody, each
     conversation counts as one, and not its key: an application that names no users would be one.
     """
     tenant = call.principal.tenant
     if by == "tenant":
         return _digest(b"tenant", tenant, b"")
-    user = end_user(call.request.params) if by == "user" else None
-    if user is not None:
+    user = end_user(call.request.params) if by == "user" and call.request.params else ""
+    if user:
         return _digest(b"user", tenant, user.encode("utf-8", "surrogatepass"))
     return _digest(b"conversation", tenant, _beginning(call))
-
-
-def end_user(params: Mapping[str, Json]) -> str | None:
-    if not params:
-        return None
-    metadata = params.get("metadata")
-    named = (
-        params.get("safety_identifier"),
-        params.get("user"),
-        metadata.get("user_id") if isinstance(metadata, dict) else None,
-    )
-    return next((one for one in named if isinstance(one, str) and one), None)
 
 
 def _beginning(call: Call) -> bytes:

@@ -29,6 +29,8 @@ class ArmSeen(Told):
     """Their share of requests; between ``errors_low`` and ``errors_high`` with 95 % confidence."""
     errors_low: float
     errors_high: float
+    refusals: float
+    """The share of requests that the model declined."""
     ttft_p95: float | None = None
     """Seconds."""
     cost: float | None = None
@@ -183,6 +185,7 @@ def _arm(state: RolloutState, arm: str) -> ArmSeen:
         errors=counts.errors / counts.requests if counts.requests else 0.0,
         errors_low=low,
         errors_high=high,
+        refusals=counts.refusals / counts.requests if counts.requests else 0.0,
         ttft_p95=counts.ttft_p95.quantile(0.95),
         cost=median / NANO if median is not None else None,
         mean_cost=counts.nanodollars / NANO / counts.requests if counts.nanodollars else None,

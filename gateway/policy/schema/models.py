@@ -93,6 +93,8 @@ class RolloutGuard(Frozen):
 
     errors: Tolerated | None = 1.0
     """Requests whose first attempt fails by the server's fault."""
+    refusals: Tolerated | None = None
+    """Answers in which the model, or its provider's filter, declines."""
     ttft_p95: Tolerated | None = None
     """Seconds to the first token that 95 % of requests stay below."""
     cost: Tolerated | None = None

@@ -193,6 +193,17 @@ async def test_a_target_that_is_slow_is_left(tmp_path: Path, soon: None) -> None
         await ends_at(site, "from up")
 
 
+DECLINES = completion("I may not say.")
+DECLINES["choices"][0]["finish_reason"] = "content_filter"
+
+
+@shows("models.<name>.rollout.guard.refusals")
+async def test_a_target_that_declines_is_left(tmp_path: Path, soon: None) -> None:
+    guard = {"errors": None, "refusals": 1.0}
+    async with a_site(tmp_path, rolled(**HALF, guard=guard), (FINE,), (reply(DECLINES),)) as site:
+        await ends_at(site, "from up")
+
+
 @shows("models.<name>.rollout.guard.cost")
 async def test_a_target_that_is_dear_is_left(tmp_path: Path, soon: None) -> None:
     policy = rolled(**HALF, guard={"errors": None, "cost": 1.5})
