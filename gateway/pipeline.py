@@ -37,7 +37,7 @@ from gateway.stages.cache import cache, without_caches
 from gateway.stages.cascade import cascade
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
-from gateway.stages.keep_answer import KeepsAnswers, keep_answer, keep_whole_answer
+from gateway.stages.keep_answer import KeepsAnswers, keep_answer
 from gateway.stages.record import Observers, record, record_whole
 from gateway.stages.shadow import shadow
 from gateway.stages.spans import attempt, content, entering
@@ -140,8 +140,8 @@ class Pipeline:
     shadows: Shadows
     side_calls: SideCalls
     telemetry: Telemetry | None = None
-    records: KeepsAnswers | None = None
-    """Where the policy records."""
+    texts: KeepsAnswers | None = None
+    """Where texts are recorded."""
 
     def handler(self, upstream: Handler) -> Handler:
         def for_shadows(following: Handler) -> Handler:
@@ -157,8 +157,8 @@ class Pipeline:
             "cascade": cascade(self.scorer),
             "shadow": shadow(self.shadows, self.metrics, for_shadows),
         }
-        if self.records is not None:
-            stages["cache"] = partial(fold, [keep_answer(self.records), stages["cache"]])
+        if self.texts is not None:
+            stages["cache"] = partial(fold, [keep_answer(self.texts), stages["cache"]])
         for name in self._unused():
             del stages[name]
         if self.telemetry is None:
@@ -170,12 +170,14 @@ class Pipeline:
 
     def whole(self, upstream: UpstreamLoop) -> WholeHandler | None:
         """The same for calls whose ``request.is_whole``; None where a stage that is in use knows no such way."""
-        if self.telemetry is not None or self.caches.enabled or len([*self._unused()]) < _OPTIONAL:
+        if (
+            self.texts is not None
+            or self.telemetry is not None
+            or self.caches.enabled
+            or len([*self._unused()]) < _OPTIONAL
+        ):
             return None
-        whole = without_caches(upstream.whole)
-        if self.records is not None:
-            whole = keep_whole_answer(self.records, whole)
-        return record_whole(self._observers, whole)
+        return record_whole(self._observers, without_caches(upstream.whole))
 
     def _unused(self) -> Iterator[str]:
         """The stages that no request has a use for, whoever sends it."""

@@ -1,4 +1,4 @@
-"""What is kept of an answer while it comes: how it ended, and its text where texts are recorded."""
+"""The text of an answer, kept while it comes, where texts are recorded."""
 
 from __future__ import annotations
 
@@ -13,30 +13,27 @@ MOST = 2**20
 
 
 class KeptAnswer:
-    """``asked`` is what was sent to the model, ``model`` its public name; where texts are kept."""
+    """``asked`` is what was sent to the model, ``model`` its public name."""
 
-    __slots__ = ("_choices", "_size", "asked", "finish_reason", "is_whole", "model")
+    __slots__ = ("_choices", "_size", "asked", "is_whole", "model")
 
-    def __init__(self, asked: ChatRequest | None = None, model: str = "") -> None:
+    def __init__(self, asked: ChatRequest, model: str) -> None:
         self.asked = asked
         self.model = model
         self.clear()
 
     def clear(self) -> None:
         """Another answer is given in place of this one."""
-        self.finish_reason = ""
         self.is_whole = True
         """Nothing of its text is left out."""
         self._choices: dict[int, dict[str, Json]] = {}
         self._size = 0
 
     def add(self, chunk: Chunk) -> None:
-        if chunk.finish_reason is not None and not self.finish_reason:
-            self.finish_reason = chunk.finish_reason
         if chunk.revocation is not None:
             self._leave_out()
         delta = chunk.delta
-        if not delta or self.asked is None or not self.is_whole:
+        if not delta or not self.is_whole:
             return
         if "bytes" in delta or "json" in delta or "embedding" in delta:
             self._leave_out()
@@ -49,9 +46,8 @@ class KeptAnswer:
 
     def passed(self, like: Chunk, texts: Sequence[str]) -> None:
         """As ``add``, for those that went to the call's sink."""
-        if self.asked is not None:
-            for text in texts:
-                self.add(like.with_text(text))
+        for text in texts:
+            self.add(like.with_text(text))
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:

@@ -66,7 +66,7 @@ class TextMasker:
     async def masked(self, answer: KeptAnswer, principal: Principal, route: str) -> str | None:
         """What was asked, and the answers, as JSON; None where there is no text, or one that is not to be kept."""
         asked = answer.asked
-        if asked is None or not answer.is_whole or (messages := _conversation(asked)) is None:
+        if not answer.is_whole or (messages := _conversation(asked)) is None:
             return None
         answers = [_plain(message) for message in answer.messages]
         params = {name: value for name, value in asked.params.items() if name in _PARAMS}

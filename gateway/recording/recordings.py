@@ -213,7 +213,7 @@ async def _masked(wanted: list[tuple[Snapshot, TextMasker]]) -> int:
     async def mask(kept: Snapshot, masker: TextMasker) -> None:
         nonlocal missed
         answer, principal = kept.answer, kept.ended.principal
-        if answer is None or answer.asked is None:
+        if answer is None:
             return
         async with slots:
             try:

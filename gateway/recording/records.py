@@ -42,12 +42,12 @@ class Records:
         """Of requests that are on their way, by the receipt's identity."""
 
     def begin(self, call: Call) -> KeptAnswer | None:
-        if call.line is not None or not self._is_recorded(call):
+        """What is to have the text of its answer; None where that is not recorded."""
+        if call.line is not None or not self._is_recorded(call) or not self.may_keep_content(call):
             return None
-        keeps_text = self._masker is not None and self.may_keep_content(call)
-        answer = KeptAnswer(call.request if keeps_text else None, call.model)
-        if len(self._answers) < _MOST_ANSWERS:
-            self._answers[id(call.receipt)] = answer
+        if len(self._answers) >= _MOST_ANSWERS:
+            return None
+        answer = self._answers[id(call.receipt)] = KeptAnswer(call.request, call.model)
         return answer
 
     def record(self, call: Call, ended: Ended) -> None:

@@ -76,8 +76,7 @@ class Snapshot:
             if isinstance(asked, str | list):
                 blocks = block_hashes(params.get("tools") or params.get("functions"), asked, key.hashing)
             prompt_key = key_hash(content_key(request), key.hashing)
-            if isinstance(whom := params.get("user") or params.get("safety_identifier"), str):
-                user = key_hash(whom, key.hashing)
+            user = key_hash(ended.end_user, key.hashing) if ended.end_user else ""
         cap = next((cap for name in _CAPS if isinstance(cap := params.get(name), int)), None)
         return RecordedRequest(
             at=ended.created,
@@ -107,7 +106,7 @@ class Snapshot:
             findings=tuple(findings_of(ended)),
             ttft=ended.first_token,
             duration=ended.seconds,
-            finish_reason=self.answer.finish_reason if self.answer is not None else "",
+            finish_reason=ended.finish_reason or "",
             cost=bill.nanodollars / 1e9,
             generation=self.generation,
             priority=self.priority,

@@ -133,7 +133,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         shadows=state.shadows,
         side_calls=side_calls,
         telemetry=telemetry,
-        records=records,
+        texts=records if policy.record.texts != "none" else None,
     )
     engines = build_engines(policy, backends, state, before)
     moderator = Moderator.of(policy.guards, state.sidecar, judges, state.scanning)

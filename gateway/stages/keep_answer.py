@@ -1,18 +1,17 @@
-"""Keeps what recordings have of an answer, where the policy records. Past the guards of input, so that it is masked."""
+"""Keeps the text of an answer where texts are recorded. Past the guards of input, so that what they mask is masked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Protocol
 
 from gateway.recording.kept_answer import KeptAnswer
-from gateway.types import Call, Chunk, Chunks, Handler, Stage, WholeHandler
+from gateway.types import Call, Chunks, Handler, Stage
 
 
 class KeepsAnswers(Protocol):
     def begin(self, call: Call) -> KeptAnswer | None:
-        """None where the request is not recorded."""
+        """None where its text is not recorded."""
         ...
 
 
@@ -37,17 +36,3 @@ def keep_answer(records: KeepsAnswers) -> Stage:
         return handle
 
     return stage
-
-
-def keep_whole_answer(records: KeepsAnswers, following: WholeHandler) -> WholeHandler:
-    """``keep_answer`` of calls whose answers come whole."""
-
-    async def kept(call: Call) -> Sequence[Chunk]:
-        answer = records.begin(call)
-        chunks = await following(call)
-        if answer is not None:
-            for chunk in chunks:
-                answer.add(chunk)
-        return chunks
-
-    return kept

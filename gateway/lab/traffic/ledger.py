@@ -1,4 +1,4 @@
-"""A gateway's own ledger as traffic: who asked what, and what came of it; without prompts and times to first token."""
+"""A gateway's own ledger as traffic: who asked what, and what came of it; without prompts."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def _request(row: Mapping[str, Any]) -> RecordedRequest:
         request_id=str(row["request_id"]),
         tenant=str(row["tenant"]),
         key=str(row["key_id"]),
+        user=str(row.get("end_user") or ""),
         tier=str(row["tier"]),
         model=str(row["model"]),
         answered=str(row["answered_model"] or "") if outcome != "refused" else "",
@@ -54,7 +55,9 @@ def _request(row: Mapping[str, Any]) -> RecordedRequest:
         outcome=outcome,
         status=int(row["status"]),
         code=str(row["error"] or ""),
+        ttft=row.get("first_token"),
         duration=float(row["seconds"]),
+        finish_reason=str(row.get("finish_reason") or ""),
         cost=int(row["cost_nanodollars"]) / NANO,
     )
 

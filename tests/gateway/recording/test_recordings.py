@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from gateway.databases.opening import open_tables
+from gateway.databases.sqlite import SqliteDatabase
 from gateway.files.blobs import BlobError
 from gateway.files.folder import FolderBlobs
+from gateway.lab.traffic.ledger import read_ledger
 from gateway.policy.schema import LedgerSettings
 from gateway.recording.archive import Archive
 from gateway.recording.data_keys import DataKeys, KeyNotOurs
@@ -83,6 +85,26 @@ async def test_a_request_is_kept_with_what_was_decided_and_what_it_took(tmp_path
     assert len(streamed.blocks) == 2 and streamed.finish_reason == "stop" and streamed.completion_tokens > 0
     assert (refused.outcome, refused.status, refused.answered) == ("refused", 429, "")
     assert refused.code == "rate_limit_exceeded" and refused.prompt_tokens > 0
+    earlier = read_ledger(SqliteDatabase(tmp_path / "state" / "ledger.sqlite"))
+    for ours, theirs in zip((whole, streamed, refused), earlier, strict=True):
+        for name in (
+            "at",
+            "request_id",
+            "tenant",
+            "key",
+            "model",
+            "answered",
+            "backend",
+            "target",
+            "outcome",
+            "ttft",
+        ):
+            assert getattr(ours, name) == getattr(theirs, name), name
+        assert (ours.status, ours.code, ours.cost) == (theirs.status, theirs.code, theirs.cost)
+        assert (ours.completion_tokens, ours.finish_reason) == (
+            theirs.completion_tokens,
+            theirs.finish_reason,
+        )
     assert len({whole.prompt_key, streamed.prompt_key, refused.prompt_key}) == 3
 
 
