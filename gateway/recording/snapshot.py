@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.caching.key import content_key
@@ -17,6 +18,7 @@ _CAPS = ("max_completion_tokens", "max_tokens")
 _PER_CHARACTER = 4
 """Bytes that a text takes with what is parsed of it."""
 _OVERHEAD = 4_000
+_DEPTH = 5
 
 
 @dataclass(eq=False, slots=True)
@@ -58,9 +60,8 @@ class Snapshot:
     @property
     def size(self) -> int:
         """Bytes that it holds, approximately."""
-        characters = 0 if self.answer is None else self.answer.size
-        if self.expected is not None:
-            characters += 4 * self.expected
+        asked: Json = self.request.prompt if self.request.messages is None else self.request.messages
+        characters = _characters(asked, _DEPTH) + (0 if self.answer is None else self.answer.size)
         return _OVERHEAD + _PER_CHARACTER * characters
 
     def recorded(self, key: DataKey) -> RecordedRequest:
@@ -120,6 +121,19 @@ class Snapshot:
             return self.expected
         text, counted, _ = measure(self.request)
         return int(text) + counted
+
+
+def _characters(value: Json, depth: int) -> int:
+    """Of the texts in it, those of pictures as well; what is nested deeper is little."""
+    if isinstance(value, str):
+        return len(value)
+    if not depth:
+        return 0
+    if isinstance(value, Mapping):
+        return sum(_characters(one, depth - 1) for one in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_characters(one, depth - 1) for one in value)
+    return 8
 
 
 def outcome_of(ended: Ended) -> Outcome:

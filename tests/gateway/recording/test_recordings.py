@@ -16,7 +16,8 @@ from gateway.databases.sqlite import SqliteDatabase
 from gateway.files.blobs import BlobError
 from gateway.files.folder import FolderBlobs
 from gateway.lab.traffic.ledger import read_ledger
-from gateway.policy.schema import LedgerSettings
+from gateway.observe.ended import Ended
+from gateway.policy.schema import LedgerSettings, Policy
 from gateway.recording.archive import Archive
 from gateway.recording.data_keys import DataKeys, KeyNotOurs
 from gateway.recording.opening import RecordingPlaces
@@ -25,6 +26,8 @@ from gateway.recording.recorded_request import RecordedRequest
 from gateway.recording.recording_table import RECORDINGS, RecordingTable
 from gateway.recording.segment import SegmentFile
 from gateway.recording.shipping import Shipping
+from gateway.recording.snapshot import Snapshot
+from gateway.types import Call, ChatRequest, Principal, Receipt
 from tests.fakes import FakeUpstream, answer_events, completion, reply, stream
 from tests.ports import free_port
 from tests.postgres_server import PostgresServer
@@ -418,3 +421,21 @@ async def test_what_is_to_stay_in_another_region_is_not_kept_in_the_bucket(
             assert await ask(gateway, "x" * 600) == 200
             (one,) = await recorded(tmp_path, 1)
     assert (one.text, one.blocks, one.prompt_key) == (None, (), "") and one.completion_tokens > 0
+
+
+def test_what_waits_is_bounded_by_its_size_pictures_included() -> None:
+    principal = Principal("one", "acme")
+    picture = {"type": "image_url", "image_url": {"url": "x" * 100_000}}
+    sizes = []
+    for content in ("Hello", [picture]):
+        request = ChatRequest("m", messages=({"role": "user", "content": content},))
+        policy = Policy.model_validate(
+            {
+                "version": 1,
+                "backends": {"up": {"kind": "fake", "script": [{"reply": "Hi"}]}},
+                "models": {"m": {"targets": [{"backend": "up", "model": "x"}]}},
+            }
+        )
+        call = Call("r", principal, request, policy, Receipt("r", 0.0), 0.0)
+        sizes.append(Snapshot.of(call, Ended(call), generation=1, has_content=True, answer=None).size)
+    assert sizes[1] - sizes[0] > 100_000
