@@ -170,6 +170,8 @@ def _jobs(arguments: argparse.Namespace) -> list[Job]:
     for name in ("speed", "requests"):
         if (value := getattr(arguments, name)) is not None and not value > 0:
             raise ReplayError(f"--{name} should be above 0")
+    if arguments.trace == "-":
+        raise ReplayError("a trace is read more than once: write it to a file")
     if not Path(arguments.trace).exists():
         raise ReplayError(f"{arguments.trace}: there is no such file or folder")
     folders = arguments.policy or [str(init.folder(None, os.environ))]

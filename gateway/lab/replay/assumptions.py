@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gateway.lab.replay.callers import Callers
 from gateway.lab.replay.job import Job
@@ -16,7 +16,10 @@ ALWAYS = (
 )
 
 
-def assumptions(policy: Policy, loaded: Loaded, known: Survey, callers: Callers, job: Job) -> Iterator[str]:
+def assumptions(
+    policy: Policy, loaded: Loaded, known: Survey, callers: Callers, job: Job, unpriced: Collection[str] = ()
+) -> Iterator[str]:
+    """``unpriced``: targets that answered, and have no price."""
     yield from ALWAYS
     if known.left_out:
         yield f"{known.left_out:,} requests of other APIs (speech, pictures, files …) are left out"
@@ -47,7 +50,7 @@ def assumptions(policy: Policy, loaded: Loaded, known: Survey, callers: Callers,
             if known.have_findings
             else "nothing, as the trace has none"
         )
-        yield f"guards find {found} ({', '.join(unjudged)}), at once; what they would make of other texts is not known"
+        yield f"guards ({', '.join(unjudged)}) find {found}; what they would make of other texts is not known"
     if any(model.cascade for model in policy.models.values()):
         yield "texts are not recorded: a cascade takes all prompts to be alike, and is sure of each answer"
     if any(model.rollout for model in policy.models.values()):
@@ -59,6 +62,8 @@ def assumptions(policy: Policy, loaded: Loaded, known: Survey, callers: Callers,
             f"a backend's prompt cache holds {job.cache_tokens:,} tokens, the least recently used go first"
             "; one that was recorded without any hit has none"
         )
+    if unpriced:
+        yield f"no price is known of {', '.join(sorted(unpriced))}: they cost nothing here"
     if loaded.disabled:
         yield f"backends without credentials are out of use, as a gateway here has them: {', '.join(loaded.disabled)}"
 

@@ -93,7 +93,7 @@ def totals(report: Report) -> Iterator[Row]:
                     for count, one in zip(counts, report.summaries, strict=True)
                 ),
             )
-    yield ("cost", *(f"${one.all.cost / NANO:,.2f}" for one in report.summaries))
+    yield ("cost", *(f"${one.all.cost / NANO:,.4f}" for one in report.summaries))
     if any(one.all.cached for one in report.summaries):
         yield ("prompt tokens cached", *(percent(one.all.cached, one.all.prompt) for one in report.summaries))
 

@@ -82,7 +82,7 @@ async def _replayed(
         await replay.run(_arrivals(job, known), known.first, job.speed)
     finally:
         found.facts = {
-            "assumed": [*assumptions(gateway.policy, loaded, known, callers, job)],
+            "assumed": [*assumptions(gateway.policy, loaded, known, callers, job, gateway.bills.unpriced)],
             "services": [*_services(gateway, world)],
             "beside": gateway.bills.beside,
             "queues": _queue_lines(gateway, lines),

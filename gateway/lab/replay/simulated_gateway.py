@@ -41,8 +41,10 @@ class Bills(Accounting):
         self._known: dict[str, int] = {}
         self.beside: dict[str, int] = {}
         """Nano-dollars of copies to shadow models, by tenant."""
+        self.unpriced: set[str] = set()
 
     def record(self, call: Call, ended: Ended) -> None:
+        self.unpriced.update(ended.bill.unpriced)
         if ended.bill.nanodollars:
             self._known[call.request_id] = ended.bill.nanodollars
 
