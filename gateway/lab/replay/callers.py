@@ -90,7 +90,7 @@ class Callers:
         name = (key, tenant, tier)
         known = self._made.get(name)
         if known is None:
-            if key:
+            if key and self._policy.keys:
                 self.unknown_keys.add(key)
             policy, tenant = self._policy, tenant or NOBODY
             known_tenant = tenant in policy.tenants

@@ -183,7 +183,10 @@ def _change(verdict: str, before: Decision, after: Decision, first: Decisions, s
 
 
 def _why_slower(slow: Decision, quick: Decision, of: Decisions) -> tuple[str, str, str]:
-    """Why a first token comes later, why the other one sooner, and the lines of the slow one's policy, ``of``."""
+    """Why a first token comes later, why the other one sooner, and the lines of the slow one's policy, ``of``, or of
+    the cache that the other one has."""
+    if quick.kind == kinds.CACHED != slow.kind:
+        return "it is not cached", "it is cached", quick.lines
     if slow.waited == slow.waited and slow.waited > LATER:
         queues: Mapping[str, str] = of.facts.get("queues", {})
         lines = queues.get(f"{slow.tier} {slow.backend}", slow.lines)
