@@ -32,8 +32,8 @@ def assumptions(
         names = callers.unknown_keys
         some = ", ".join(sorted(names)[:3]) + (" …" if len(names) > 3 else "")
         yield (
-            f"keys of the trace that are not in the policy ({len(names):,}: {some}) are valid, and have no limits of their "
-            "own"
+            f"keys of the trace that are not in the policy ({len(names):,}: {some}) are valid, and have no limits of "
+            "their own"
         )
     if policy.caches.exact is not None and known.have_prompts < known.requests:
         yield (
