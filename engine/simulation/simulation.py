@@ -177,7 +177,9 @@ class Simulation:
             served = self._of(number)
             served.queued = self.now - served.arrival.at
             served.hits = served.request.computed
-        seconds = self._compute(plan)
+        began = self.now
+        sampled = self._execute(plan)
+        seconds = self.now - began
         held = scheduler.pool.used
         self._steps += 1
         self._busy += seconds
@@ -185,9 +187,6 @@ class Simulation:
         self._blocks_held += seconds * held
         self._most_blocks = max(self._most_blocks, held)
         self._preempted += len(plan.preempted)
-        sampled = SamplerOutput(
-            {one.request_id: [ANSWER] for one in plan.requests if one.sampling is not None}
-        )
         for output in scheduler.update(plan, sampled):
             served = self._of(output.request_id)
             self._took(served)
@@ -211,18 +210,21 @@ class Simulation:
             served.late = True
             self._late += 1
 
-    def _compute(self, plan: Plan) -> float:
-        """Seconds of the step, by which ``now`` goes on."""
+    def _execute(self, plan: Plan) -> SamplerOutput:
+        """What the step samples; ``now`` goes on by what it takes."""
         parts = self._clock.parts(self._clock.features(plan))
         for operator, (seconds, bound) in enumerate(parts):
             self._parts[operator][-bound] += seconds
-        seconds = sum(part for part, _ in parts)
+        self._passed(plan, sum(part for part, _ in parts))
+        return SamplerOutput({one.request_id: [ANSWER] for one in plan.requests if one.sampling is not None})
+
+    def _passed(self, plan: Plan, seconds: float) -> None:
+        """The step took so long."""
         self.now += seconds
         decoding = sum(one.generating for one in plan.requests)
         tokens = {"prefill_tokens": plan.tokens - decoding, "decode_tokens": decoding}
         self.scheduler.latency.observe(seconds, **tokens)
         self._chunks.observe(seconds, **tokens)
-        return seconds
 
     def _of(self, number: int) -> Served:
         served = self.served[number]

@@ -125,7 +125,9 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-model-len", metavar="N", type=int, help="longest request that must fit (the longest there is)"
     )
-    group.add_argument("--max-itl-ratio", metavar="X", type=float, default=2.0, help="the engine's (2)")
+    group.add_argument(
+        "--max-itl-ratio", metavar="X", type=float, help="the engine's (what the targets leave room for)"
+    )
 
 
 def _add_targets(group: argparse._ArgumentGroup) -> None:

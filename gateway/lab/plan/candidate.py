@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.lab.plan.chips import Chip
@@ -15,6 +15,10 @@ from gateway.lab.plan.simulator import Simulator
 from gateway.lab.plan.step_clock import COMPUTE_BYTES, Efficiency, StepClock, step_clock
 from gateway.lab.plan.workload import MONTH, Workload
 
+_AIM = 0.9
+"""Share of the target for the gaps between tokens that steps with prompts are to take,"""
+_ALIKE = 2.5
+"""if that is more than this many times a step without them: else the engine's own bound does."""
 HOURS = MONTH / 3600
 
 
@@ -26,6 +30,8 @@ class Serving:
     max_batched_tokens: int = 2048
     block_size: int = 16
     max_itl_ratio: float = 2.0
+    tuned: bool = False
+    """Whether that is chosen for the targets."""
     kv_dtype: str = "bf16"
 
 
@@ -70,6 +76,24 @@ class Candidate:
             "max_itl_ratio": self.serving.max_itl_ratio,
             "stateful": self.shape.state_values + self.shape.state_sums > 0,
         }
+
+    def tuned(self, rate: float, workload: Workload, bounds: Mapping[str, float]) -> list[Candidate]:
+        """With each ``max_itl_ratio`` that may do at ``rate`` requests a second: the engine's own, and one by which
+        steps with prompts in them just keep the target for gaps; none where there is no such target."""
+        if not self.serving.tuned:
+            return [self]
+        itl = bounds.get("itl") or bounds.get("tpot")
+        ratio = 0.0
+        if itl is not None:
+            batch, step = 1.0, 0.0
+            for _ in range(20):
+                step = self.clock.seconds(self.clock.decode(batch, workload.mean_prompt))
+                batch = max(1.0, min(self.serving.max_num_seqs, rate * workload.mean_output * step))
+            ratio = max(0.0, round(_AIM * itl / step, 1))
+        ratios = [self.serving.max_itl_ratio, *([ratio] if ratio == 0 or ratio > _ALIKE else [])]
+        return [
+            replace(self, serving=replace(self.serving, max_itl_ratio=one, tuned=False)) for one in ratios
+        ]
 
     def blocks_of(self, tokens: float) -> float:
         """In all groups of layers."""

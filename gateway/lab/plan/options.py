@@ -60,9 +60,12 @@ def question(arguments: argparse.Namespace, ledger: Volume | None = None) -> Que
     serving = Serving(
         arguments.max_num_seqs,
         arguments.max_batched_tokens,
-        max_itl_ratio=arguments.max_itl_ratio,
+        max_itl_ratio=2.0 if arguments.max_itl_ratio is None else arguments.max_itl_ratio,
+        tuned=arguments.max_itl_ratio is None,
         kv_dtype=arguments.kv_dtype,
     )
+    if serving.max_itl_ratio and not 1 < serving.max_itl_ratio < 1e6:
+        raise PlanError("--max-itl-ratio: 0 for no bound, or more than 1")
     if not 1 <= serving.max_num_seqs <= serving.max_batched_tokens:
         raise PlanError(
             "--max-num-seqs: from 1 to --max-batched-tokens: each request gets a token of every step"

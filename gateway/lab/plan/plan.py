@@ -144,7 +144,7 @@ def _changes(asked: Question, reached: Efficiency, best: Option, simulator: Simu
             chosen.chip,
             chosen.ranks,
             chosen.precision,
-            serving=chosen.serving,
+            serving=asked.serving,
             reached=efficiency,
             longest=max(asked.longest, workload.longest),
             simulator=simulator,

@@ -121,8 +121,19 @@ def fewest_replicas(
 ) -> Option | Misfit | None:
     """``limit``: dollars a month from which on nobody wants it (``None`` is returned)."""
 
+    guess = max(fewest, _guess(candidate, workload, workload.hits, bounds))
+    ways = candidate.tuned(workload.mean_rate / guess, workload, bounds)
+
     def tried(replicas: int) -> Trial:
-        return attempt(candidate, workload, replicas, bounds, simulator, wanted)
+        """By the first way that keeps the targets, that of the last time before others; else by the best."""
+        trials = []
+        for way in list(ways):
+            trials.append(attempt(way, workload, replicas, bounds, simulator, wanted))
+            if trials[-1].met(wanted):
+                ways.remove(way)
+                ways.insert(0, way)
+                return trials[-1]
+        return max(trials, key=lambda trial: trial.share)
 
     low, below = fewest - 1, None
     high = fewest

@@ -95,7 +95,11 @@ def details(plan: Plan, *, changes: bool = True) -> Iterator[str]:
     found, volume = best.found, plan.question.volume
     candidate, memory = found.candidate, found.candidate.memory
     parts = sorted(found.limits.items(), key=lambda one: -one[1])
-    yield f"Cheapest: {found.replicas} x ({candidate.name})."
+    serving = candidate.serving
+    yield (
+        f"Cheapest: {found.replicas} x ({candidate.name}), served with --max-num-seqs {serving.max_num_seqs} "
+        f"--max-batched-tokens {serving.max_batched_tokens} --max-itl-ratio {serving.max_itl_ratio:g}."
+    )
     yield "Time goes to " + ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= 0.01) + "."
     yield (
         f"Of a chip's {memory.total / 1e9:.0f} GB: weights {memory.weights / 1e9:.1f}, activations "

@@ -156,6 +156,7 @@ def told(trial: Trial) -> dict[str, Any]:
         "quantization": candidate.precision.name,
         "replicas": trial.replicas,
         "max_num_seqs": candidate.serving.max_num_seqs,
+        "max_itl_ratio": candidate.serving.max_itl_ratio,
         "kv_blocks": candidate.blocks,
         "kv_block_bytes": candidate.block_bytes,
         "weights_bytes_per_chip": round(candidate.memory.weights),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.__main__ import main
+from gateway.databases.sqlite import SqliteDatabase
+from gateway.observe.ended import Ended
+from gateway.observe.ledger.ledger import Ledger
+from gateway.types import Usage
+from tests.fakes import CANDIDATE, a_bill, a_call
 from tests.gateway.lab.plan.test_arithmetic import LLAMA2_7B
 
 MODEL = "params=7B,layers=32,kv_heads=8,head_dim=128,vocab=32000,hidden=4096"
@@ -113,3 +120,31 @@ def test_requests_longer_than_the_model_takes_are_told(
     )
     assert code == 2
     assert "the model takes 2,048" in capsys.readouterr().err
+
+
+def test_the_months_volume_is_the_ledgers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOLLGATE_STATE_DIR", str(tmp_path))
+    file = tmp_path / "ledger.sqlite"
+    ledger = Ledger(SqliteDatabase(file))
+    for number in range(20):
+        call = a_call(request_id=f"req_{number}")
+        call.receipt.created, call.candidate = time.time(), CANDIDATE
+        ledger.record(Ended(call, a_bill(Usage(300, 40, cached=100), 5), 200))
+    assert ledger.wait_drained(300)
+    asyncio.run(ledger.aclose())
+    alone = ("--chip", "h100", "--tensor-parallel", "1", "--quantization", "bf16", "--sample", "50", "--json")
+    code, out, err = plan(capsys, "--ledger", str(file), "--against", "gpt-4o-mini", *alone)
+    assert code == 0, err
+    told = json.loads(out)
+    # Twenty requests in one day, 730 / 24 days a month.
+    month = told["month"]
+    assert month["requests"] == pytest.approx(20 * 730 / 24)
+    assert month["cached_tokens"] / month["prompt_tokens"] == pytest.approx(1 / 3)
+    assert told["traffic"]["prompt_tokens_mean"] == 300 and told["traffic"]["output_tokens_mean"] == 40
+    assert told["traffic"]["requests_per_second"] == pytest.approx(3 * 20 / 86_400)
+    price = 200 * 0.15 + 100 * 0.075 + 40 * 0.60
+    assert told["break_even"][0]["usd_per_month"] == pytest.approx(month["requests"] * price / 1e6)
+    code, _, err = plan(capsys, "--ledger", str(file), "--of-model", "nobody's", *alone)
+    assert code == 2 and "no requests of the model 'nobody's'" in err
