@@ -180,7 +180,7 @@ def recorded(
         return Workload(
             f"lengths of {path.name}", [replace(one, blocks=()) for one in rows], rate=rate, seed=seed
         )
-    return Workload(path.name, rows, block_tokens)
+    return Workload(path.name if str(path) != "-" else "the input", rows, block_tokens)
 
 
 def drawn(prompts: Lengths, outputs: Lengths, rate: float, seed: int, count: int = 4000) -> Workload:
