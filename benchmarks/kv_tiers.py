@@ -10,8 +10,8 @@ are to the first token, medians; ``equal``: whether the answers are.
 ``mooncake`` replays Mooncake's trace (https://github.com/kvcache-ai/Mooncake) through the engine's own scheduler as
 ``benchmarks.replay`` does, with its cost model of an eight-billion model on a large GPU, whose block of 16 tokens has
 2 MiB. Blocks take the time that they took here: first the engine's own copier copies such blocks to and from host
-memory and a file of this machine, and its bandwidths are the simulation's. Copies to and from the device add to their
-step. Host memory has so many times the device's blocks (``--tiers``), the disk none or four times as many as that.
+memory and a file of this machine, and its bandwidths are the simulation's. Copies to the
+device add to their step; those from it have a stream of their own. Host memory has so many times the device's blocks (``--tiers``), the disk none or four times as many as that.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class SimulatedCopier:
         self._write_bandwidth = write_bandwidth
         self.replay: Replay | None = None
         self.seconds = 0.0
-        """Of copies to and from the device since the last step."""
+        """Of copies to the device since the last step."""
         self._ends = {True: 0.0, False: 0.0}
         """When the thread that reads, and the one that writes, are free again."""
         self._under_way: dict[bool, deque[tuple[float, Copied]]] = {True: deque(), False: deque()}
 
     def save(self, pairs: Sequence[tuple[int, int]]) -> None:
-        self.seconds += len(pairs) * BLOCK_BYTES / self.load_bandwidth
+        """Beside the steps, by a stream of its own."""
 
     def load(self, pairs: Sequence[tuple[int, int]]) -> None:
         self.seconds += len(pairs) * BLOCK_BYTES / self.load_bandwidth
@@ -154,8 +154,9 @@ def mooncake(options: argparse.Namespace) -> None:
     if arrivals is None:
         print(f"{TRACE} is not in {options.data}: a made-up trace is replayed.\n")
         arrivals = made_up(options.requests)
-    bandwidths = measured()
-    print("measured: load {:.1f}, read {:.1f}, write {:.1f} GB/s".format(*(one / 1e9 for one in bandwidths)))
+    bandwidths = options.bandwidths or measured()
+    told = "load {:.1f}, read {:.1f}, write {:.1f} GB/s".format(*(one / 1e9 for one in bandwidths))
+    print("given:" if options.bandwidths else "measured:", told, flush=True)
     best = best_hits(arrivals, 16) / sum(one.length for one in arrivals)
     print(f"{'host':>8} {'disk':>8} {'hits':>6} {'best':>6} {'TTFT p50':>9} {'p99':>7} {'queue p50':>9}")
     sizes = [(0, 0)]
@@ -242,6 +243,12 @@ def main() -> None:
     two.add_argument("--requests", type=int, default=2000)
     two.add_argument("--blocks", type=int, default=25_000, help="on the device")
     two.add_argument("--tiers", type=lambda text: [int(part) for part in text.split(",")], default=[1, 3, 15])
+    two.add_argument(
+        "--bandwidths",
+        type=lambda text: tuple(float(part) * 1e9 for part in text.split(",")),
+        metavar="LOAD,READ,WRITE",
+        help="GB/s, in place of those measured here, where something else runs",
+    )
     two.add_argument("--check", type=int, default=0, help="steps after which integrity is checked; 0: never")
     two.add_argument("--data", type=Path, default=DATA)
     two.set_defaults(run=mooncake)

@@ -1,7 +1,7 @@
 """Moves blocks between the KV cache, an arena in host memory and a file: what ``engine/core/tiers/copier.py`` asks for.
 
-Copies to and from a GPU are launched on the stream that steps are launched on, so they are in order
-with these; threads that read and write the file wait for the last of them.
+Copies to a GPU are launched on the stream that steps are launched on, so they are in order with these; threads that
+read and write the file wait for the last copy to or from the arena.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ class BlockCopier:
         self.block_bytes = row_bytes(tensors)
         self._on_gpu = tensors[0].device.type == "cuda"
         self._arena = torch.empty(slots, self.block_bytes, dtype=torch.uint8, pin_memory=self._on_gpu)
-        self._rows: BlockRows = (DeviceRows if self._on_gpu else HostRows)(tensors, self._arena)
+        self._stream: torch.cuda.Stream | None = None
+        if self._on_gpu:
+            rows = DeviceRows(tensors, self._arena)
+            self._rows: BlockRows = rows
+            self._stream = rows.stream
+        else:
+            self._rows = HostRows(tensors, self._arena)
         self._file = file
         self._loads, self._reads = Rate(), Rate()
         self._launched: torch.cuda.Event | None = None
@@ -51,7 +57,8 @@ class BlockCopier:
     @torch.inference_mode()
     def save(self, pairs: Sequence[tuple[int, int]]) -> None:
         self._rows.save(pairs)
-        self._mark()
+        if self._stream is not None:
+            self._launched = self._stream.record_event()
 
     @torch.inference_mode()
     def load(self, pairs: Sequence[tuple[int, int]]) -> None:

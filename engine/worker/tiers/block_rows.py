@@ -52,21 +52,29 @@ class HostRows:
 
 
 class DeviceRows:
-    """Of a cache on a GPU, and an arena in pinned memory: launched on the current stream, a copy for each row."""
+    """Of a cache on a GPU, and an arena in pinned memory: a copy for each row. What is loaded is launched on the current
+    stream, as the next step needs it; what is saved is gathered there, and copied beside the steps by another."""
 
     def __init__(self, tensors: Sequence[Tensor], arena: Tensor) -> None:
         self._layers = [_bytes(tensor) for tensor in tensors]
         self._arena = arena
         self._step = max(1, _STAGED // arena.shape[1])
+        self.stream = torch.cuda.Stream(tensors[0].device)
+        """That saves."""
 
     def save(self, pairs: Pairs) -> None:
         for part in self._parts(pairs):
             blocks = self._index(block for block, _ in part)
             rows = torch.cat([layer.index_select(0, blocks) for layer in self._layers], 1)
-            for row, (_, slot) in zip(rows, part, strict=True):
-                self._arena[slot].copy_(row, non_blocking=True)
+            # Loads before this may still read the slots.
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                for row, (_, slot) in zip(rows, part, strict=True):
+                    self._arena[slot].copy_(row, non_blocking=True)
+            rows.record_stream(self.stream)
 
     def load(self, pairs: Pairs) -> None:
+        torch.cuda.current_stream().wait_stream(self.stream)
         sizes = [layer.shape[1] for layer in self._layers]
         for part in self._parts(pairs):
             rows = self._layers[0].new_empty(len(part), self._arena.shape[1])
