@@ -10,8 +10,9 @@ are to the first token, medians; ``equal``: whether the answers are.
 ``mooncake`` replays Mooncake's trace (https://github.com/kvcache-ai/Mooncake) through the engine's own scheduler as
 ``benchmarks.replay`` does, with its cost model of an eight-billion model on a large GPU, whose block of 16 tokens has
 2 MiB. Blocks take the time that they took here: first the engine's own copier copies such blocks to and from host
-memory and a file of this machine, and its bandwidths are the simulation's. Copies to the
-device add to their step; those from it have a stream of their own. Host memory has so many times the device's blocks (``--tiers``), the disk none or four times as many as that.
+memory and a file of this machine, and its bandwidths are the simulation's. Copies to the device add to their step;
+those from it have a stream of their own. Host memory has so many times the device's blocks (``--tiers``), the disk
+none or four times as many as that.
 """
 
 from __future__ import annotations

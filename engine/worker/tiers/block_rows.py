@@ -52,8 +52,9 @@ class HostRows:
 
 
 class DeviceRows:
-    """Of a cache on a GPU, and an arena in pinned memory: a copy for each row. What is loaded is launched on the current
-    stream, as the next step needs it; what is saved is gathered there, and copied beside the steps by another."""
+    """Of a cache on a GPU, and an arena in pinned memory: a copy for each row. What is loaded is launched on the
+    current stream, as the next step needs it; what is saved is gathered there, and copied beside the steps by another.
+    """
 
     def __init__(self, tensors: Sequence[Tensor], arena: Tensor) -> None:
         self._layers = [_bytes(tensor) for tensor in tensors]
