@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from redis import asyncio as redis
@@ -17,7 +17,9 @@ from redis.exceptions import RedisError, ResponseError
 from gateway.redis_address import Host, RedisAddress
 
 PATIENCE = 1.0
-"""Seconds for each of the hosts that are asked, all at once."""
+"""Seconds for each of the hosts that are asked."""
+HEAD_START = 0.05
+"""Seconds after which the next is asked, too."""
 
 
 class Finder:
@@ -84,20 +86,25 @@ async def _ask(host: Host, address: RedisAddress, *command: str) -> Any:
 
 
 async def _first(
-    hosts: Iterable[Host], ask: Callable[[Host], Awaitable[Host | None]], otherwise: str
+    hosts: Iterable[Host], ask: Callable[[Host], Coroutine[Any, Any, Host | None]], otherwise: str
 ) -> Host:
-    """What the first of ``hosts`` says that knows it."""
-    asked = [asyncio.ensure_future(ask(host)) for host in hosts]
-    why = ""
+    """What the first of ``hosts`` says that knows it. One that does not answer holds up the others for a moment."""
+    asked: set[asyncio.Task[Host | None]] = set()
+    waiting, why = list(hosts), ""
     try:
-        for answer in asyncio.as_completed(asked):
-            try:
-                found = await answer
-            except (RedisError, OSError) as error:
-                why = f": {error}" if str(error) else why
-                continue
-            if found is not None:
-                return found
+        while waiting or asked:
+            if waiting:
+                asked.add(asyncio.get_running_loop().create_task(ask(waiting.pop(0))))
+            done, asked = await asyncio.wait(
+                asked, timeout=HEAD_START if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for one in done:
+                error = one.exception()
+                if error is None and (found := one.result()) is not None:
+                    return found
+                if error is not None and not isinstance(error, RedisError | OSError):
+                    raise error
+                why = f": {error}" if error is not None and str(error) else why
     finally:
         for one in asked:
             one.cancel()

@@ -21,8 +21,14 @@ T = TypeVar("T")
 
 PROBE_EVERY = 0.25
 """Seconds between attempts to reach a server that is down."""
+MOST_BETWEEN = 1.0
+"""Seconds between attempts in the end, where another server is to take over: that takes seconds, and a cluster's many
+links would keep a worker busy."""
 CONNECTIONS = 16
 """At most: with hundreds at once a server would be accepting connections rather than answering."""
+SECONDS_TO_BEGIN = 2.0
+"""For the first answer of all, of a cluster or where Sentinel is asked: a process that starts makes dozens of
+connections at once."""
 SOCKET_TIMEOUT = 10.0
 """Seconds, for the client library, which would count this process's own lag against the server; requests have shorter
 time-outs of their own."""
@@ -60,7 +66,10 @@ class RedisLink:
         from gateway.stores.redis_finder import Finder, Server, open_pool
 
         self._failures = (RedisError, OSError)  # TimeoutError is an OSError
-        finder = Finder(RedisAddress.parse(url), prefix)
+        address = RedisAddress.parse(url)
+        finder = Finder(address, prefix)
+        self._finds = address.kind != "server"
+        self._to_begin = SECONDS_TO_BEGIN if self._finds else 0.0
 
         def connect() -> tuple[redis.Redis, Server]:
             server = Server(only=one_server)
@@ -93,8 +102,10 @@ class RedisLink:
         if self.down and not probing:
             raise StoreDown("Redis did not answer when it was last asked.")
         try:
-            async with patience(seconds):
-                return await request(self.redis)
+            async with patience(max(seconds, self._to_begin)):
+                answer = await request(self.redis)
+            self._to_begin = 0.0
+            return answer
         except self._failures as error:
             down = StoreDown(f"Redis did not answer: {str(error) or 'it is too slow'}")
             if not probing:
@@ -138,7 +149,7 @@ class RedisLink:
     async def _probe(self, wait: float) -> None:
         while not self.closed:  # the client library swallows a cancellation while it connects
             await asyncio.sleep(wait)
-            wait = PROBE_EVERY
+            wait = min(MOST_BETWEEN, 1.5 * max(wait, PROBE_EVERY)) if self._finds else PROBE_EVERY
             await self._disconnect()
             self.redis, self._server = self._connect()
             try:
