@@ -105,12 +105,21 @@ class EngineCore:
                 for message in self._channel.receive(None):
                     self._handle(message)
 
+    @property
+    def _has_tiers(self) -> bool:
+        return bool(self._config.host_kv_memory) or self._config.disk_kv is not None
+
     def _sleep(self, level: int) -> None:
         if not self._scheduler.idle or self._steps.in_flight or self._compiling:
             self._channel.send(SleepDone("Requests are open: a model sleeps once they have ended."))
-        elif self._runner.tp.size > 1 or self._runner.adapters is not None:
-            # Ranks would each have to, and adapters that were loaded meanwhile would be lost.
-            self._channel.send(SleepDone("A model with --tensor-parallel or adapters does not sleep."))
+        elif self._runner.tp.size > 1 or self._runner.adapters is not None or self._has_tiers:
+            # Ranks would each have to, adapters that were loaded meanwhile would be lost, and copies of blocks to other
+            # tiers may be under way.
+            self._channel.send(
+                SleepDone(
+                    "A model with --tensor-parallel, adapters, --host-kv-memory or --disk-kv does not sleep."
+                )
+            )
         else:
             self._scheduler.forget_all()
             self._scheduler.check_integrity()
