@@ -160,7 +160,7 @@ def test_its_policy_loads_and_its_engine_starts_so(tmp_path: Path) -> None:
 
 
 def test_its_models_file_is_read(tmp_path: Path) -> None:
-    _, block = blocks("yaml")
+    (block,) = blocks("yml")
     (tmp_path / "models.yaml").write_text(block)
     roster = read_roster(tmp_path / "models.yaml")
     assert [(one.name, one.terms.pinned) for one in roster.models] == [
