@@ -2,11 +2,9 @@
 
 import { get, post } from "../api.js";
 import { announce, fill, h } from "../dom.js";
-import { count, dollars, moment, percent, rate, seconds } from "../format.js";
+import { count, dollars, percent, rate, seconds } from "../format.js";
 import { failed, limited } from "../live_data.js";
 import { badge, loading, outOfUse, panel, problem, regions, table } from "../parts.js";
-import { requestLink } from "./requests.js";
-import { rolloutPanel } from "./rollouts.js";
 
 export function models(place, { live, state }) {
   const may = state.role !== "viewer";
@@ -24,7 +22,8 @@ export function models(place, { live, state }) {
   };
   async function read() {
     try {
-      const [one, other, rolled] = await Promise.all([get("/models"), get("/backends"), get("/rollouts")]);
+      // Panels of their own files come with this view, and not with the first load.
+      const [{ rolloutPanel }, one, other, rolled] = await Promise.all([import("./rollouts.js"), get("/models"), get("/backends"), get("/rollouts")]);
       [found, known] = [one, other];
       fill(rollouts, rolled.rollouts.map((each) => rolloutPanel(each, may && turn)));
       show();
@@ -32,7 +31,8 @@ export function models(place, { live, state }) {
       fill(list, problem(error));
     }
     try {
-      fill(opinions, ...feedback(await get("/feedback?by=model&comments=10")));
+      const [{ feedback }, told] = await Promise.all([import("./feedback.js"), get("/feedback?by=model&comments=10")]);
+      fill(opinions, ...feedback(told));
     } catch (error) {
       fill(opinions, problem(error));
     }
@@ -84,24 +84,6 @@ function modelTable(found, live) {
     { name: "429", right: true, small: true, cell: ({ model, first }) => first && share(live.rate("requests", (name, backend, code) => name === model.name && limited(name, backend, code), 60), live.rate("requests", of(model.name), 60)) },
     { name: "Tokens/s", right: true, small: true, cell: ({ model, first }) => first && rate(live.rate("tokens", (name, way) => name === model.name && way === "out", 60)) },
   ], rows);
-}
-
-/** Scores with their intervals: of a few a mean says little. */
-function feedback({ rows, comments }) {
-  const said = table("Feedback by model", [
-    { name: "Model", head: true, cell: (one) => one.model },
-    { name: "Requests", right: true, cell: (one) => count(one.count) },
-    { name: "Score", right: true, cell: (one) => (one.scored ? percent(one.mean) : "–") },
-    { name: "95 % interval", right: true, cell: (one) => (one.scored ? `${percent(one.low)} to ${percent(one.high)}` : "–") },
-  ], rows, { empty: "Nobody has sent feedback (POST /v1/requests/{id}/feedback)." });
-  if (!comments.length) return [said];
-  return [said, table("The newest words", [
-    { name: "When", cell: (one) => moment(one.created) },
-    { name: "Model", small: true, cell: (one) => one.model },
-    { name: "Score", right: true, cell: (one) => (one.score === null ? "–" : percent(one.score)) },
-    { name: "Words", wide: true, cell: (one) => [one.label && badge(one.label, ""), one.comment && ` ${one.comment}`] },
-    { name: "Request", small: true, cell: (one) => h("a", { href: requestLink(one.request_id) }, "request") },
-  ], comments)];
 }
 
 function share(part, all) {
