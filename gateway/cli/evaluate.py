@@ -27,6 +27,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "nothing to compare, and 130 after Ctrl-C; the batches go on.",
     )
     parser.add_argument("set", metavar="SET", type=Path, help="JSON lines, a case each")
+    recorded = parser.add_argument_group("a set of recorded traffic")
+    recorded.add_argument(
+        "--from-record",
+        metavar="TRACE",
+        type=Path,
+        help="first write SET: cases of this traffic (`tollgate record export`), whose answers are the references",
+    )
+    recorded.add_argument("--sample", metavar="N", type=int, default=200, help="so many cases of it (200)")
+    recorded.add_argument(
+        "--rubric",
+        metavar="TEXT",
+        help="by which the judge grades texts; without it by similarity (--embedder)",
+    )
     parser.add_argument(
         "--models", metavar="A[,B…]", required=True, help="models of the gateway, the baseline first"
     )
@@ -96,6 +109,8 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, bytes]:
     from gateway.lab.evaluate.evaluation import Plan
     from gateway.lab.evaluate.reader import needs, read_set
 
+    if arguments.from_record is not None:
+        _write_set(arguments)
     cases = read_set(arguments.set)
     models = [name for name in arguments.models.split(",") if name]
     if not models or len(models) != len(set(models)):
@@ -127,6 +142,17 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, bytes]:
         run=arguments.name,
     )
     return plan, arguments.set.read_bytes()
+
+
+def _write_set(arguments: argparse.Namespace) -> None:
+    from gateway.lab.evaluate.errors import SetError
+    from gateway.lab.evaluate.from_record import Wanted, write_set
+
+    if arguments.sample < 1:
+        raise SetError("--sample: one case or more")
+    wanted = Wanted(arguments.sample, arguments.rubric)
+    count = write_set(arguments.from_record, arguments.set, wanted)
+    print(f"{arguments.set}: {count} cases of recorded traffic", file=sys.stderr)
 
 
 def _share(option: str, text: str) -> float:
