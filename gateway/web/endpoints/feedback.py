@@ -13,7 +13,9 @@ from starlette.types import Receive, Scope, Send
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, NotFound, UpstreamUnavailable
 from gateway.feedback.feedback import Feedback
+from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.ledger.request_search import RequestFilter, find_requests
+from gateway.observe.ledger.score import write_score
 from gateway.stores.store import StoreDown
 from gateway.web.body import read_body
 from gateway.web.context import RequestContext
@@ -25,6 +27,8 @@ NAME = "feedback"
 """Under which limits know these requests."""
 MAX_BODY = 2**15
 LONGEST_COMMENT, LONGEST_LABEL = 4000, 64
+_ROW = 5.0
+"""Seconds for which the ledger's row is waited for."""
 
 
 class FeedbackBody(BaseModel):
@@ -76,6 +80,8 @@ class SendFeedback:
             )
             try:
                 await asyncio.to_thread(runtime.feedback.write, told)
+                if runtime.ledger is not None:
+                    await asyncio.to_thread(_write_score, runtime.ledger, told)
             except DatabaseError as error:
                 raise UpstreamUnavailable(
                     "Feedback cannot be kept now. Send it again.", retry_after=1.0
@@ -89,6 +95,13 @@ class SendFeedback:
                 comment=body.comment,
             )
             await send_body(send, orjson.dumps(answer.model_dump()), headers=headers)
+
+
+def _write_score(ledger: Ledger, told: Feedback) -> None:
+    """Into the request's row, which this worker may be about to write."""
+    if not write_score(ledger.database, told.tenant, told.request_id, told.score):
+        ledger.wait_drained(_ROW)
+        write_score(ledger.database, told.tenant, told.request_id, told.score)
 
 
 async def _answered(context: RequestContext, tenant: str, request_id: str) -> tuple[str, str]:

@@ -66,6 +66,8 @@ async def test_feedback_is_kept_and_operators_read_it(gateway: Gateway) -> None:
         (second, "wrong"),
     ]
     assert (await gateway.http.get("/admin/api/feedback")).status_code == 403
+    row = (await gateway.http.get(f"/admin/api/requests/{first}", headers=admin)).json()["request"]
+    assert row["score"] == 1.0, "the ledger's row has it, too"
     of_nobody = await gateway.http.get("/admin/api/feedback?tenant=nobody", headers=admin)
     assert of_nobody.json() == {"rows": [], "comments": []}
 
