@@ -189,7 +189,7 @@ ROWS = [
         answers_while_up_is_busy,
         {"from the other"},
         {"from up", "from the other"},
-        pair(),
+        pair(split_by="request"),
         up=((Action.HANG,), FINE),
     ),
     Row(
@@ -340,7 +340,7 @@ async def test_it_does_what_it_says(row: Row, tmp_path: Path) -> None:
 async def test_prefixes_stay_where_they_are(tmp_path: Path) -> None:
     async with a_site(tmp_path / "a", pair(select="prefix_affinity"), (FINE,)) as site:
         assert len(await again(site)) == 1
-    async with a_site(tmp_path / "b", pair(), (FINE,)) as site:
+    async with a_site(tmp_path / "b", pair(split_by="request"), (FINE,)) as site:
         assert len(await again(site)) == 2
 
 
