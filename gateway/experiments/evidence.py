@@ -7,7 +7,6 @@ of the control's before the block, times what is tolerated for the new arm.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -171,14 +170,3 @@ def _arms_from(content: Json) -> Arms:
 def _name(guard: str, tolerated: float) -> str:
     """A guard that tolerates something else begins anew."""
     return f"{guard} {tolerated:g}"
-
-
-def interval(events: int, requests: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's 95 % interval of a rate, for people: it is no part of any decision."""
-    if not requests:
-        return 0.0, 1.0
-    p, z2 = events / requests, z * z
-    middle = (p + z2 / (2 * requests)) / (1 + z2 / requests)
-    half = z / (1 + z2 / requests) * math.sqrt(p * (1 - p) / requests + z2 / (4 * requests**2))
-    low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return low if events else 0.0, high if events < requests else 1.0

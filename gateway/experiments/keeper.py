@@ -18,7 +18,7 @@ from typing import Any
 from gateway.experiments.assignment import is_new
 from gateway.experiments.common_states import CommonStates
 from gateway.experiments.evidence import Arms, Observed, arms
-from gateway.experiments.rollout_state import Decision, RolloutState
+from gateway.experiments.rollout_state import Decision, RolloutState, Status
 from gateway.policy.schema import Rollout
 from gateway.stores.store import StoreDown
 
@@ -44,6 +44,14 @@ class NoSuchRollout(Exception):
     """The policy has none for this model."""
 
 
+class NotNow(Exception):
+    """What does not run cannot be stopped, and what runs not begun anew. ``status``: as it is."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 class Keeper:
     """``rollouts`` are those of the policy, by experiment: a model's name, and what is rolled out to it. ``tell`` is
     told of each decision, once or, after a kill, again."""
@@ -65,6 +73,7 @@ class Keeper:
         self._seen: dict[str, tuple[int, Arms]] = {}
         """By experiment, of one run."""
         self._down = False
+        self._looking = asyncio.Lock()
 
     def is_new(self, experiment: str, key: bytes) -> bool:
         """Whether ``key`` goes to the new target. The present one serves while no state is known."""
@@ -94,6 +103,10 @@ class Keeper:
 
     async def look(self) -> None:
         """Once at each state. What fails is logged, and tried again at the next look."""
+        async with self._looking:  # two looks at once would tell a decision twice
+            await self._look_at_all()
+
+    async def _look_at_all(self) -> None:
         down = False
         for experiment, (model, rollout) in self.rollouts.items():
             try:
@@ -107,14 +120,27 @@ class Keeper:
         self._down = down
 
     async def stop(self, model: str, by: Mapping[str, str] | None) -> RolloutState:
-        """Raises ``NoSuchRollout``, ``StoreDown``."""
-        return await self._order(model, lambda state, rollout: state.stop(self._clock(), by))
+        """Raises ``NoSuchRollout``, ``NotNow``, ``StoreDown``."""
+
+        def change(state: RolloutState, rollout: Rollout) -> None:
+            if not state.is_running:
+                raise NotNow(state.status)
+            state.stop(self._clock(), by)
+
+        return await self._order(model, change)
 
     async def begin(self, model: str, by: Mapping[str, str] | None) -> RolloutState:
-        """Anew. Raises ``NoSuchRollout``, ``StoreDown``."""
-        return await self._order(model, lambda state, rollout: state.begin(rollout, self._clock(), by))
+        """Anew. Raises ``NoSuchRollout``, ``NotNow``, ``StoreDown``."""
+
+        def change(state: RolloutState, rollout: Rollout) -> None:
+            if state.is_running:
+                raise NotNow(state.status)
+            state.begin(rollout, self._clock(), by)
+
+        return await self._order(model, change)
 
     async def _order(self, model: str, change: Callable[[RolloutState, Rollout], None]) -> RolloutState:
+        """``change`` judges by the common state: what this worker knows of it may be a second old."""
         found = next((one for one, (name, _) in self.rollouts.items() if name == model), None)
         if found is None:
             raise NoSuchRollout(model)

@@ -65,6 +65,10 @@ class RolloutState:
     told: int = 0
     """The number of the last decision that was told: see ``untold``."""
 
+    @property
+    def is_running(self) -> bool:
+        return self.run > 0 and self.status == "running"
+
     def begin(self, rollout: Rollout, now: float, by: Mapping[str, str] | None = None) -> None:
         """Anew, from the first step and without evidence."""
         self.run += 1

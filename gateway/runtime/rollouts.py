@@ -79,11 +79,11 @@ class Rollouts:
         return self._keeper.state(experiment) if self._keeper is not None else None
 
     async def stop(self, model: str, by: Actor) -> RolloutState:
-        """Raises ``NoSuchRollout``, ``StoreDown``."""
+        """Raises ``NoSuchRollout``, ``NotNow``, ``StoreDown``."""
         return await self._kept.stop(model, by.content())
 
     async def begin(self, model: str, by: Actor) -> RolloutState:
-        """Anew. Raises ``NoSuchRollout``, ``StoreDown``."""
+        """Anew. Raises ``NoSuchRollout``, ``NotNow``, ``StoreDown``."""
         return await self._kept.begin(model, by.content())
 
     @property

@@ -11,9 +11,10 @@ from gateway.admin.endpoint import Handle, Request, Told
 from gateway.admin.site import actor_of
 from gateway.errors import Conflict, NotFound, Overloaded
 from gateway.experiments.assignment import CONTROL, NEW
-from gateway.experiments.evidence import ArmCounts, interval
-from gateway.experiments.keeper import NoSuchRollout
+from gateway.experiments.evidence import ArmCounts
+from gateway.experiments.keeper import NoSuchRollout, NotNow
 from gateway.experiments.rollout_state import RolloutState, enough
+from gateway.intervals import wilson
 from gateway.metering.price import NANO
 from gateway.policy.schema import Rollout
 from gateway.runtime.rollouts import Rollouts
@@ -109,18 +110,18 @@ def operations(rollouts: Rollouts) -> list[tuple[Operation, Handle]]:
         )
         if found is None:
             raise NotFound(f"The model '{model}' has no roll-out.")
-        experiment, rollout = found
-        state = rollouts.state(experiment)
-        running = state is not None and state.status == "running"
-        if begins and running:
-            raise Conflict(f"The roll-out of '{model}' is running. Stop it before you begin it anew.")
-        if not begins and not running:
-            raise Conflict(f"The roll-out of '{model}' is not running.")
+        _, rollout = found
         actor = actor_of(request.scope, request.context.caller())
         try:
             state = await (rollouts.begin if begins else rollouts.stop)(model, actor)
         except NoSuchRollout:
             raise NotFound(f"The model '{model}' has no roll-out any more.") from None
+        except NotNow as error:
+            raise Conflict(
+                f"The roll-out of '{model}' is running. Stop it before you begin it anew."
+                if begins
+                else f"The roll-out of '{model}' is not running, but {error.status}."
+            ) from None
         except StoreDown as error:
             raise Overloaded(
                 f"The roll-out's state cannot be changed ({error}). Try again.", retry_after=2.0
@@ -178,11 +179,12 @@ def _arm(state: RolloutState, arm: str) -> ArmSeen:
     counts = ArmCounts()
     for part in (state.evidence.total, state.evidence.block):
         counts.merge(part[arm])
-    low, high = interval(counts.errors, counts.requests)
+    errors = counts.errors / counts.requests if counts.requests else 0.0
+    low, high = wilson(errors, counts.requests)
     median = counts.cost.quantile(0.5)
     return ArmSeen(
         requests=counts.requests,
-        errors=counts.errors / counts.requests if counts.requests else 0.0,
+        errors=errors,
         errors_low=low,
         errors_high=high,
         refusals=counts.refusals / counts.requests if counts.requests else 0.0,

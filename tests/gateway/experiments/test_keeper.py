@@ -18,7 +18,7 @@ from gateway.experiments.common_states import (
     TableStates,
 )
 from gateway.experiments.evidence import Observed
-from gateway.experiments.keeper import LEASE, Keeper, NoSuchRollout, Told
+from gateway.experiments.keeper import LEASE, Keeper, NoSuchRollout, NotNow, Told
 from gateway.experiments.rollout_state import RolloutState
 from gateway.policy.schema import LedgerSettings, Rollout
 from gateway.stores.store import StoreDown
@@ -162,6 +162,35 @@ async def test_a_person_stops_it_and_begins_it_anew(world: World) -> None:
     assert [one.decision.by for one in world.told] == [None, {"key": "alice"}, {"key": "alice"}]
     with pytest.raises(NoSuchRollout):
         await keeper.stop("other", None)
+
+
+async def test_a_person_at_a_worker_that_has_not_looked_yet_is_obeyed_by_what_is_so(world: World) -> None:
+    first, second = world.keeper(), world.keeper()
+    await first.look()
+    await first.stop("m", None)
+    await second.look()
+    await first.begin("m", None)
+    assert state_of(second).status == "stopped"
+    with pytest.raises(NotNow, match="running"):
+        await second.begin("m", None)
+    assert (await second.stop("m", None)).share == 0.0
+    with pytest.raises(NotNow, match="stopped"):
+        await first.stop("m", None)
+    await first.look()
+    assert state_of(first).run == 2
+
+
+async def test_two_looks_at_once_tell_a_decision_once(world: World) -> None:
+    """As where a policy is edited while the worker looks."""
+    told: list[str] = []
+
+    async def tell(one: Told) -> None:
+        await asyncio.sleep(0)
+        told.append(one.decision.what)
+
+    keeper = Keeper(world.states, {"e": ("m", ROLLOUT)}, tell, clock=lambda: world.now)
+    await asyncio.gather(*(keeper.look() for _ in range(3)))
+    assert told == ["began"]
 
 
 class Broken(MemoryStates):
