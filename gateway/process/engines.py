@@ -103,7 +103,16 @@ class Engines:
     async def _swap(self, name: str, launch: Launch) -> None:
         before = self.running[name]
         host, port = launch.address or ("127.0.0.1", 0)
-        standby = await asyncio.to_thread(_free_port, host)
+        try:
+            standby = await asyncio.to_thread(_free_port, host)
+        except OSError as error:
+            log.error(
+                "%s stays as it was: there is no port for its successor (%s)",
+                before.name,
+                error.strerror or error,
+            )
+            del self._swaps[name]  # tried again at the next edit
+            return
         successor = self._make(name, launch, launch.at_standby(standby), lambda: None)
         self._beside.add(successor)
         log.info(

@@ -26,16 +26,19 @@ class GoldenSets:
         golden = launch.golden
         if golden is None:
             return None
-        process = await asyncio.create_subprocess_exec(
-            *DIE_WITH_PARENT,
-            str(os.getpid()),
-            *(sys.executable, "-m", _MODULE, str(self._folder / golden.set), url),
-            *("--at-least", str(golden.at_least)),
-            env=dict(self._env),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *DIE_WITH_PARENT,
+                str(os.getpid()),
+                *(sys.executable, "-m", _MODULE, str(self._folder / golden.set), url),
+                *("--at-least", str(golden.at_least)),
+                env=dict(self._env),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except OSError as error:  # no memory, no file descriptors
+            return f"the check of '{golden.set}' cannot be started: {error.strerror or error}"
         try:
             output, _ = await process.communicate()
         except asyncio.CancelledError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 
 from gateway.backends.launcher import Launch
 from gateway.policy.schema import Golden
+from gateway.process.golden_set import GoldenSets
 from gateway.process.supervisor import Supervisor
 from tests.ports import free_port
 
@@ -188,3 +190,32 @@ async def test_a_shutdown_ends_all_of_them(site: Site) -> None:
     await site.run("b")
     await site.supervisor.shut_down()
     assert site.all_pids() == []
+
+
+async def test_without_a_port_for_a_successor_the_old_one_stays_and_the_next_edit_tries_again(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(host: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    await site.run("a")
+    await site.serves("a")
+    with monkeypatch.context() as patched:
+        patched.setattr("gateway.process.engines._free_port", fails)
+        await site.run("b")
+        async with asyncio.timeout(300):
+            while "no port for its successor (Too many open files)" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    assert await site.ask() == "a"
+    await site.run("b")
+    await site.serves("b")
+
+
+async def test_a_golden_set_that_cannot_be_asked_is_an_objection(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.process.golden_set.DIE_WITH_PARENT", (str(site.policies / "nothing"),))
+    why = await GoldenSets(site.policies, os.environ).objection(
+        site.launch("a", golden=Golden(set="golden.jsonl")), "http://127.0.0.1:1"
+    )
+    assert why == "the check of 'golden.jsonl' cannot be started: No such file or directory"
