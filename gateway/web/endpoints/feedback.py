@@ -37,9 +37,9 @@ class FeedbackBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
     score: Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)] | None = None
     """From 0 (useless) to 1 (right); thumbs are 0 and 1."""
-    label: Annotated[str, Field(min_length=1, max_length=LONGEST_LABEL, pattern=r"^[\w .:/-]+$")] | None = (
-        None
-    )
+    label: (
+        Annotated[str, Field(min_length=1, max_length=LONGEST_LABEL, pattern=r"^[\w.:/-][\w .:/-]*$")] | None
+    ) = None
     comment: Annotated[str, Field(min_length=1, max_length=LONGEST_COMMENT)] | None = None
 
 

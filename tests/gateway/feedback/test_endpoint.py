@@ -89,6 +89,7 @@ async def test_requests_of_others_do_not_exist(gateway: Gateway) -> None:
         ({"score": "1"}, "score"),
         ({"score": True}, "score"),
         ({"label": ""}, "label"),
+        ({"label": " "}, "label"),
         ({"label": "x" * 65}, "label"),
         ({"label": "a\nb"}, "label"),
         ({"comment": "x" * 4001}, "comment"),
