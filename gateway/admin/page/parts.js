@@ -9,7 +9,7 @@ import { percent } from "./format.js";
  */
 export function table(caption, columns, rows, { empty = "Nothing yet.", onpick, key } = {}) {
   if (!rows.length) return h("p.empty", {}, empty);
-  const kind = (column) => [column.right && "right", column.small && "small", column.wide && "wide"].filter(Boolean).join(" ") || null;
+  const kind = (column) => [column.right && "right", column.small && "small", column.wide && "wide", column.long && "long"].filter(Boolean).join(" ") || null;
   const line = (row) => h("tr", onpick ? { class: "pick", onclick: () => onpick(row) } : {}, columns.map((column) =>
     h(column.head ? "th" : "td", { class: kind(column), scope: column.head ? "row" : null }, column.cell(row))));
   return h("div.scroll", { tabindex: 0, role: "region", "aria-label": caption },

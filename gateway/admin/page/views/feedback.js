@@ -14,11 +14,11 @@ export function feedback({ rows, comments }) {
     { name: "95 % interval", right: true, cell: (one) => (one.scored ? `${percent(one.low)} to ${percent(one.high)}` : "–") },
   ], rows, { empty: "Nobody has sent feedback (POST /v1/requests/{id}/feedback)." });
   if (!comments.length) return [said];
-  return [said, table("The newest words", [
+  return [said, h("h3", {}, "The newest words"), table("The newest words", [
     { name: "When", cell: (one) => moment(one.created) },
     { name: "Model", small: true, cell: (one) => one.model },
     { name: "Score", right: true, cell: (one) => (one.score === null ? "–" : percent(one.score)) },
-    { name: "Words", wide: true, cell: (one) => [one.label && badge(one.label, ""), one.comment && ` ${one.comment}`] },
+    { name: "Words", long: true, cell: (one) => [one.label && badge(one.label, ""), one.comment && ` ${one.comment}`] },
     { name: "Request", small: true, cell: (one) => h("a", { href: requestLink(one.request_id) }, "request") },
   ], comments)];
 }

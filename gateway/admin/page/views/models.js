@@ -16,6 +16,7 @@ export function models(place, { live, state }) {
   fill(place, h("h1", {}, "Models"), trouble, rollouts, panel("Models and targets", list), panel("Backends", backends), panel("What callers think of answers, 30 days", opinions));
   let found = null;
   let known = null;
+  let turned = null;
   const show = () => {
     if (found) fill(list, modelTable(found.models, live));
     if (known) fill(backends, backendTable(known.backends, live, may && drain));
@@ -23,9 +24,9 @@ export function models(place, { live, state }) {
   async function read() {
     try {
       // Panels of their own files come with this view, and not with the first load.
-      const [{ rolloutPanel }, one, other, rolled] = await Promise.all([import("./rollouts.js"), get("/models"), get("/backends"), get("/rollouts")]);
+      const [{ later, rolloutPanel }, one, other, rolled] = await Promise.all([import("./rollouts.js"), get("/models"), get("/backends"), get("/rollouts")]);
       [found, known] = [one, other];
-      fill(rollouts, rolled.rollouts.map((each) => rolloutPanel(each, may && turn)));
+      fill(rollouts, rolled.rollouts.map((each) => rolloutPanel(later(each, turned), may && turn)));
       show();
     } catch (error) {
       fill(list, problem(error));
@@ -50,7 +51,7 @@ export function models(place, { live, state }) {
   async function turn(model, what) {
     fill(trouble);
     try {
-      await post(`/rollouts/${encodeURIComponent(model)}/${what}`);
+      turned = await post(`/rollouts/${encodeURIComponent(model)}/${what}`);
       announce(`the roll-out of ${model} ${what === "stop" ? "is stopped" : "begins anew"}`);
     } catch (error) {
       fill(trouble, problem(error));

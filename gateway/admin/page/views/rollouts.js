@@ -35,8 +35,13 @@ export function rolloutPanel(one, turn) {
       { name: "When", head: true, cell: (decision) => moment(decision.at) },
       { name: "What", cell: (decision) => badge(decision.what, decision.what === "returned" ? "bad" : decision.what === "stopped" ? "warn" : "") },
       { name: "Share", right: true, small: true, cell: (decision) => share(decision.share) },
-      { name: "Why", wide: true, cell: (decision) => h("span", {}, decision.why, decision.by && h("span.under", {}, `by ${Object.values(decision.by)[0]}`)) },
+      { name: "Why", long: true, cell: (decision) => h("span", {}, decision.why, decision.by && h("span.under", {}, `by ${Object.values(decision.by)[0]}`)) },
     ], one.decisions.slice(0, 8)));
+}
+
+/** What the button has done, where the worker that was asked since has not heard of it. */
+export function later(seen, turned) {
+  return turned && turned.model === seen.model && turned.target === seen.target && turned.since > seen.since ? turned : seen;
 }
 
 function steps(one) {
