@@ -59,7 +59,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--budget",
         metavar="X",
         default="0",
-        help="how much worse a model may be: 2% or 0.02 of the cases (0)",
+        help="how much worse a model may be: 2%% or 0.02 of the cases (0)",
     )
     parser.add_argument("--confidence", metavar="X", default="95%", help="of what is said of models (95%%)")
     parser.add_argument(
