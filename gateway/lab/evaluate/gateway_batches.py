@@ -31,6 +31,8 @@ class GatewayBatches:
         self._http = http
         self._url = url
         self._poll = poll
+        self._answered = False
+        """Whether it ever did. One that never has is not waited for: most likely the address is wrong."""
 
     async def answers(
         self, run: str, lines: Sequence[Line], told: Callable[[int, int], None]
@@ -148,13 +150,14 @@ class GatewayBatches:
             try:
                 response = await self._http.request(method, path, **more)
             except httpx.TransportError as error:
-                if tried == _TRIES:
+                if tried == _TRIES or not self._answered:
                     raise EvaluationError(
                         f"{self._url} does not answer ({error or type(error).__name__}): is the gateway up, and --url "
                         "its address?"
                     ) from None
                 await asyncio.sleep(self._poll)
                 continue
+            self._answered = True
             if response.status_code in (429, 503) and tried < _TRIES:
                 await asyncio.sleep(min(30.0, _seconds(response.headers.get("retry-after"), self._poll)))
                 continue
