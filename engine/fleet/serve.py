@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +21,7 @@ import uvloop
 from engine.errors import ModelNeverFits, StartupError
 from engine.fleet import memory
 from engine.fleet.app import create_app
+from engine.fleet.folder import socket_folder
 from engine.fleet.keeper import Keeper
 from engine.fleet.member import Member
 from engine.fleet.room import never_fits
@@ -96,10 +96,10 @@ def serve(config: FleetConfig, announce: Callable[[str], None]) -> int:
             log.info("%s is expected to take %.0f MiB", entry.name, needs[entry.name] / 2**20)
         log.info("%d models in %.0f MiB", len(needs), budget / 2**20)
         with (
-            tempfile.TemporaryDirectory(prefix="tollgate-engine-") as folder,
+            socket_folder() as folder,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            return runner.run(_run(config, listener, Path(folder), budget, needs, announce))
+            return runner.run(_run(config, listener, folder, budget, needs, announce))
 
 
 async def _run(
