@@ -135,8 +135,8 @@ class Keeper:
 
         Raises ``ModelLoading`` where the model would come too late, ``ModelNeverFits`` where it cannot come.
         """
-        ticket = Ticket(model, self._clock())
-        self._place(ticket, deadline)
+        ticket = Ticket(model, self._clock(), deadline)
+        self._place(ticket)
         return ticket
 
     async def lost(self, ticket: Ticket, *, certain: bool) -> None:
@@ -147,12 +147,10 @@ class Keeper:
             return
         if certain and model.member is member and model.state is State.LOADED:
             model.state = State.LEAVING
-            await member.kill()  # it leaves by itself, but takes its time
-            self._died(model, member)
-        else:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_GOING):
-                    await member.ended.wait()
+            member.end()  # it leaves by itself, but takes its time
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if model.state is State.LEAVING else _GOING):
+                await member.ended.wait()
 
     def join_again(self, ticket: Ticket) -> bool:
         """After the processes died that served it, and nothing was answered yet: whether it may wait once more."""
@@ -162,7 +160,7 @@ class Keeper:
             return False
         ticket.member = ticket.error = None
         try:
-            self._place(ticket, None)
+            self._place(ticket)
         except Unavailable as error:
             ticket.refuse(error)
         return True
@@ -196,8 +194,8 @@ class Keeper:
             wait += ahead.expected_load + self._turn(ahead)
         return wait + model.expected_load + max(0.0, model.retry_at - now)
 
-    def _place(self, ticket: Ticket, deadline: float | None) -> None:
-        model = ticket.model
+    def _place(self, ticket: Ticket) -> None:
+        model, deadline = ticket.model, ticket.deadline
         model.stopped = False
         if model.grants and model.member is not None:
             self._grant(ticket, model.member)
@@ -294,7 +292,7 @@ class Keeper:
             self._changed.set()
             return
         for model in queue:
-            if model.retry_at > now:
+            if model.retry_at > now or model.state is State.LEAVING:  # it dies: see ``lost``
                 continue
             if self._never(model):
                 self._refuse(model, self._never_error(model))
@@ -502,7 +500,7 @@ class Keeper:
 
     async def _put_out(self, model: Model, action: Action) -> None:
         member = model.member
-        if member is None:
+        if member is None or model.in_flight:  # a request came between
             return
         asleep = model.state is State.SLEEPING
         model.state = State.LEAVING
@@ -510,8 +508,10 @@ class Keeper:
         if action is Action.SLEEP and level and not asleep:
             try:
                 await member.sleep(level)
-                model.held = await member.taken()
-                model.asleep_bytes = model.held
+                held = await member.taken()
+                if model.member is not member:
+                    raise MemberGone("its process died")
+                model.held = model.asleep_bytes = held
                 model.state = State.SLEEPING
                 log.info("%s sleeps, and takes %.0f MiB", model.name, model.held / 2**20)
                 return

@@ -126,6 +126,11 @@ class Member:
             await asyncio.wait_for(self._process.wait(), _DRAIN)
         await self.kill()
 
+    def end(self) -> None:
+        """Kills all its processes. Who watches is told when they have ended, as of any other death."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     async def kill(self) -> None:
         """Ends all its processes, and waits until they are gone."""
         self._unwatch()

@@ -29,9 +29,11 @@ class State(Enum):
 class Ticket:
     """One request's place at its model: it waits, is granted, and ends."""
 
-    def __init__(self, model: Model, arrived: float) -> None:
+    def __init__(self, model: Model, arrived: float, deadline: float | None) -> None:
+        """Both as ``time.monotonic()`` has it."""
         self.model = model
         self.arrived = arrived
+        self.deadline = deadline
         self.failures = 0
         """Loads that have failed while it waited, and deaths while it was served."""
         self.cold = False

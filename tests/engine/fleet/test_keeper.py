@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,7 +48,13 @@ class Played:
         self.ended.set()
         self._on_death(self)
 
+    def end(self) -> None:
+        asyncio.get_running_loop().call_later(0.005, self.die)
+
     async def taken(self) -> int:
+        if self.asleep and self.world.dying_asleep:
+            self.world.dying_asleep = False
+            self.die()
         return (20 if self.asleep else 100) * MIB
 
     async def state(self) -> dict[str, Any]:
@@ -74,6 +81,8 @@ class World:
         self.budget = budget
         self.failing: dict[str, int] = {}
         self.running: list[Played] = []
+        self.dying_asleep = False
+        """The next one that is put to sleep dies of it."""
         self.loads: list[str] = []
         self.most = 0
 
@@ -216,6 +225,56 @@ def test_after_a_death_a_request_waits_once_more_and_a_pinned_model_comes_back()
             assert not keeper.join_again(ticket)
             assert keeper.models["a"].in_flight == 0
             await until(lambda: keeper.models["a"].state is State.LOADED)
+
+    asyncio.run(run())
+
+
+def test_a_process_that_is_lost_ends_even_if_who_noticed_leaves() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms(pinned=True)) as (keeper, world):
+            model = keeper.models["a"]
+            ticket = await granted(keeper.join(model, None))
+            losing = asyncio.create_task(keeper.lost(ticket, certain=True))
+            other = await granted(keeper.join(model, None))
+            await until(lambda: model.state is State.LEAVING)
+            losing.cancel()
+            keeper.leave(ticket)
+            # Nothing is loaded beside the one that dies; those that it served wait for its end.
+            await keeper.lost(other, certain=False)
+            assert (model.deaths, world.loads, model.state) == (1, ["a"], State.UNLOADED)
+            assert keeper.join_again(other)
+            await granted(other)
+            assert (world.loads, world.most) == (["a", "a"], 100)
+
+    asyncio.run(run())
+
+
+def test_a_model_that_dies_while_it_is_put_to_sleep_is_unloaded_and_comes_back() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms()) as (keeper, world):
+            model = keeper.models["a"]
+            await keeper.load(model)
+            world.dying_asleep = True
+            await keeper.sleep(model)
+            assert (model.member, model.held, model.deaths) == (None, 0, 1)
+            assert model.state is State.UNLOADED
+            await ask(keeper, "a")
+
+    asyncio.run(run())
+
+
+def test_the_deadline_of_a_request_holds_after_a_death() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms()) as (keeper, world):
+            now = [time.monotonic()]
+            keeper._clock = lambda: now[0]
+            await ask(keeper, "a")
+            ticket = await granted(keeper.join(keeper.models["a"], now[0] + 100))
+            world.of("a").die()
+            now[0] += 101
+            assert keeper.join_again(ticket)
+            with pytest.raises(ModelLoading):
+                await granted(ticket)
 
     asyncio.run(run())
 
