@@ -8,6 +8,7 @@ finds them like any others; so it holds nothing meanwhile, and others go on. A p
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.core.admission import Admission
@@ -25,6 +26,8 @@ _FIRST = 16
 """Blocks of such a slice before the speed is known."""
 _DOUBT = 16
 """Times that blocks were left out as they come too slowly, after which they are loaded, to measure again."""
+_PATIENCE = 5.0
+"""Seconds to wait for the disk, after which a request is computed. While a read takes longer none is begun."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +39,7 @@ class _Job:
     """and the blocks after that."""
     awaited: set[bytes]
     """Those of them that are read from the disk."""
+    began: float
     loaded: int = 0
 
 
@@ -47,18 +51,25 @@ class Loading:
         admission: Admission,
         tiers: TieredCache,
         latency: LatencyEstimator,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self._queues = queues
         self._tables = tables
         self._admission = admission
         self._tiers = tiers
         self._latency = latency
+        self._clock = clock
         self._jobs: list[_Job] = []
         self._declined = 0
+        self._overdue: set[bytes] = set()
+        """Blocks that a request has waited for in vain, and that are still being read."""
 
     def tick(self) -> None:
         """Before each plan: copies what is to be copied, and returns those to the queue whose blocks are back."""
         self._tiers.tick()
+        if self._overdue:
+            self._overdue = {key for key in self._overdue if self._tiers.is_reading(key)}
         if self._queues.waiting:
             self._begin()
         if self._jobs:
@@ -71,18 +82,27 @@ class Loading:
                 continue
             if not self._admission.can_admit(request):
                 break
-            request.sought = True
-            # Whether it can be admitted takes a look-up on the device.
-            if request.chain is None or request.scoring:
-                continue
-            keys = self._worth(request, request.chain)
-            awaited = self._tiers.fetch(keys, request.weight)
-            if keys:
-                queues.load(request)
-                self._jobs.append(_Job(request, request.chain, keys, awaited))
+            self.begin(request)
+
+    def begin(self, request: Request) -> bool:
+        """Whether it is loading now: one that waits, and was looked up on the device. False from the second time on."""
+        if request.sought:
+            return False
+        request.sought = True
+        if request.chain is None or request.scoring:
+            return False
+        keys = self._worth(request, request.chain)
+        if not keys:
+            return False
+        awaited = self._tiers.fetch(keys, request.weight)
+        self._queues.load(request)
+        self._jobs.append(_Job(request, request.chain, keys, awaited, self._clock()))
+        return True
 
     def _worth(self, request: Request, known: Node) -> list[bytes]:
         found, copier = self._tiers.missing(request, known), self._tiers.copier
+        if self._overdue:
+            found = list(itertools.takewhile(lambda one: one[1], found))
         if not found:
             return []
         count = worth_loading(
@@ -106,10 +126,14 @@ class Loading:
             slice_ = int(_SLICE * copier.load_bandwidth / copier.block_bytes)
             left = max(1, slice_) if copier.load_bandwidth else _FIRST
         jobs, self._jobs = self._jobs, []
+        now = self._clock()
         for job in jobs:
             if job.request not in queues.loading:
                 continue  # it was aborted, or parked
             job.awaited = {key for key in job.awaited if self._tiers.is_reading(key)}
+            if job.awaited and now - job.began > _PATIENCE:
+                self._overdue |= job.awaited
+                job.awaited = set()
             if job.awaited or left <= 0:
                 self._jobs.append(job)
                 continue

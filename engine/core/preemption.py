@@ -6,6 +6,7 @@ from bisect import bisect_left
 
 from engine.core.admission import Admission
 from engine.core.block_tables import BlockTables
+from engine.core.loading import Loading
 from engine.core.plan import Plan
 from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
@@ -13,12 +14,20 @@ from engine.core.request_queues import RequestQueues
 
 class Preemption:
     def __init__(
-        self, queues: RequestQueues, tables: BlockTables, admission: Admission, *, priority_ageing: float
+        self,
+        queues: RequestQueues,
+        tables: BlockTables,
+        admission: Admission,
+        loading: Loading | None = None,
+        *,
+        priority_ageing: float,
     ) -> None:
-        """``priority_ageing``: seconds of waiting worth one of priority, and so the distance of two classes in rank."""
+        """``loading``: where there are further tiers of memory.
+        ``priority_ageing``: seconds of waiting worth one of priority, and so the distance of two classes in rank."""
         self._queues = queues
         self._tables = tables
         self._admission = admission
+        self._loading = loading
         self._priority_ageing = priority_ageing
 
     def make_room(self, plan: Plan) -> None:
@@ -70,6 +79,8 @@ class Preemption:
         within_reach = self._tables.pool.available + sum(victim.held for victim in victims)
         if not victims or not self._tables.fits(head, within_reach - self._tables.groups * len(left)):
             return
+        if self._loads(head):
+            return
         if plan.ahead:
             plan.stalled = True
             return
@@ -89,6 +100,8 @@ class Preemption:
         within_reach = self._tables.pool.available + sum(request.held for request in running[-lower:])
         if not self._tables.fits(head, within_reach - self._tables.groups * (len(running) - lower)):
             return
+        if self._loads(head):
+            return
         if plan.ahead:
             plan.stalled = True
             return
@@ -98,6 +111,10 @@ class Preemption:
                 # At once, before the requests that go on take the blocks for this step.
                 self._admission.admit(head, plan)
                 return
+
+    def _loads(self, head: Request) -> bool:
+        """Whether it waits for its blocks first: nobody gives way meanwhile."""
+        return self._loading is not None and self._loading.begin(head)
 
     def _requeue(self, victim: Request, plan: Plan) -> None:
         self._queues.requeue(victim)

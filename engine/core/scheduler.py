@@ -121,9 +121,6 @@ class Scheduler:
         self.queues = RequestQueues(self._tables, max_num_seqs)
         self.running, self.waiting, self.parked = self.queues.running, self.queues.waiting, self.queues.parked
         self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0)
-        self._preemption = Preemption(
-            self.queues, self._tables, self._admission, priority_ageing=priority_ageing
-        )
         self._prefill = PrefillBudget(self.queues, self._tables, self._admission, chunked=chunked_prefill)
         self._drafts = DraftScheduler(self._tables, max_drafts, reserving=reserve_drafts)
         self._forks = Forks()
@@ -144,7 +141,12 @@ class Scheduler:
         self._clock = clock
         self._loading = None
         if self.tiers is not None:
-            self._loading = Loading(self.queues, self._tables, self._admission, self.tiers, self.latency)
+            self._loading = Loading(
+                self.queues, self._tables, self._admission, self.tiers, self.latency, clock=clock
+            )
+        self._preemption = Preemption(
+            self.queues, self._tables, self._admission, self._loading, priority_ageing=priority_ageing
+        )
         self._results = Results(
             self.queues,
             self._tables,
@@ -254,6 +256,11 @@ class Scheduler:
             self.prefixes.forget(name)
         if self.tiers is not None:
             self.tiers.forget(name)
+
+    def close(self) -> None:
+        """Lets go of what copies between tiers of memory, once what was begun is done."""
+        if self.tiers is not None:
+            self.tiers.copier.close()
 
     def forget_all(self) -> None:
         """Invalidates what was computed for any prompt: the blocks' content is gone."""

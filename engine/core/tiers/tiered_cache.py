@@ -133,6 +133,9 @@ class TieredCache:
             if self.disk is not None and node.adapter is None and key not in self.disk:
                 # An adapter's weights are not known by anything that outlives this process.
                 self._unwritten[key] = node.depth, weight
+                if len(self._unwritten) > self.host.pool.total:
+                    # The disk is slower than what is computed: the oldest is not in host memory any more, or soon.
+                    self._unwritten.popitem(last=False)
         if pairs:
             self.copier.save(pairs)
             self._counts.saved += len(pairs)

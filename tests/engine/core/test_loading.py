@@ -10,7 +10,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.tiers.copier import Copied
 from engine.core.tiers.tier import Tier
 from engine.core.tiers.tiered_cache import TierSet
-from tests.engine.core.test_scheduler import make, request, shape, step
+from tests.engine.core.test_scheduler import Clock, make, request, shape, step
 
 
 class Copies:
@@ -52,7 +52,7 @@ class Copies:
         """There is nothing to end."""
 
 
-def tiered(*, host: int = 50, disk: int = 0, blocks: int = 12, **options: int) -> tuple[Scheduler, Copies]:
+def tiered(*, host: int = 50, disk: int = 0, blocks: int = 12, **options: object) -> tuple[Scheduler, Copies]:
     copies = Copies()
     tiers = TierSet(Tier(host), Tier(disk) if disk else None, copies)
     return make(blocks=blocks, budget=64, prefix_caching=True, tiers=tiers, **options), copies
@@ -84,9 +84,9 @@ def evicted(scheduler: Scheduler, copies: Copies) -> None:
     copies.saved.clear()
 
 
-def on_disk() -> tuple[Scheduler, Copies]:
+def on_disk(**options: object) -> tuple[Scheduler, Copies]:
     """40 tokens of request 1 were computed, and are on disk alone."""
-    scheduler, copies = tiered(host=12, disk=50)
+    scheduler, copies = tiered(host=12, disk=50, **options)
     for one in (request(1, 41, generate=1), other(2)):
         scheduler.submit(one)
         while not scheduler.idle or scheduler.copying:
@@ -202,3 +202,55 @@ def test_adapters_whose_weights_changed_find_nothing_of_before() -> None:
     scheduler.submit(Request(4, list(range(42)), params, adapter="a"))
     assert shape(step(scheduler)[0]) == [(4, 0, 42)]
     assert len(copies.loaded) == 1
+
+
+def test_nobody_gives_way_to_one_that_waits_for_its_blocks() -> None:
+    scheduler, copies = tiered(host=100, blocks=40, sequences=1)
+    evicted(scheduler, copies)
+    for number in (3, 4, 5):
+        scheduler.submit(other(number))
+        finish(scheduler)
+    scheduler.submit(Request(6, [9] * 6, SamplingParams(max_tokens=30)))
+    step(scheduler)
+    scheduler.submit(request(7, 42, generate=1, priority=5))
+    plan, _ = step(scheduler)
+    assert not plan.preempted and shape(plan) == [(6, 6, 1)]
+    plan, _ = step(scheduler)
+    assert plan.preempted == [6] and shape(plan) == [(7, 40, 2)] and len(copies.loaded) == 1
+    finish(scheduler)
+
+
+def test_one_that_would_preempt_waits_for_the_disk_while_the_other_goes_on() -> None:
+    scheduler, copies = on_disk(sequences=1)
+    scheduler.submit(Request(6, [9] * 6, SamplingParams(max_tokens=30)))
+    step(scheduler)
+    scheduler.submit(request(7, 30, generate=1, priority=5))
+    plan, _ = step(scheduler)
+    assert not plan.preempted and shape(plan) == [(6, 6, 1)]
+    assert [one.id for one in scheduler.queues.loading] == [7]
+    copies.land()
+    plan, _ = step(scheduler)
+    assert shape(plan) == [(7, 28, 2)] and plan.preempted == [6]
+    finish(scheduler, copies)
+
+
+def test_a_disk_that_hangs_is_not_waited_for() -> None:
+    clock = Clock()
+    scheduler, copies = on_disk(clock=clock)
+    scheduler.submit(request(3, 42, generate=1))
+    assert shape(step(scheduler)[0]) == [] and scheduler.queues.loading
+    clock.now += 6.0
+    assert shape(step(scheduler)[0]) == [(3, 0, 42)]
+    finish(scheduler)
+    scheduler.submit(other(5))
+    finish(scheduler)
+    # Nor by the next one, until it answers.
+    scheduler.submit(other(2))
+    assert shape(step(scheduler)[0])[0][0] == 2 and not scheduler.queues.loading
+    finish(scheduler, copies)
+    for again in (request(7, 42, generate=1), other(2)):
+        scheduler.submit(again)
+        step(scheduler)
+        waited = bool(scheduler.queues.loading)
+        finish(scheduler, copies)
+    assert waited
