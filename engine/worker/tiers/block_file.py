@@ -28,6 +28,8 @@ from engine.errors import StartupError
 log = logging.getLogger("engine.worker")
 
 NAME = "kv_blocks"
+ENGINES = 8
+"""That may have a file each in one folder: ``kv_blocks``, ``kv_blocks.1`` …"""
 _FORMAT = 1
 _PAGE = 4096
 _HEADER = struct.Struct("<4s16sIQI")
@@ -41,8 +43,8 @@ _SILENCE = 60.0
 
 
 class BlockFile:
-    """Raises ``StartupError`` if the folder cannot be used, holds blocks of another model or layout, or is another
-    engine's. One thread may write, and one read, at a time."""
+    """The folder's first file that no other engine has; it begins empty where its blocks are of another model, layout
+    or size. Raises ``StartupError`` if none can be used. One thread may write, and one read, at a time."""
 
     def __init__(
         self,
@@ -53,28 +55,26 @@ class BlockFile:
         *,
         patience: float = 10.0,
     ) -> None:
-        """``size``: bytes that the file may take. ``patience``: seconds in which another engine may end."""
+        """``size``: bytes that the file may take. ``patience``: seconds in which another engine may end, after which
+        this one has another file: a successor begins before the one that it replaces ends."""
         self.places = (size - _PAGE) // (_HEADER_SIZE + block_bytes)
+        while self.places > 0 and self._begin + self.places * block_bytes > size:
+            self.places -= 1
         if self.places < 1:
             raise StartupError(
                 f"--disk-kv-size {size} is less than one KV block of {block_bytes} bytes needs."
             )
-        self._block_bytes = block_bytes
-        self._start = -(-(_PAGE + self.places * _HEADER_SIZE) // _PAGE) * _PAGE
-        if self._start + self.places * block_bytes > size:
-            self.places -= 1
-        self._path = folder / NAME
+        self._block_bytes, self._start = block_bytes, self._begin
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.path, self._file = _claim(folder, patience)
         except OSError as error:
             raise StartupError(f"--disk-kv {folder} cannot be used: {error}.") from error
         try:
-            self._lock(patience)
             self._open({"format": _FORMAT, "block_bytes": block_bytes, **fingerprint})
         except OSError as error:
             self.close()
-            raise StartupError(f"{self._path} cannot be used: {error}.") from error
+            raise StartupError(f"{self.path} cannot be used: {error}.") from error
         except BaseException:
             self.close()
             raise
@@ -83,8 +83,9 @@ class BlockFile:
 
     def entries(self) -> list[tuple[int, bytes, int]]:
         """(place, key, depth) of the blocks that are there, by their headers; those to be evicted first at first:
-        the deepest, as what follows a block that is gone cannot be found."""
-        found = []
+        the deepest, as what follows a block that is gone cannot be found, of these the oldest. Of a block that is there
+        twice, as it was refused once, the newer one."""
+        newest: dict[bytes, tuple[int, int, int]] = {}
         table = self._read(_PAGE, self.places * _HEADER_SIZE)
         for place in range(len(table) // _HEADER_SIZE):
             row = table[place * _HEADER_SIZE : (place + 1) * _HEADER_SIZE]
@@ -92,9 +93,10 @@ class BlockFile:
             (check,) = struct.unpack_from("<I", row, _HEADER.size)
             if magic == _MAGIC and check == crc32(row[: _HEADER.size]):
                 self._order = max(self._order, order)
-                found.append((place, key, depth))
-        found.sort(key=lambda entry: -entry[2])
-        return found
+                if key not in newest or newest[key][1] < order:
+                    newest[key] = depth, order, place
+        found = sorted(newest.items(), key=lambda one: (-one[1][0], one[1][1]))
+        return [(place, key, depth) for key, (depth, _, place) in found]
 
     def write(self, place: int, key: bytes, depth: int, content: memoryview) -> bool:
         """False, and logged now and then, if it fails: the place is then empty."""
@@ -108,7 +110,7 @@ class BlockFile:
             now = time.monotonic()
             if now - self._complained >= _SILENCE:
                 self._complained = now
-                log.warning("KV blocks cannot be written to %s: %s; the engine goes on", self._path, error)
+                log.warning("KV blocks cannot be written to %s: %s; the engine goes on", self.path, error)
             return False
         return True
 
@@ -121,28 +123,20 @@ class BlockFile:
             _, found, _, _, check = _HEADER.unpack_from(row)
             got = os.preadv(self._file, [content], self._start + place * self._block_bytes)
         except OSError as error:
-            log.warning("a KV block cannot be read from %s: %s", self._path, error)
+            log.warning("a KV block cannot be read from %s: %s", self.path, error)
             return False
         if found != key or got < len(content) or crc32(content, crc32(key)) != check:
-            log.warning("a KV block in %s is not what was written: it is computed again", self._path)
+            log.warning("a KV block in %s is not what was written: it is computed again", self.path)
             return False
         return True
 
     def close(self) -> None:
         os.close(self._file)
 
-    def _lock(self, patience: float) -> None:
-        """One that was killed may be about to let go of it."""
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    break
-            time.sleep(_POLL)
-        raise StartupError(f"{self._path} is in use by another engine: give each its own --disk-kv folder.")
+    @property
+    def _begin(self) -> int:
+        """Where places begin: after the page and the table, at a page's beginning."""
+        return -(-(_PAGE + self.places * _HEADER_SIZE) // _PAGE) * _PAGE
 
     def _open(self, wanted: dict[str, object]) -> None:
         page = self._read(0, _PAGE).rstrip(b"\0")
@@ -152,20 +146,24 @@ class BlockFile:
                 places = found.pop("places")
             except (ValueError, AttributeError, KeyError):
                 raise StartupError(
-                    f"{self._path} is not a file of KV blocks: give --disk-kv another folder."
+                    f"{self.path} is not a file of KV blocks: give --disk-kv another folder."
                 ) from None
-            others = [name for name in {*found, *wanted} if found.get(name) != wanted.get(name)]
-            if others:
-                raise StartupError(
-                    f"{self._path} holds KV blocks of another {' and '.join(sorted(others))}, which would be wrong "
-                    "here: give --disk-kv another folder, or delete the file."
-                )
-            if places == self.places:
+            others = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+            if not others and places == self.places:
                 return
-            log.info("%s had another size: it begins empty", self._path)
+            if others:
+                log.warning(
+                    "%s has KV blocks of another %s, which would be wrong here: it begins empty",
+                    self.path,
+                    " and ".join(others),
+                )
+            else:
+                log.info("%s had another size: it begins empty", self.path)
         os.ftruncate(self._file, 0)
         os.ftruncate(self._file, self._start + self.places * self._block_bytes)
         page = json.dumps({**wanted, "places": self.places}).encode()
+        if len(page) > _PAGE:
+            raise ValueError(f"a fingerprint of {len(page)} bytes does not fit into a page")
         self._write(0, memoryview(page.ljust(_PAGE, b"\0")))
 
     def _read(self, offset: int, size: int) -> bytes:
@@ -182,3 +180,35 @@ class BlockFile:
         while data:
             count = os.pwrite(self._file, data, offset)
             data, offset = data[count:], offset + count
+
+
+def _claim(folder: Path, patience: float) -> tuple[Path, int]:
+    """The first file that is nobody else's, locked. Raises ``OSError`` and ``StartupError``."""
+    for number in range(ENGINES):
+        path = folder / (f"{NAME}.{number}" if number else NAME)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if _lock(file, 0.0 if number else patience):
+                if number:
+                    log.info("KV blocks go to %s, as other engines have the files before it", path)
+                return path, file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+    raise StartupError(
+        f"{folder} is in use by {ENGINES} other engines: give this one its own --disk-kv folder."
+    )
+
+
+def _lock(file: int, patience: float) -> bool:
+    """False if another engine has it. One that was killed may be about to let go of it."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        time.sleep(_POLL)

@@ -17,6 +17,9 @@ from engine.worker.tiers.fingerprint import fingerprint
 
 log = logging.getLogger("engine.worker")
 
+_PATIENCE = 3.0
+"""Seconds in which an engine that was killed lets go of its file."""
+
 
 def open_tiers(config: EngineConfig, runner: Runner) -> TierSet | None:
     """``None`` without --host-kv-memory. Raises ``StartupError``."""
@@ -49,14 +52,18 @@ def open_tiers(config: EngineConfig, runner: Runner) -> TierSet | None:
         log.info("KV cache in host memory: %d blocks of %d bytes", slots, block_bytes)
         return TierSet(Tier(slots), None, BlockCopier(tensors, slots))
     dtype = str(runner.dtype).removeprefix("torch.")
-    file = BlockFile(config.disk_kv, fingerprint(config, dtype, tensors), block_bytes, config.disk_kv_size)
+    owner = fingerprint(config, dtype, tensors)
+    # Engines of several models may be given the same folder.
+    folder = config.disk_kv / str(owner["model"])
+    file = BlockFile(folder, owner, block_bytes, config.disk_kv_size, patience=_PATIENCE)
     disk = Tier(file.places)
     disk.fill((place, key) for place, key, _ in file.entries())
     log.info(
-        "KV cache in host memory: %d blocks of %d bytes; on disk: %d, of which %d are there already",
+        "KV cache in host memory: %d blocks of %d bytes; on disk: %d in %s, of which %d are there already",
         slots,
         block_bytes,
         file.places,
+        file.path,
         len(disk),
     )
     return TierSet(Tier(slots), disk, BlockCopier(tensors, slots, file))

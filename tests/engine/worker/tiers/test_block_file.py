@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import StartupError
-from engine.worker.tiers.block_file import NAME, BlockFile
+from engine.worker.tiers.block_file import ENGINES, NAME, BlockFile
 
 SIZE = 3000
 MODEL = {"model": "a", "dtype": "bfloat16"}
@@ -128,26 +128,65 @@ def test_a_full_disk_is_told_and_what_is_there_stays(tmp_path: Path) -> None:
     file.close()
 
 
-def test_whose_blocks_they_are_is_checked(tmp_path: Path) -> None:
+def test_of_a_block_that_is_there_twice_the_newer_one_is_found(tmp_path: Path) -> None:
+    """The other one was refused, and the block computed again."""
     file = opened(tmp_path)
-    file.write(0, key(0), 1, memoryview(content(0)))
-    with pytest.raises(StartupError, match="in use by another engine"):
-        opened(tmp_path)
+    for place, number in ((0, 1), (1, 2), (2, 1)):
+        file.write(place, key(number), 1, memoryview(content(number)))
     file.close()
-    with pytest.raises(StartupError, match="of another model, which would be wrong"):
-        opened(tmp_path, model="b")
-    with pytest.raises(StartupError, match="of another dtype and model"):
-        opened(tmp_path, model="b", dtype="float32")
-    with pytest.raises(StartupError, match="of another block_bytes"):
-        BlockFile(tmp_path, MODEL, SIZE + 1, 200_000)
+    file = opened(tmp_path)
+    assert file.entries() == [(1, key(2), 1), (2, key(1), 1)]
+    file.close()
+
+
+def test_each_engine_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Such as the one that replaces another without a break."""
+    files = [opened(tmp_path) for _ in range(ENGINES)]
+    with pytest.raises(StartupError, match="in use by 8 other engines"):
+        opened(tmp_path)
+    for number, file in enumerate(files):
+        file.write(0, key(number), 1, memoryview(content(number)))
+    assert [read(file, 0, number) for number, file in enumerate(files)] == list(map(content, range(ENGINES)))
+    files[3].close()
+    files[3] = opened(tmp_path)
+    assert files[3].path.name == f"{NAME}.3" and files[3].entries() == [(0, key(3), 1)]
+    for file in files:
+        file.close()
+
+
+def test_blocks_of_others_are_not_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for changes, words in (
+        ({"model": "b"}, "another model,"),
+        ({"model": "b", "dtype": "float32"}, "another dtype and model,"),
+        ({"dtype": "float32" * 200}, "another dtype,"),
+    ):
+        file = opened(tmp_path)
+        file.write(0, key(0), 1, memoryview(content(0)))
+        file.close()
+        caplog.clear()
+        file = opened(tmp_path, **changes)
+        assert file.entries() == [] and words in caplog.text
+        file.close()
+    file = BlockFile(tmp_path, MODEL, SIZE + 1, 200_000)
+    assert file.entries() == []
+    file.close()
     file = opened(tmp_path, size=100_000)
     assert file.entries() == [] and (tmp_path / NAME).stat().st_size <= 100_000
     file.close()
+
+
+def test_what_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"something else")
     with pytest.raises(StartupError, match="not a file of KV blocks"):
         opened(tmp_path)
-    with pytest.raises(StartupError, match="less than one KV block"):
-        opened(tmp_path / "small", size=5000)
+    assert (tmp_path / NAME).read_bytes() == b"something else"
+    for size in (5000, 4096 + 64 + SIZE):
+        with pytest.raises(StartupError, match="less than one KV block"):
+            opened(tmp_path / "small", size=size)
     (tmp_path / "file").touch()
     with pytest.raises(StartupError, match="cannot be used"):
         opened(tmp_path / "file")
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / NAME).symlink_to(tmp_path / "file")
+    with pytest.raises(StartupError, match="cannot be used"):
+        opened(tmp_path / "link")

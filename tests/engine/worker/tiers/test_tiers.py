@@ -46,6 +46,10 @@ def answers(made: OfflineEngine, prompts: list[list[int]], late: int = 0) -> lis
     return [one.tokens for one in found]
 
 
+def found_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*/{NAME}*"))
+
+
 def counts(made: OfflineEngine):
     assert made.scheduler.tiers is not None
     return made.scheduler.tiers.state
@@ -102,7 +106,7 @@ def test_a_restart_finds_what_is_on_disk_and_refuses_what_was_changed(
     with engine(tiny_model, **options) as made:
         assert [answers(made, [prompt])[0] for prompt in prompts[:8]] == expected[:8]
         assert counts(made).read > 50 and counts(made).corrupt == 0
-    with (tmp_path / "kv" / NAME).open("r+b") as raw:
+    with found_in(tmp_path / "kv")[0].open("r+b") as raw:
         size = raw.seek(0, 2)
         for place in range(size // 2, size, BLOCK):
             raw.seek(place)
@@ -135,15 +139,9 @@ def test_blocks_of_other_salts_are_not_found(tiny_model: Path) -> None:
         assert not set(found[b""]) & set(found[b"mine"]) and found[b"theirs"] == []
 
 
-def test_files_of_another_model_or_layout_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+def test_blocks_of_another_model_or_layout_are_not_found(tiny_model: Path, tmp_path: Path) -> None:
+    """Engines of several models may have one folder."""
     options = {"host_kv_memory": 10 * BLOCK, "disk_kv": tmp_path / "kv", "disk_kv_size": 20 * BLOCK}
-    with engine(tiny_model, **options) as made:
-        answers(made, conversations(1, 1))
-    with (
-        pytest.raises(StartupError, match="of another block_bytes and block_size and layout"),
-        engine(tiny_model, block_size=8, **options),
-    ):
-        pass
     other = tmp_path / "other"
     other.mkdir()
     for path in tiny_model.iterdir():
@@ -152,8 +150,32 @@ def test_files_of_another_model_or_layout_are_refused(tiny_model: Path, tmp_path
     weights = bytearray((other / "model.safetensors").read_bytes())
     weights[len(weights) // 2] ^= 1
     (other / "model.safetensors").write_bytes(weights)
-    with pytest.raises(StartupError, match="of another model"), engine(other, **options):
-        pass
+    with engine(tiny_model, **options) as made, engine(other, **options) as second:
+        for one in (made, second):
+            assert counts(one).disk == 0
+            answers(one, conversations(1, 1))
+            one.settle()
+            assert counts(one).disk > 0
+    assert len(found_in(tmp_path / "kv")) == 2
+    for model in (tiny_model, other):
+        with engine(model, **options) as made:
+            assert counts(made).disk > 0
+    with engine(tiny_model, block_size=8, **options) as made:
+        assert counts(made).disk == 0
+
+
+def test_every_part_and_every_large_matrix_of_a_model_counts(tmp_path: Path) -> None:
+    parts = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for part in parts:
+        part.write_bytes(bytes(5 * 2**20))
+    before = model_digest(tmp_path)
+    for place in (100, 3 * 2**20):
+        with parts[1].open("r+b") as file:
+            file.seek(place)
+            file.write(b"x" * 2**20)
+        after = model_digest(tmp_path)
+        assert after != before
+        before = after
 
 
 @pytest.mark.parametrize(
