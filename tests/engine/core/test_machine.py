@@ -132,7 +132,7 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         ),
         ({"caching": True, "speculating": False, "crowd": True, "tiers": True}, ALWAYS | HITS | TIERS),
         (
-            {"caching": True, "speculating": True, "crowd": False, "tenants": 2, "tiers": True},
+            {"caching": True, "speculating": True, "crowd": True, "tenants": 2, "tiers": True},
             ALWAYS | HITS | DRAFTS | TIERS,
         ),
         (
