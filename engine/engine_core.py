@@ -129,7 +129,6 @@ class EngineCore:
                 give_back(self._runner.cache)
             else:
                 level = 2
-                self._scheduler.close()
                 del self._runner, self._scheduler, self._steps, self._adapters, self._prefill_chunks
             collect()
             self._asleep = level

@@ -257,11 +257,6 @@ class Scheduler:
         if self.tiers is not None:
             self.tiers.forget(name)
 
-    def close(self) -> None:
-        """Lets go of what copies between tiers of memory, once what was begun is done."""
-        if self.tiers is not None:
-            self.tiers.copier.close()
-
     def forget_all(self) -> None:
         """Invalidates what was computed for any prompt: the blocks' content is gone."""
         if self.prefixes is not None:
