@@ -56,9 +56,12 @@ class LastKnown:
             used = before.used + amount
             self._put(key, Snapshot(max(before.counts, used), used, at))
 
-    def raise_to(self, used: Mapping[str, int], at: float) -> None:
-        """To what was used until now at least."""
+    def raise_to(self, used: Mapping[str, int], at: float, now: float | None = None) -> None:
+        """To what was used at least, until ``at``. Where it is later ``now``, what is of a past day or month is not
+        counted."""
         for key, amount in used.items():
+            if now is not None and not _same_period(key, at, now):
+                continue
             before = self._snapshots.get(key)
             known = before.used if before is not None and _same_period(key, before.at, at) else 0
             self.add([(key, amount - known)] if amount > known else [], at)

@@ -107,8 +107,9 @@ class RedisCounters:
         """How many processes shared a server that lost its data, and until when those that are not back yet count."""
         self.losses = 0
         """How often the server was found to have lost its data, or another to have taken its place."""
-        self._to_raise = False
-        """The server is yet to be told what the ledger has recorded, in case that it has lost its data."""
+        self._to_raise: tuple[Mapping[str, int], float] | None = None
+        """What the ledger has recorded, and when, of which the server is yet to be told: it may have lost its data, or
+        never have counted what was used while a limit was not in force, or in another part of a cluster."""
         self.known = LastKnown()
         self.recorded: Callable[[], Awaitable[Mapping[str, int] | None]] | None = None
         """Usage by the day or month from the ledger, of all that has ended until now; None where it does not answer."""
@@ -214,8 +215,12 @@ class RedisCounters:
         """Raise counters to what was used at least, before anything else is reserved here. A server that is down is
         told once it answers. ``at`` is Unix time."""
         self.known.remember(used, at)
-        self._to_raise = bool(used)
-        if self._to_raise and not self._link.down:
+        if used:
+            if not self._link.down:
+                self._to_raise = {key: amount for (key, _), amount in used.items()}, at
+            elif self._to_raise is None:  # what the ledger has of the outage itself is still to be sent
+                self._to_raise = {}, at
+        if self._to_raise is not None and not self._link.down:
             try:
                 await self._renew()
             except StoreDown as error:
@@ -328,7 +333,7 @@ class RedisCounters:
         async with self._turn:
             settled, self._settled = self._settled, deque(maxlen=MOST_UNSETTLED)
             try:
-                lost = self._lost or await self._is_another()
+                lost = await self._is_another() or self._lost
                 changes = None if lost else await self._ask_changes()
             except StoreDown:
                 self._settled.extendleft(reversed(settled))
@@ -346,9 +351,12 @@ class RedisCounters:
         if self._lost:
             self._expected = (self.known.gateways, time.monotonic() + SECONDS_TO_RETURN)
             has_all = await self._restore()
-        if self._to_raise:
-            await self.replay(self._commands.raised(self.known.used(), time.time()))
-        self._to_raise = False
+        if (to_raise := self._to_raise) is not None:
+            now = time.time()
+            self.known.raise_to(*to_raise, now)
+            await self.replay(self._commands.raised(self.known.used(), now))
+            if self._to_raise is to_raise:
+                self._to_raise = None
         if self._link.down and self.on_return is not None:
             await self.on_return(self._lost, has_all)
         elif self._lost:

@@ -462,3 +462,18 @@ async def test_open_renews_no_budget_of_a_store_that_answers(
     assert not (await gateways[0].reserve("at once", limits, cost(100))).admitted
     await back(gateways)
     assert not (await gateways[0].reserve("later", limits, cost(100))).admitted
+
+
+async def test_a_budget_that_was_not_in_force_for_a_while_counts_what_was_used_meanwhile(
+    gateways: list[FailoverCounters],
+) -> None:
+    """The store knows less than the ledger; as after a tenant's limits were in another part of a cluster."""
+    await knows(gateways, 300)
+    limit = BUDGET.each[0]
+    for gateway in gateways:
+        await gateway.remember({(limit.key, limit.window): 450}, {})
+    assert (await gateways[0].reserve("look", BUDGET, cost(0))).used[0] == 450
+    assert await spend(gateways[1], "more", 10, 100) == limit.maximum - 450
+    for gateway in gateways:  # each reload reads the ledger, which is behind the store
+        await gateway.remember({(limit.key, limit.window): 450}, {})
+    assert (await gateways[0].reserve("look again", BUDGET, cost(0))).used[0] == limit.maximum
