@@ -13,6 +13,7 @@ from gateway.databases.database import Change, DatabaseError
 from gateway.databases.migrations import Migrations
 from gateway.databases.own_tables import OwnTables
 from gateway.stores.redis_link import RedisLink
+from gateway.stores.redis_parts import part_of, prefixes
 from gateway.stores.store import StoreDown
 
 ROLLOUTS = Migrations(
@@ -59,24 +60,26 @@ class MemoryStates:
 
 
 class RedisStates:
-    """Without a time to live: a roll-out that has ended stays so."""
+    """Without a time to live: a roll-out that has ended stays so. In a cluster each is in a part by its name."""
 
     def __init__(self, url: str, *, prefix: str = "tollgate:rollout:") -> None:
-        self._prefix = prefix
-        self._link = RedisLink(url, "roll-outs", prefix=prefix)
+        self._links = [RedisLink(url, "roll-outs", prefix=one) for one in prefixes(url, "rollout", prefix)]
 
     async def get(self, name: str) -> bytes | None:
-        value = await self._link.ask(lambda client: client.get(self._prefix + name), TIMEOUT)
+        link = part_of(name, self._links)
+        value = await link.ask(lambda client: client.get(link.prefix + name), TIMEOUT)
         return value.encode() if isinstance(value, str) else value
 
     async def swap(self, name: str, before: bytes | None, after: bytes) -> bool:
-        async def ask(client: Any) -> Any:
-            return await client.eval(_SWAP, 1, self._prefix + name, before or b"", after)
+        link = part_of(name, self._links)
 
-        return bool(await self._link.ask(ask, TIMEOUT))
+        async def ask(client: Any) -> Any:
+            return await client.eval(_SWAP, 1, link.prefix + name, before or b"", after)
+
+        return bool(await link.ask(ask, TIMEOUT))
 
     async def aclose(self) -> None:
-        await self._link.aclose()
+        await asyncio.gather(*(link.aclose() for link in self._links))
 
 
 class TableStates(OwnTables):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.databases.opening import open_tables
+from gateway.experiments import common_states
 from gateway.experiments.assignment import CONTROL, NEW
 from gateway.experiments.common_states import (
     ROLLOUTS,
@@ -24,6 +25,7 @@ from gateway.policy.schema import LedgerSettings, Rollout
 from gateway.stores.store import StoreDown
 from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer
+from tests.redis_topologies import RedisCluster
 
 pytestmark = pytest.mark.anyio
 GOOD, BAD = Observed(False, 0.2, 1000), Observed(True, 0.2, 1000)
@@ -253,6 +255,16 @@ async def test_states_in_a_table(kind: str, tmp_path: Path, request: pytest.Fixt
 
 async def test_states_in_redis(redis_server: RedisServer) -> None:
     await states_swap(RedisStates(redis_server.url, prefix="test_states_in_redis:"))
+
+
+async def test_states_in_a_cluster(redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their keys lie in slots that the server has which is asked, wherever that is."""
+    monkeypatch.setattr(common_states, "TIMEOUT", 60.0)
+    await states_swap(RedisStates(redis_cluster.url))
+    states = RedisStates(redis_cluster.url)
+    for number in range(24):
+        assert await states.swap(f"cluster-{number}", None, b"{}")
+    await states.aclose()
 
 
 async def test_a_redis_that_is_away_is_told() -> None:
