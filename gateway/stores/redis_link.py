@@ -61,7 +61,7 @@ class RedisLink:
     ) -> None:
         # Some 120 modules, OpenTelemetry's among them, which a policy that names no server does without.
         from redis import asyncio as redis
-        from redis.exceptions import RedisError
+        from redis.exceptions import MovedError, RedisError
 
         from gateway.stores.redis_finder import Finder, Server, open_pool
 
@@ -69,6 +69,7 @@ class RedisLink:
         address = RedisAddress.parse(url)
         finder = Finder(address, prefix)
         self._finds = address.kind != "server"
+        self._wrong_kind: tuple[type[Exception], ...] = () if self._finds else (MovedError,)
         self._to_begin = SECONDS_TO_BEGIN if self._finds else 0.0
 
         def connect() -> tuple[redis.Redis, Server]:
@@ -107,10 +108,15 @@ class RedisLink:
             self._to_begin = 0.0
             return answer
         except self._failures as error:
-            down = StoreDown(f"Redis did not answer: {str(error) or 'it is too slow'}")
+            down = StoreDown(f"Redis did not answer: {self._words(error)}")
             if not probing:
                 self.fail(down)
             raise down from error
+
+    def _words(self, error: Exception) -> str:
+        if isinstance(error, self._wrong_kind):
+            return "it is part of a cluster: write 'redis+cluster://…' (or 'rediss+cluster://…') for its URL"
+        return str(error) or "it is too slow"
 
     async def pipeline(
         self, fill: Callable[[Pipeline], object], seconds: float, *, probing: bool = False

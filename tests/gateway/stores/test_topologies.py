@@ -84,6 +84,14 @@ async def test_a_cluster_keeps_what_is_put(redis_cluster: RedisCluster) -> None:
     await again.aclose()
 
 
+async def test_a_clusters_server_that_is_named_alone_says_so(redis_cluster: RedisCluster) -> None:
+    """It has some of the keys only."""
+    store = RedisStore(redis_cluster.url.replace("redis+cluster://", "redis://").partition(",")[0])
+    with pytest.raises(StoreDown, match="part of a cluster"):
+        await store.put({str(number): b"x" for number in range(100)}, 60)
+    await store.aclose()
+
+
 async def test_parts_of_other_masters_go_on(redis_cluster: RedisCluster) -> None:
     """While one fails over; then all are there."""
     store = RedisStore(redis_cluster.url)
