@@ -43,6 +43,13 @@ def _bool(text: str) -> bool:
     return _BOOLS[text.lower()]
 
 
+def _number(text: str) -> int:
+    """Raises ``ValueError`` as ``int`` does, and below 0."""
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
 def _verification(text: str) -> str:
     return {"none": "none", "optional": "optional", "required": "required"}[text.lower()]
 
@@ -60,13 +67,13 @@ _TLS: Mapping[str, Callable[[str], object]] = MappingProxyType(
 )
 _ANY: Mapping[str, Callable[[str], object]] = MappingProxyType(
     {
-        "db": int,
+        "db": _number,
         "username": str,
         "password": str,
-        "protocol": int,
+        "protocol": lambda text: {"2": 2, "3": 3}[text],
         "client_name": str,
         "socket_keepalive": _bool,
-        "health_check_interval": int,
+        "health_check_interval": _number,
     }
 )
 _SENTINEL = ("sentinel_username", "sentinel_password")
