@@ -62,6 +62,11 @@ class RecordedRequest:
     ttft: float | None = None
     """Seconds from arrival to the first token; ``duration``: to the end of the answer."""
     duration: float | None = None
+    queued: float | None = None
+    """Seconds that it waited for a place at ``backend``; None where it came to no queue, or nobody noted it."""
+    sent: float | None = None
+    """Seconds from arrival until it had that place: guards, earlier attempts, and the queue come before. None where it
+    was sent nowhere, or nobody noted it."""
     finish_reason: str = ""
     cost: float = 0.0
     """Dollars."""
@@ -73,6 +78,12 @@ class RecordedRequest:
     tools: bool = False
     text: str | None = None
     """The prompt, and the answer after it, as JSON, masked; only where the policy records texts."""
+
+    def since_sent(self, seconds: float | None) -> float | None:
+        """``ttft`` or ``duration`` as the backend had it: without what came before; whole where that is not known."""
+        if seconds is None or self.sent is None:
+            return seconds
+        return max(0.0, seconds - self.sent)
 
     def to_json(self) -> bytes:
         """A line, without its end: what is not as by default."""

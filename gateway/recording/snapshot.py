@@ -78,6 +78,7 @@ class Snapshot:
                 blocks = block_hashes(params.get("tools") or params.get("functions"), asked, key.hashing)
             prompt_key = key_hash(content_key(request), key.hashing)
             user = key_hash(ended.end_user, key.hashing) if ended.end_user else ""
+        queued, sent = waits_of(ended)
         cap = next((cap for name in _CAPS if isinstance(cap := params.get(name), int)), None)
         return RecordedRequest(
             at=ended.created,
@@ -107,6 +108,8 @@ class Snapshot:
             findings=tuple(findings_of(ended)),
             ttft=ended.first_token,
             duration=ended.seconds,
+            queued=queued,
+            sent=sent,
             finish_reason=ended.finish_reason or "",
             cost=bill.nanodollars / 1e9,
             generation=self.generation,
@@ -145,6 +148,15 @@ def outcome_of(ended: Ended) -> Outcome:
     if not ended.attempts and ended.status != 500 and not ended.error.startswith("upstream"):
         return "refused"
     return "failed"
+
+
+def waits_of(ended: Ended) -> tuple[float | None, float | None]:
+    """``queued`` and ``sent`` of its record: as the receipt has the queue that it came to last."""
+    queue = ended.noted.get("queue", {})
+    began, waited = queue.get("began"), queue.get("waited")
+    if ended.cached is not None or began is None or waited is None:
+        return None, None
+    return float(waited), None if ended.backend is None else round(float(began) + float(waited), 6)
 
 
 def findings_of(ended: Ended) -> list[tuple[str, str]]:

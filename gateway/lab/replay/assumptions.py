@@ -28,6 +28,11 @@ def assumptions(
         yield f"of {nameless:,} requests nobody knows who asked: tenants are drawn, {shares}, seed {job.seed}"
     if (nameless := known.requests - known.have_models) > 0:
         yield f"{nameless:,} requests name no model: they ask for {_shares(job.models)}"
+    if known.unsent:
+        yield (
+            f"of {known.unsent:,} answers nobody noted how long they waited before they were sent: where most waited, "
+            "that is taken to be their backend's time (--service gives it)"
+        )
     if callers.unknown_keys:
         names = callers.unknown_keys
         some = ", ".join(sorted(names)[:3]) + (" …" if len(names) > 3 else "")

@@ -105,7 +105,7 @@ class ReplayBackend:
         one = asked.record
         failing = one.outcome == "failed" and one.backend == self.name
         if failing and one.code == UNREACHABLE:
-            await asyncio.sleep(one.duration or 0.0)
+            await asyncio.sleep(one.since_sent(one.duration) or 0.0)
             raise self._error(None)
         call.leaves()
         load = self.in_flight
@@ -260,7 +260,7 @@ class ReplayBackend:
             finally:
                 if clock is not None:
                     clock.close()
-        await asyncio.sleep(one.duration or A_REFUSAL)
+        await asyncio.sleep(one.since_sent(one.duration) or A_REFUSAL)
         raise self._error(one.status if one.status >= 500 or one.status == 429 else 500)
 
     def _cut(self) -> UpstreamFailed:
