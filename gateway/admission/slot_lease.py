@@ -88,10 +88,16 @@ class SlotLease:
         """Wait so long at most; whether it is granted."""
         if not self.is_granted:
             loop = asyncio.get_running_loop()
-            self._wakeup, end = loop.create_future(), loop.time() + seconds
+            end = loop.time() + seconds
             look = SILENCE if self.reclaim is None else LOOK_FOR_IDLE
             while not self.is_granted and (left := end - loop.time()) > 0:
-                await asyncio.wait((self._wakeup,), timeout=min(left, look))
+                self._wakeup = loop.create_future()
+                # Not ``asyncio.wait``, which costs a long queue as much as all else that it does.
+                timer = loop.call_later(min(left, look), _wake, self._wakeup)
+                try:
+                    await self._wakeup
+                finally:
+                    timer.cancel()
                 self._pool.on_waiting()
         return self.is_granted
 
@@ -103,8 +109,8 @@ class SlotLease:
         """For the pool alone."""
         self.granted_at = now
         self._waiter = None
-        if self._wakeup is not None and not self._wakeup.done():
-            self._wakeup.set_result(None)
+        if self._wakeup is not None:
+            _wake(self._wakeup)
 
     def correct_tokens(self, tokens: int) -> None:
         """Replace the estimate by the ``tokens`` that were used, in the accounts of its tenant and tier."""
@@ -128,3 +134,8 @@ class SlotLease:
             self._queue.remove(self._waiter)
             self._waiter = None
             self._pool.grant_next()
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

@@ -76,16 +76,18 @@ class Decisions:
         return len(self.numbers["at"])
 
     def put(self, number: int, values: Mapping[str, float | int | str]) -> None:
+        numbers, known = self.numbers, self._known
         for name, value in values.items():
-            if isinstance(value, str):
-                known = self._known[name]
-                place = known.get(value)
-                if place is None:
-                    place = known[value] = len(self.texts[name])
-                    self.texts[name].append(value)
-                self.names[name][number] = place
-            else:
-                self.numbers[name][number] = value
+            column = numbers.get(name)
+            if column is not None:
+                column[number] = value
+                continue
+            text = str(value)
+            place = known[name].get(text)
+            if place is None:
+                place = known[name][text] = len(self.texts[name])
+                self.texts[name].append(text)
+            self.names[name][number] = place
 
     def __getitem__(self, number: int) -> Decision:
         values: list[Any] = [column[number] for column in self.numbers.values()]

@@ -72,7 +72,8 @@ class Replay:
         self._told = told
         self._prompts = Prompts(gateway.policy, stream)
         self._lines: dict[Any, str] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        """What is in flight, by number. Each takes itself out: a callback of each would be an event of the loop's."""
 
     async def run(self, requests: Iterable[RecordedRequest], begin: float, speed: float) -> None:
         """``begin``: the arrival of the first, as recorded; ``speed``: of its arrivals."""
@@ -82,34 +83,38 @@ class Replay:
             wait = zero + (one.at - begin) / speed - loop.time()
             if wait > 0:
                 await asyncio.sleep(wait)
-            task = loop.create_task(self._ask(number, one))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            task = tasks[number] = loop.create_task(self._ask(number, one))
             if one.outcome == "cancelled" and one.duration is not None:
                 loop.call_later(one.duration, task.cancel)
             if not number % 1000:
                 self._told(number)
         if tasks:
-            _, late = await asyncio.wait([*tasks], timeout=LONGEST_END)
+            _, late = await asyncio.wait([*tasks.values()], timeout=LONGEST_END)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _ask(self, number: int, one: RecordedRequest) -> None:
+        try:
+            await self._asked(number, one)
+        finally:
+            del self._tasks[number]
+
+    async def _asked(self, number: int, one: RecordedRequest) -> None:
         name = str(number)
         if one.request_id:
             self._found.name(number, one.request_id)
         key, tenant, asked = self._callers.names(one)
-        self._found.put(
-            number, {"at": one.at, "tenant": tenant, "key": key, "asked": asked, "tier": one.tier}
-        )
+        values: dict[str, float | int | str] = {"at": one.at, "asked": asked, "prompt": one.prompt_tokens}
         try:
             principal = self._callers.principal(key, tenant, one.tier)
             model = self._callers.model(principal, asked)
-        except GatewayError as error:
-            self._refused(number, one, error)
+        except GatewayError as error:  # before it was a call
+            values |= {"tenant": tenant, "key": key, "tier": one.tier, "kind": kinds.REFUSED}
+            values |= {"status": error.status, "reason": reason_of(error), "waited": NONE, "ttft": NONE}
+            self._found.put(number, values)
             return
-        marks, in_answer = self._prompts.marks(one)
+        marks, in_answer = self._prompts.marks(one) if one.findings else ("", "")
         now = time.perf_counter()
         call = Call(
             name,
@@ -133,17 +138,9 @@ class Replay:
             ended_by = error
         finally:
             del self._world.asked[name]
-        self._ended(number, one, call, seen, ended_by)
+        self._found.put(number, values | self._ended(call, seen, ended_by))
 
-    def _refused(self, number: int, one: RecordedRequest, error: GatewayError) -> None:
-        """Before it was a call."""
-        values: dict[str, float | int | str] = {"kind": kinds.REFUSED, "status": error.status}
-        values |= {"reason": reason_of(error), "prompt": one.prompt_tokens, "tier": one.tier}
-        self._found.put(number, values | {"waited": NONE, "ttft": NONE})
-
-    def _ended(
-        self, number: int, one: RecordedRequest, call: Call, seen: _Seen, error: BaseException | None
-    ) -> None:
+    def _ended(self, call: Call, seen: _Seen, error: BaseException | None) -> dict[str, float | int | str]:
         noted, candidate, started = call.receipt.noted, call.candidate, call.started
         queue = noted.get("queue")
         status, code = (200, None) if error is None else outcome_of(error)
@@ -156,7 +153,6 @@ class Replay:
             "waited": queue.get("waited", NONE) if queue is not None else NONE,
             "ttft": seen.first - started,
             "duration": time.perf_counter() - started,
-            "prompt": one.prompt_tokens,
             "cost": self._gateway.bills.of(call),
             "kind": kind,
             "status": status,
@@ -170,7 +166,7 @@ class Replay:
             values["backend"] = candidate.target.backend
         if (fallback := noted.get("fallback")) is not None:
             values["attempts"] = min(255, len(fallback["attempts"]))
-        self._found.put(number, values)
+        return values
 
     def _kind(
         self, call: Call, noted: Mapping[str, Mapping[str, Any]], error: BaseException | None, *, cut: bool
