@@ -56,8 +56,9 @@ async def test_a_wait_in_the_queue_is_no_time_of_the_backend(
     for one in queued:
         assert one.queued is not None and one.sent is not None and one.duration is not None
         assert one.ttft is not None
-        assert TAKES < one.queued <= one.sent < one.ttft <= one.duration
+        assert 0 < one.queued <= one.sent < one.ttft <= one.duration
         assert (one.since_sent(one.ttft) or 0.0) >= TAKES  # the fake's own sleep is in it
+    assert max(one.queued or 0.0 for one in queued) >= (WAITING - 1) * TAKES  # the last waits for all others
     assert RecordedRequest.from_json({"at": 1.0, "ttft": 2.0}).since_sent(2.0) == 2.0  # of an older gateway
 
     told = measured(tmp_path, queued)
