@@ -1,4 +1,4 @@
-"""Each command tells what it takes: argparse formats help only when it is asked for, and then raises at a stray ``%``."""
+"""Each command tells what it takes: argparse formats help when it is asked for, and then raises at a stray ``%``."""
 
 from __future__ import annotations
 
