@@ -36,6 +36,8 @@ class PolicyDraft:
     keys: list[dict[str, Any]] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
     """Values that the configuration had in the open, by the variables that the policy reads in their place."""
+    reserved: frozenset[str] = frozenset()
+    """Variables that the configuration reads: none of them may come to mean another value."""
     report: Report = field(default_factory=Report)
 
     @property
@@ -63,7 +65,7 @@ class PolicyDraft:
             if there == value:
                 return f"${{{known}}}"
         number, unique = 1, name
-        while unique in self.secrets:
+        while unique in self.secrets or unique in self.reserved:
             number += 1
             unique = f"{name}_{number}"
         self.secrets[unique] = value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -23,8 +25,10 @@ from gateway.lab.migration.litellm_settings import (
 )
 from gateway.lab.migration.litellm_ways import add_aliases, add_fallbacks, add_larger_contexts
 from gateway.lab.migration.plain import plain
+from gateway.lab.migration.providers import PROVIDERS, provider_of
 from gateway.lab.migration.source import Source, listed, mapping
 
+_VARIABLE = re.compile(r"os\.environ/(\w+)", re.ASCII)
 _WANTED = "no configuration of LiteLLM: write the one that its proxy is started with"
 
 
@@ -53,8 +57,8 @@ def imported(
     today: date,
 ) -> PolicyDraft:
     """``rows``: of its database; ``wanted``: names of models that its wildcards stand for."""
-    draft = PolicyDraft(source)
     config = plain(config)
+    draft = PolicyDraft(source, reserved=frozenset(_variables(config)))
     top = Source(config, "", draft.report)
     router, litellm, general = (
         top.part(name) for name in ("router_settings", "litellm_settings", "general_settings")
@@ -73,6 +77,18 @@ def imported(
     add_keys(rows, names, _access_groups(config, names), draft, today)
     top.finish(TOP_ADVICE)
     return draft
+
+
+def _variables(config: Mapping[str, Any]) -> Iterator[str]:
+    """Those that LiteLLM reads: they are named, or are a provider's own, where a deployment has no key."""
+    yield from _VARIABLE.findall(json.dumps(config, default=str))
+    for entry in map(mapping, listed(config.get("model_list"))):
+        params = mapping(entry.get("litellm_params"))
+        if params.get("api_key") is None:
+            model, custom = str(params.get("model") or ""), params.get("custom_llm_provider")
+            found = provider_of(model, str(custom or ""), has_address=True)
+            if found is not None:
+                yield PROVIDERS[found[0]].key
 
 
 def _mentioned(router: Any, litellm: Any, rows: Iterable[Row]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,7 +46,7 @@ class Router:
 class _Deployment:
     backend: str
     model: str
-    order: int
+    order: float
     weights: Mapping[str, float]
     timeouts: dict[str, str]
     where: str
@@ -101,7 +102,9 @@ def _deployments(
     for key in ("rpm", "tpm"):  # some write them beside the parameters
         if (number := entry.number(key)) is not None:
             weights.setdefault(key, number)
-    order = params.count("order") or 1
+    order = params.number("order")
+    if order is None:
+        order = entry.part("model_info").number("order")
     found = _backend(asked, params, draft, router)
     if found is None:
         return
@@ -130,7 +133,8 @@ def _deployments(
             )
             params.skip(key)
     params.finish(DEPLOYMENT_ADVICE)
-    yield _Deployment(backend, target, order, weights, timeouts, entry.where)
+    last = inf  # behind all that have an order
+    yield _Deployment(backend, target, last if order is None else order, weights, timeouts, entry.where)
 
 
 def _backend(asked: str, params: Source, draft: PolicyDraft, router: Router) -> tuple[str, str] | None:
@@ -216,7 +220,7 @@ def _add(name: str, deployments: Sequence[_Deployment], draft: PolicyDraft, rout
         draft.report.changed(
             deployments[0].where, f"the model '{name}' is called '{ours}', as names have no other signs"
         )
-    by_order: dict[int, list[_Deployment]] = {}
+    by_order: dict[float, list[_Deployment]] = {}
     for one in deployments:
         by_order.setdefault(one.order, []).append(one)
     tiers = [by_order[order] for order in sorted(by_order)]
@@ -233,9 +237,7 @@ def _add(name: str, deployments: Sequence[_Deployment], draft: PolicyDraft, rout
 
 
 def _model(deployments: Sequence[_Deployment], draft: PolicyDraft, router: Router) -> dict[str, Any]:
-    by = next(
-        (key for key in ("weight", "rpm", "tpm") if any(one.weights.get(key) for one in deployments)), None
-    )
+    by = _drawn_by(deployments, draft)
     targets: list[dict[str, Any]] = []
     for one in deployments:
         target: dict[str, Any] = {"backend": one.backend, "model": one.model}
@@ -272,6 +274,19 @@ def _model(deployments: Sequence[_Deployment], draft: PolicyDraft, router: Route
             retry["backoff"] = duration(router.backoff)
         model["retry"] = retry
     return model
+
+
+def _drawn_by(deployments: Sequence[_Deployment], draft: PolicyDraft) -> str | None:
+    """What LiteLLM's shuffle weighs: the first deployment says it for all."""
+    given = [key for key in ("weight", "rpm", "tpm") if any(one.weights.get(key) for one in deployments)]
+    by = next((key for key in given if key in deployments[0].weights), None)
+    if given and by is None:
+        draft.report.changed(
+            deployments[0].where,
+            f"has no '{given[0]}', so that LiteLLM draws all of its model's deployments alike, as these targets are",
+            "write `weight` of the targets",
+        )
+    return by
 
 
 def _add_wildcard(

@@ -41,9 +41,8 @@ def add_store(place: Source, prefix: str, draft: PolicyDraft) -> None:
         nodes = ",".join(_addresses(sentinels)) or "HOST:PORT"
         _set(f"{scheme}+sentinel://{login}{nodes}{path}{_query(options)}", place.at("sentinel_nodes"), draft)
     elif url is not None:
-        draft.content.setdefault(
-            "store", url if "@" not in url or is_variable(url) else draft.secret(url, "REDIS_URL")
-        )
+        secret = "@" in url and not is_variable(url)
+        _keep(draft.secret(url, "REDIS_URL") if secret else url, place.at(f"{mark}url"), draft)
     elif host is not None and not (_HOST.fullmatch(host) and _PORT.fullmatch(port or "6379")):
         draft.report.dropped(
             place.at(f"{mark}host"),
@@ -66,7 +65,17 @@ def _set(url: str, where: str, draft: PolicyDraft) -> None:
             f"write its URL into the policy: `store: {url}`, or that of one server",
         )
     else:
-        draft.content.setdefault("store", url)
+        _keep(url, where, draft)
+
+
+def _keep(url: str, where: str, draft: PolicyDraft) -> None:
+    kept = draft.content.setdefault("store", url)
+    if kept != url:
+        draft.report.dropped(
+            where,
+            f"limits, caches and breakers are in one store, which is '{kept}' by what stands elsewhere",
+            f"write `store: {url}` into the policy if it is to be that one",
+        )
 
 
 def _login(username: str | None, password: str | None, draft: PolicyDraft) -> str:

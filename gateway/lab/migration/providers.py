@@ -125,6 +125,7 @@ _BELOW_V1 = ("ollama", "ollama_chat", "huggingface")
 """Servers whose OpenAI API is at ``/v1``, where LiteLLM asks for their own."""
 _UNKNOWN = "UPSTREAM_BASE_URL"
 """Where an address was a placeholder."""
+_KEY_ELSEWHERE = "UPSTREAM_API_KEY"
 _ENDINGS = re.compile(r"/(chat/completions|completions|embeddings|models)$")
 _REGION = re.compile(r"(?:us|eu|ap|ca|sa|me|af|il)(?:-gov)?-[a-z]+-\d")
 
@@ -191,9 +192,20 @@ def _key(provider: Provider, params: Source, draft: PolicyDraft) -> str:
     given = params.text("api_key")
     if given is None:
         return f"${{{provider.key}{':-' if provider.keyless else ''}}}"
-    return (
-        given if is_variable(given) else draft.secret(given.replace("$${", "${"), provider.key or "API_KEY")
-    )
+    if is_variable(given):
+        return given
+    name = _KEY_ELSEWHERE if _is_elsewhere(provider, params) else provider.key or "API_KEY"
+    return draft.secret(given.replace("$${", "${"), name)
+
+
+def _is_elsewhere(provider: Provider, params: Source) -> bool:
+    """Whether a provider's API is asked of another's server: where the variable of its key is not set for this one, the
+    provider's own key must not go there."""
+    address = params.text("api_base") or params.text("base_url")
+    if address is None or provider.keyless or provider.base:
+        return False
+    own = {urlsplit(provider.url).hostname, *PRESET_HOSTS.values()}
+    return not is_variable(address) and urlsplit(address).hostname not in own
 
 
 def _openai_like(name: str, provider: Provider, params: Source, draft: PolicyDraft) -> dict[str, Any]:

@@ -13,6 +13,22 @@ def tell_unpriced(policy: Policy, draft: PolicyDraft) -> None:
     for name in names:
         draft.report.changed(
             name,
-            "has no price in the policy or the catalogue: callers under a budget get 403 until it has one",
+            "has no price in the policy or the catalogue: callers under a budget get 403 until it has one, from "
+            + ", ".join(f"`{model}`" for model in _models(policy, name)),
             "write it into `prices` (dollars for a million tokens), or a `default_price`",
         )
+
+
+def _models(policy: Policy, target: str) -> list[str]:
+    """Those that it may answer: also where it is only what they fall back on."""
+    own = {
+        name
+        for name, model in policy.models.items()
+        if any(f"{one.backend}/{one.model}" == target for one in model.targets)
+    }
+    others = [
+        name
+        for name, model in policy.models.items()
+        if name not in own and own & {*model.fallbacks, model.larger_context}
+    ]
+    return sorted([*own, *others])

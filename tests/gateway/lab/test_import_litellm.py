@@ -188,6 +188,32 @@ def test_secrets_in_the_open_become_variables(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
 
 
+def test_a_key_in_the_open_takes_no_variable_that_something_else_reads(tmp_path: Path) -> None:
+    """One's own server at an OpenAI address would be sent OpenAI's key, or OpenAI that of the server."""
+    draft = imported("""
+model_list:
+- {model_name: own, litellm_params: {model: openai/q, api_base: "http://h/v1", api_key: local}}
+- {model_name: paid, litellm_params: {model: openai/gpt-4o, api_key: os.environ/OPENAI_API_KEY}}
+- {model_name: second, litellm_params: {model: openai/gpt-4o, api_key: sk-two}}
+- {model_name: third, litellm_params: {model: anthropic/claude-x, api_key: sk-three}}
+- {model_name: usual, litellm_params: {model: claude-x}}
+""")
+    served(draft, tmp_path)
+    assert draft.secrets == {
+        "UPSTREAM_API_KEY": "local",
+        "OPENAI_API_KEY_2": "sk-two",
+        "ANTHROPIC_API_KEY_2": "sk-three",
+    }
+    keys = [backend["api_key"] for backend in draft.backends.values()]
+    assert keys == [
+        "${UPSTREAM_API_KEY}",
+        "${OPENAI_API_KEY}",
+        "${OPENAI_API_KEY_2}",
+        "${ANTHROPIC_API_KEY_2}",
+        "${ANTHROPIC_API_KEY}",
+    ]
+
+
 def deployments(*params: str) -> str:
     return "model_list:\n" + "".join(
         f"- {{model_name: m, litellm_params: {{model: openai/x, api_base: 'http://h{n}/v1', {one}}}}}\n"
@@ -203,6 +229,8 @@ def deployments(*params: str) -> str:
         (["tpm: 100", "tpm: 300"], [100.0, 300.0]),
         (["weight: 1, rpm: 5", "weight: 3, rpm: 5"], [1.0, 3.0]),
         (["weight: 2", "rpm: 5"], [2.0]),
+        (["rpm: 5", "weight: 2, rpm: 3"], [5.0, 3.0]),
+        (["timeout: 5", "weight: 2"], [None, None]),
         (["", ""], [None, None]),
     ],
 )
@@ -222,6 +250,23 @@ def test_order_leads_to_models_to_fall_back_on(tmp_path: Path) -> None:
     assert said(draft, "litellm_settings.fallbacks.m") == [
         "no model 'z' was imported, on which it falls back"
     ]
+
+
+def test_who_has_no_order_comes_after_those_that_have_one() -> None:
+    draft = imported(deployments("weight: 3", "order: 1"))
+    assert draft.models["m"]["targets"] == [{"backend": "h1", "model": "x"}]
+    assert draft.models["m--2"]["targets"] == [{"backend": "h0", "model": "x"}]
+
+
+def test_a_second_redis_is_told() -> None:
+    draft = imported("""
+model_list: [{model_name: a, litellm_params: {model: gpt-4o}}]
+litellm_settings: {cache: true, cache_params: {type: redis, host: h, port: 1}}
+router_settings: {redis_host: h, redis_port: 1, redis_password: secret}
+""")
+    assert draft.content["store"] == "redis://h:1/0"
+    [note] = [note for note in draft.report.notes if note.where == "router_settings.redis_host"]
+    assert "store: redis://:${REDIS_PASSWORD}@h:1/0" in note.todo and "secret" not in note.todo
 
 
 ROUTED = """
