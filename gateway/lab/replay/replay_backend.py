@@ -143,7 +143,8 @@ class ReplayBackend:
                 yield Chunk(delta={"role": "assistant", "content": f"x {asked.answer}"})
             else:
                 await self._pause(first, clock)
-                yield Chunk(delta={"role": "assistant", "content": f"x {asked.answer}"})
+                begins = "y" if self._diverges(one, target) else "x"
+                yield Chunk(delta={"role": "assistant", "content": f"{begins} {asked.answer}"})
                 if one.outcome == "failed" and one.backend == self.name:
                     raise self._cut()
                 if clock is None and not (times.token_load or asked.left):
@@ -175,6 +176,11 @@ class ReplayBackend:
         if one.blocks and self._prefixes is not None:
             return min(one.prompt_tokens, self._prefixes.cached(one.blocks, one.block_tokens))
         return one.cached_tokens
+
+    def _diverges(self, one: RecordedRequest, target: Target) -> bool:
+        """Whether a caller has the beginning of an answer that broke off elsewhere, and another model gives its own."""
+        begun = one.outcome == "failed" and one.ttft is not None and one.backend != self.name
+        return begun and one.target != target.model
 
     def _cap(self, call: Call) -> int | None:
         """The longest answer that is asked of the server."""

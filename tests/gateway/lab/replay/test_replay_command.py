@@ -127,6 +127,23 @@ def test_who_is_worse_off_is_told_with_the_line_that_made_it_so(
     assert "second, 2025-12-01 12:00:12.000, hobby" in worse
 
 
+@pytest.mark.parametrize(("model", "kind"), [("big", "failed"), ("m", "rerouted")])
+def test_a_stream_that_broke_off_is_whole_only_where_the_same_model_goes_on(
+    model: str, kind: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The caller has the beginning of an answer; another model's is no end of it."""
+    row = {**ASKED, "at": AT, "tenant": "acme", "outcome": "failed", "status": 502, "code": "upstream_cut"}
+    trace = tmp_path / "cut.jsonl"
+    trace.write_bytes(RecordedRequest.from_json(row).to_json())
+    file = folder / "gateway.yaml"
+    file.write_text(POLICY.replace("{backend: paid, model: big}", f"{{backend: paid, model: {model}}}").replace(
+        "paid/big", f"paid/{model}"
+    ))  # fmt: skip
+    assert main(["replay", str(trace), "--policy", str(folder), "--json"]) == 0
+    [policy] = json.loads(capsys.readouterr().out)["policies"]
+    assert policy["all"][kind] == 1
+
+
 def test_an_outage_that_never_was(trace: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["replay", str(trace), "--policy", str(folder), "--json", "--outage", "own=60s+60s:503"]
     assert main(command) == 0
