@@ -86,10 +86,12 @@ def failures(expect: Expect, seen: Seen) -> Iterator[Failure]:
         why = f" ({_message(answered.body)})" if answered.status >= 400 else ""
         yield Failure("status", _any(expect.status), f"{answered.status}{why}")
     yield from _among("error", _one(expect.error), seen.error)
-    yield from _among("model", expect.model, answered.headers.get("x-tollgate-model"))
-    yield from _among("backend", expect.backend, here.target.backend if here else None)
-    yield from _among("target", expect.target, here.target.model if here else None)
-    yield from _among("why", _one(expect.why), here.why if here else None)
+    refused = None if answered.status < 400 else f"none ({answered.status}: {_message(answered.body)})"
+    model = answered.headers.get("x-tollgate-model")
+    yield from _among("model", expect.model, model, refused)
+    yield from _among("backend", expect.backend, here.target.backend if here else None, refused)
+    yield from _among("target", expect.target, here.target.model if here else None, refused)
+    yield from _among("why", _one(expect.why), here.why if here else None, refused)
     yield from _among("tier", _one(expect.tier), call.principal.tier if call else None)
     if expect.attempts is not None:
         made = call.receipt.attempts if call is not None else 0
@@ -129,9 +131,12 @@ def _any(values: Sequence[object]) -> str:
     return " or ".join(map(str, values))
 
 
-def _among(what: str, expected: Sequence[str] | None, got: str | None) -> Iterator[Failure]:
+def _among(
+    what: str, expected: Sequence[str] | None, got: str | None, nobody: str | None = None
+) -> Iterator[Failure]:
+    """``nobody``: why there is none."""
     if expected is not None and (got is None or got not in expected):
-        yield Failure(what, _any(expected), "none" if got is None else got)
+        yield Failure(what, _any(expected), (nobody or "none") if got is None else got)
 
 
 def _within(
