@@ -136,9 +136,10 @@ async def ask(keeper: Keeper, name: str, seconds: float = 0.0) -> Ticket:
 
 
 async def until(condition: Callable[[], bool]) -> None:
+    """Looks in each turn of the loop: what is waited for may last a few of them."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 -- of a test
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0)
 
 
 def test_a_model_is_loaded_when_it_is_asked_and_gives_way_to_the_next() -> None:

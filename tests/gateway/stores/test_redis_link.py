@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
+from redis.asyncio import Redis
 
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.store import StoreDown
@@ -74,11 +75,13 @@ async def test_down_and_up_again(
 
 
 async def test_a_server_that_only_reads_stays_down(own_redis: RedisServer, uses: Uses) -> None:
-    await uses.link.redis.config_set("maxmemory", "1")
-    uses.link.fail(StoreDown("for a test"))
-    await asyncio.sleep(0.2)
-    assert uses.link.down and "recover" not in uses.calls
-    await uses.link.redis.config_set("maxmemory", "0")
+    # The link's own client is another with each probe while it is down.
+    async with Redis.from_url(own_redis.url) as operator:
+        await operator.config_set("maxmemory", "1")
+        uses.link.fail(StoreDown("for a test"))
+        await asyncio.sleep(0.2)
+        assert uses.link.down and "recover" not in uses.calls
+        await operator.config_set("maxmemory", "0")
     await back(uses.link)
 
 
