@@ -95,12 +95,6 @@ class Keeper:
         """As it was known a moment ago; not to be changed."""
         return self._known.get(experiment)
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(EVERY)
-
     async def look(self) -> None:
         """Once at each state. What fails is logged, and tried again at the next look."""
         async with self._looking:  # two looks at once would tell a decision twice
