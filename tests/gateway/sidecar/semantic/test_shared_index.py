@@ -78,6 +78,8 @@ async def test_partitions_spread_over_a_cluster(
 ) -> None:
     for name in ("TIMEOUT", "SECONDS_TO_WAIT"):
         monkeypatch.setattr(f"gateway.sidecar.semantic.shared_index.{name}", 60.0)
+    # A quick machine looks again before a replica would read again.
+    monkeypatch.setattr("gateway.sidecar.semantic.shared_index.SECONDS_BETWEEN", 0.0)
     one, other = (
         SemanticIndex(embed, redis_cluster.url, 12 * MIB, 1000, verifier=verifier, clock=clock)
         for _ in range(2)
