@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.lab.migration.report import Report
+from gateway.lab.migration.source import Source
+
 TOP_ADVICE: Mapping[str, tuple[str, str]] = {
     "mcp_servers": ("no MCP servers are served", "callers and providers reach them by themselves"),
     "mcp_tools": ("no MCP servers are served", "callers and providers reach them by themselves"),
@@ -174,7 +177,6 @@ QUIET_LITELLM = (
         "turn_off_message_logging",
         "telemetry",
         "modify_params",
-        "ssl_verify",
     ),
     *(
         "redact_user_api_key_info",
@@ -216,3 +218,14 @@ QUIET_GENERAL = (
         "salt_key",
     ),
 )
+
+
+def tell_unverified(settings: Source, report: Report) -> None:
+    """``ssl_verify: false``, or a file of authorities: a false value says something here."""
+    given = settings.get("ssl_verify")
+    if given is not None and given is not True:
+        report.dropped(
+            settings.at("ssl_verify"),
+            "certificates of servers are always verified",
+            "put a server's own authority into a file that the variable SSL_CERT_FILE names",
+        )

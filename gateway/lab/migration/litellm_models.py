@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.lab.migration.draft import PolicyDraft, duration, unique_name, valid_name
-from gateway.lab.migration.litellm_advice import DEPLOYMENT_ADVICE
+from gateway.lab.migration.litellm_advice import DEPLOYMENT_ADVICE, tell_unverified
 from gateway.lab.migration.providers import PRESET_HOSTS, PROVIDERS, backend_of, provider_of, short_name
 from gateway.lab.migration.source import Source, mapping
 from gateway.policy.prices import catalogue
@@ -132,6 +132,7 @@ def _deployments(
                 "let callers send it, or `max_output` cap answers",
             )
             params.skip(key)
+    tell_unverified(params, draft.report)
     params.finish(DEPLOYMENT_ADVICE)
     last = inf  # behind all that have an order
     yield _Deployment(backend, target, last if order is None else order, weights, timeouts, entry.where)

@@ -15,6 +15,7 @@ from gateway.lab.migration.litellm_advice import (
     QUIET_LITELLM,
     QUIET_ROUTER,
     ROUTER_ADVICE,
+    tell_unverified,
 )
 from gateway.lab.migration.litellm_models import Router
 from gateway.lab.migration.litellm_store import add_store
@@ -108,6 +109,7 @@ def add_litellm_settings(settings: Source, draft: PolicyDraft) -> None:
         if settings.has(key):
             draft.report.dropped(settings.at(key), "has no counterpart here")
             settings.skip(key)
+    tell_unverified(settings, draft.report)
     settings.skip(*QUIET_LITELLM)
     settings.finish(LITELLM_ADVICE)
 

@@ -171,6 +171,15 @@ def test_what_nobody_serves_is_told(params: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("value", "told"), [("false", True), ("/etc/our-ca.pem", True), ("true", False)])
+def test_certificates_that_were_not_verified_are_told(value: str, told: bool) -> None:
+    draft = imported(
+        one(f"model: openai/x, api_key: k, ssl_verify: {value}", f"litellm_settings: {{ssl_verify: {value}}}")
+    )
+    for where in ("model_list[0].litellm_params.ssl_verify", "litellm_settings.ssl_verify"):
+        assert ("certificates of servers are always verified" in " ".join(said(draft, where))) is told
+
+
 def test_secrets_in_the_open_become_variables(tmp_path: Path) -> None:
     draft = imported(
         "model_list:\n"
