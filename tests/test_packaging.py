@@ -396,7 +396,9 @@ exit {int(failures != 0)}
         file.write_text(lines)
         file.chmod(0o755)
     if failures is not None:
-        (tmp_path / "failures").write_text(json.dumps({f"tests/test_a.py::test_{number}": True for number in range(failures)}))
+        (tmp_path / "failures").write_text(
+            json.dumps({f"tests/test_a.py::test_{number}": True for number in range(failures)})
+        )
     env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", ".ci/run"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
