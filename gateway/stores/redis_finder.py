@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from redis import asyncio as redis
@@ -47,8 +47,22 @@ class Finder:
         )
 
     async def _ask_sentinel(self, host: Host) -> Host | None:
-        found = await _ask(host, self.address, "SENTINEL", "get-master-addr-by-name", self.address.master)
-        return (_text(found[0]), int(found[1])) if found else None
+        """A Sentinel that was cut off from the others names who was the master before: the server itself is asked, too
+        (redis.io/docs/latest/develop/reference/sentinel-clients, step 3)."""
+        address = self.address
+        found = await _ask(
+            host, address, "SENTINEL", "get-master-addr-by-name", address.master, of=address.sentinel_options
+        )
+        if not found:
+            return None
+        place = (_text(found[0]), int(found[1]))
+        try:
+            role, *_ = await _ask(place, address, "ROLE")
+        except ResponseError:  # this user may not ask
+            return place
+        if _text(role) != "master":
+            raise NotConnected(f"a Sentinel names {place[0]}:{place[1]}, which is a replica")
+        return place
 
     async def _ask_cluster(self, host: Host) -> Host | None:
         mine, others = None, []
@@ -66,11 +80,11 @@ class Finder:
         return mine
 
 
-async def _ask(host: Host, address: RedisAddress, *command: str) -> Any:
-    """One connection for one question: connections are seldom made."""
-    options: dict[str, Any] = dict(
-        address.sentinel_options if address.kind == "sentinel" else address.options
-    )
+async def _ask(
+    host: Host, address: RedisAddress, *command: str, of: Mapping[str, object] | None = None
+) -> Any:
+    """One connection for one question: connections are seldom made. ``of`` are its options, if not the server's."""
+    options: dict[str, Any] = dict(address.options if of is None else of)
     options |= {
         "socket_timeout": PATIENCE,
         "socket_connect_timeout": PATIENCE,

@@ -129,6 +129,32 @@ async def test_sentinels_tell_where_the_master_is(sentinel_set: SentinelSet) -> 
     await store.aclose()
 
 
+async def test_a_sentinel_that_names_a_replica_is_not_believed(sentinel_set: SentinelSet) -> None:
+    """It was cut off from the others, say, while they made another server the master."""
+    master = sentinel_set.master
+    replica = next(node for node in sentinel_set.servers if node is not master)
+    place = f"*2\r\n$9\r\n127.0.0.1\r\n${len(str(replica.port))}\r\n{replica.port}\r\n".encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            words = [(await reader.readline(), await reader.readline())[1] for _ in range(int(line[1:]))]
+            writer.write(place if words[0] == b"SENTINEL\r\n" else b"+OK\r\n")
+        writer.close()
+
+    stale = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"redis+sentinel://127.0.0.1:{stale.sockets[0].getsockname()[1]}"
+    alone = RedisStore(f"{url}/{sentinel_set.name}/0")
+    with pytest.raises(StoreDown, match=f"names 127.0.0.1:{replica.port}, which is a replica"):
+        await alone.put({"k": b"x"}, 60)
+    await alone.aclose()
+    beside = RedisStore(sentinel_set.url.replace("redis+sentinel://", f"{url},"))
+    await eventually(lambda: put(beside, {"k": b"x"}))
+    assert await beside.get("k") == b"x"
+    await beside.aclose()
+    stale.close()
+    await stale.wait_closed()
+
+
 async def put(store: RedisStore, values: dict[str, bytes]) -> bool:
     await store.put(values, 600)
     return True
