@@ -33,7 +33,8 @@ def test_a_message(client: anthropic.Anthropic) -> None:
     assert "Paris" in text(message)
     assert message.stop_reason == "end_turn"
     assert message.model == "tollgate-demo"
-    assert message.usage.input_tokens > 5
+    # The engine may have cached the prompt, all but its last block, for another test.
+    assert message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0) > 5
     assert message.usage.output_tokens > 0
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,12 @@ def until(true: Callable[[], object]) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("workers")
+    with two_workers(tmp_path_factory.mktemp("workers")) as served:
+        yield served
+
+
+@contextmanager
+def two_workers(folder: Path) -> Iterator[Served]:
     whole = a_policy("http://127.0.0.1:1/v1", admin={"enabled": True})
     whole["keys"].append(key(ADMIN, "ops", tenant="ops", scopes=["admin"]))
     whole["tenants"] = {"acme": {"quotas": {"requests_per_minute": 1000}}}
@@ -114,7 +119,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         log.close()
 
 
-def test_figures_are_those_of_all_workers(served: Served) -> None:
+def test_figures_are_those_of_all_workers(tmp_path: Path) -> None:
+    with two_workers(tmp_path) as served:  # whose figures are those of nobody else
+        _figures_are_of_all(served)
+
+
+def _figures_are_of_all(served: Served) -> None:
     assert {served.chat("fake") for _ in range(TIMES)} == {200}
     label = "fake\tscripted\t200"
     until(lambda: served.live()["counters"]["requests"].get(label) == TIMES)
