@@ -19,6 +19,7 @@ from gateway.cli import (
     plan,
     record,
     replay,
+    scaler,
     schema,
     serve,
     test,
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(
         metavar="init|import|serve|check|test|evaluate|explain|record|replay|plan|schema|keys|usage|backends|caches|policy"
-        "|backup|restore|bench",
+        "|backup|restore|bench|scaler",
         required=True,
     )
     for command in (
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         operate,
         backup,
         bench,
+        scaler,
     ):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)

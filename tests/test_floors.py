@@ -27,7 +27,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "stages batches feedback recording",
         "pipeline rendered runtime upstream_loop",
         "web",
-        "lab",
+        "lab scaler",
         "admin",
         "app process cli __main__",
     ),

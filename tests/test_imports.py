@@ -37,6 +37,8 @@ LAB = "gateway.lab"
 """What commands ask of a gateway or a policy: loaded where one of them runs, and never to serve."""
 EXPLAINING = "gateway.admin.api.explain"
 """A question of an operator's to a running gateway: the first one loads what answers it."""
+SCALER = "gateway.scaler"
+"""A process of its own, which speaks gRPC."""
 OTEL = ("opentelemetry", "grpc")
 EXPORTERS = ("gateway.observe.telemetry.otlp", "engine.server.otlp")
 """Imported where telemetry is sent, and only there."""
@@ -79,7 +81,9 @@ def violations(root: Path) -> Iterator[str]:
             within(importer, LAB) or (within(importer, "gateway.cli", EXPLAINING) and found.kind != "eager")
         ):
             yield f"{found}: serving loads nothing of the lab"
-        if not within(importer, *EXPORTERS) and (
+        if within(target, SCALER) and not within(importer, SCALER) and found.kind == "eager":
+            yield f"{found}: serving loads nothing of the scaler"
+        if not within(importer, *EXPORTERS, SCALER, "gateway.cli.scaler") and (
             within(target, *OTEL) or (within(target, *EXPORTERS) and found.kind == "eager")
         ):
             yield f"{found}: only the exporters load OpenTelemetry, where it is asked for"
@@ -112,7 +116,7 @@ def importable(root: Path, *packages: str) -> list[str]:
     return [
         m
         for m in modules_under(root)
-        if within(m, *packages) and not m.endswith("__main__") and not within(m, *SIDECAR, *EXPORTERS)
+        if within(m, *packages) and not m.endswith("__main__") and not within(m, *SIDECAR, *EXPORTERS, SCALER)
     ]
 
 
