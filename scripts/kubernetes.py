@@ -1,4 +1,5 @@
-"""Writes ``deploy/kubernetes/base/tollgate.yaml``: what the Helm chart makes of its own values.
+"""Writes ``deploy/kubernetes/base/tollgate.yaml``, what the Helm chart makes of its own values, and the production
+overlay's ``scaler.yaml``.
 
 ``python -m scripts.kubernetes`` needs ``helm`` on PATH, or fetches it from the package index as the tests do.
 """
@@ -12,6 +13,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 HEADER = "# Rendered from ../chart by `python -m scripts.kubernetes`: change it there.\n"
+RENDERED = (
+    ("base/tollgate.yaml", ()),
+    (
+        "overlays/production/scaler.yaml",
+        (
+            *("--show-only", "templates/scaler.yaml", "--namespace", "tollgate"),
+            *("--set", "engine.autoscaling.enabled=true"),
+        ),
+    ),
+)
+"""Files, and what is said to ``helm template`` for each."""
 
 
 def rendered(helm: Path, arguments: Sequence[str] = ()) -> str:
@@ -23,7 +35,8 @@ def rendered(helm: Path, arguments: Sequence[str] = ()) -> str:
 def main() -> None:
     from tests.kubernetes_tools import helm
 
-    (KUBERNETES / "base" / "tollgate.yaml").write_text(HEADER + rendered(helm()))
+    for file, arguments in RENDERED:
+        (KUBERNETES / file).write_text(HEADER + rendered(helm(), arguments))
 
 
 if __name__ == "__main__":

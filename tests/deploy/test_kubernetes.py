@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import signal
 import subprocess
@@ -15,7 +16,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from scripts.kubernetes import HEADER, KUBERNETES, rendered
+from gateway.cli.scaler import add_parser
+from gateway.scaler.target import Target
+from scripts.kubernetes import HEADER, KUBERNETES, RENDERED, rendered
 from tests import kubernetes_tools
 from tests.ports import free_port
 from tests.test_packaging import ROOT
@@ -73,9 +76,10 @@ def validate(found: list[dict[str, Any]]) -> None:
 
 
 def test_the_base_is_what_the_chart_renders(helm: Path) -> None:
-    base = (KUBERNETES / "base" / "tollgate.yaml").read_text()
-    assert base == HEADER + rendered(helm), "run `python -m scripts.kubernetes`"
-    validate(documents(base))
+    for file, arguments in RENDERED:
+        text = (KUBERNETES / file).read_text()
+        assert text == HEADER + rendered(helm, arguments), "run `python -m scripts.kubernetes`"
+        validate(documents(text))
 
 
 @pytest.mark.parametrize("arguments", [EVERYTHING, WITHOUT], ids=["everything", "without"])
@@ -112,6 +116,8 @@ def test_pods_are_hardened_and_end_within_their_grace(
         assert "--uid 10001" in (ROOT / "Dockerfile").read_text()
         assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
         assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        if deployment["metadata"]["name"] == "tollgate-scaler":
+            continue  # no answer of its takes a second
         env = {variable["name"]: variable.get("value") for variable in container.get("env", [])}
         delay = float(
             env.get("TOLLGATE_SHUTDOWN_DELAY") or container["lifecycle"]["preStop"]["exec"]["command"][1]
@@ -161,6 +167,32 @@ def test_production_shares_its_state_and_leaves_replicas_to_autoscalers(
         assert one(found, scaler, name)["spec"]["scaleTargetRef"]["name"] == name
     spread = pod(one(found, "Deployment"))["topologySpreadConstraints"]
     assert [constraint["whenUnsatisfiable"] for constraint in spread] == ["ScheduleAnyway", "DoNotSchedule"]
+
+
+def test_keda_asks_the_scaler_for_what_is_there(overlays: dict[str, list[dict[str, Any]]]) -> None:
+    found = overlays["production"]
+    (trigger,) = one(found, "ScaledObject", "tollgate-engine")["spec"]["triggers"]
+    target = Target.read(trigger["metadata"])
+    policy = yaml.safe_load(one(found, "ConfigMap", "tollgate-policies")["data"]["gateway.yaml"])
+    assert target.backend in policy["backends"]
+    for place in (target.gateways, target.engines, trigger["metadata"]["scalerAddress"]):
+        name, _, port = place.partition(".tollgate:")
+        (served,) = one(found, "Service", name)["spec"]["ports"]
+        selector = one(found, "Service", name)["spec"]["selector"]
+        (container,) = [
+            container
+            for deployment in (document for document in found if document["kind"] == "Deployment")
+            if selector.items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+            for container in pod(deployment)["containers"]
+        ]
+        ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+        assert int(port) == served["port"] == ports[served["targetPort"]]
+    (scaler,) = pod(one(found, "Deployment", "tollgate-scaler"))["containers"]
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    arguments = parser.parse_args(scaler["args"])
+    assert arguments.listen.endswith(":6000")
+    assert str(arguments.state.parent) in {mount["mountPath"] for mount in scaler["volumeMounts"]}
 
 
 @pytest.mark.parametrize("folder", ["chart", "overlays/production"])
