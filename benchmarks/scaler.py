@@ -1,4 +1,4 @@
-"""Engine hours of a week of traffic, and requests that wait too long: by reactive scaling, and by the scaler's forecast.
+"""Engine hours of a week of traffic, and requests that wait too long: by reactive scaling, and by a forecast.
 
     python -m benchmarks.scaler [--weeks 3] [--seed 1] [--peak 48] [--load 600]
 
