@@ -66,8 +66,8 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
         | {"prefix_sharing", "input"}
     ),
     schema.Target: frozenset({"weight", "timeouts"}),
-    schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env", "golden", "stop_first"},
-    schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key"},
+    schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env", "golden", "stop_first", "cold_start"},
+    schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key", "cold_start"},
     schema.AzureBackend: _OF_ANY_BACKEND | {"api_key", "entra"},
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.BedrockBackend: _OF_ANY_BACKEND | {"api_key"},

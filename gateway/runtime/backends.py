@@ -13,6 +13,7 @@ from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.api_forwarder import OF_ENGINE, OF_OPENAI, located, paths_of
 from gateway.backends.azure import KEY_HEADER, AzureEndpoints
 from gateway.backends.bedrock import BedrockBackend
+from gateway.backends.cold_start import ColdStartBackend
 from gateway.backends.credentials import entra
 from gateway.backends.credentials.aws import AwsSignature
 from gateway.backends.credentials.bearer_token import BearerToken
@@ -47,6 +48,13 @@ def build_backends(loaded: Loaded, state: WorkerState, before: Runtime | None) -
 
 
 def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Backend:
+    backend = _build(name, config, state)
+    if isinstance(config, schema.SelfHosted) and config.cold_start and isinstance(backend, OpenAIBackend):
+        return ColdStartBackend(backend, config.cold_start)
+    return backend
+
+
+def _build(name: str, config: schema.Backend, state: WorkerState) -> Backend:
     transport = state.transport() if state.transport is not None else None
     match config:
         case schema.FakeBackend():

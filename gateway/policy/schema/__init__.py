@@ -43,6 +43,7 @@ from gateway.policy.schema.backends import (
     Golden,
     OpenAIBackend,
     Provider,
+    SelfHosted,
     SidecarBackend,
     Vertex,
 )
@@ -153,6 +154,7 @@ __all__ = [
     "Scope",
     "SecretsGuard",
     "Select",
+    "SelfHosted",
     "SemanticCache",
     "Shadow",
     "Sharing",

@@ -94,6 +94,13 @@ class Server(AnyBackend):
     """Its streams say all that its whole answers do, so that whole answers may be collected from them."""
 
 
+class SelfHosted(Server):
+    """A server of one's own, of which an autoscaler may leave none."""
+
+    cold_start: Timeout | None = None
+    """For which requests wait where nobody listens at ``base_url``."""
+
+
 class Golden(Frozen):
     """What an edited engine has to answer before it takes over."""
 
@@ -103,7 +110,7 @@ class Golden(Frozen):
     """Of its cases."""
 
 
-class EngineBackend(Server):
+class EngineBackend(SelfHosted):
     """The bundled engine. With ``launch`` the gateway starts it as a child at ``base_url``'s port."""
 
     kind: Literal["engine"]
@@ -143,7 +150,7 @@ PRESET_URLS: Mapping[PresetName, str] = {
 }
 
 
-class OpenAIBackend(Provider):
+class OpenAIBackend(Provider, SelfHosted):
     """Any server that speaks OpenAI's API. ``base_url`` ends where ``/chat/completions`` would follow."""
 
     kind: Literal["openai"]

@@ -727,3 +727,20 @@ ROWS += [
 @pytest.mark.parametrize("row", ROWS, ids=repr)
 async def test_it_does_what_it_says(row: Row, tmp_path: Path) -> None:
     await row.run(tmp_path)
+
+
+@shows("backends.<name>.cold_start (engine)", "backends.<name>.cold_start (openai)")
+@pytest.mark.parametrize("kind", ["engine", "openai"])
+async def test_cold_start(tmp_path: Path, kind: str) -> None:
+    for more, answered in (({}, False), ({"cold_start": "280s"}, True)):
+        async with a_site(tmp_path / str(answered), up_as(kind, **more)) as site:
+            await site.up.stop()
+            asked = asyncio.ensure_future(site.ask(model="up"))
+            if not answered:
+                assert (await asked).status_code == 503
+                continue
+            name = 'tollgate_backend_requests_in_flight{backend="up"}'
+            while (await site.gateway.metrics()).get(name, 0) < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await site.up.start()
+            assert (await asked).status_code == 200

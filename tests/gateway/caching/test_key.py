@@ -362,6 +362,7 @@ OTHER: dict[str, Any] = {
     "spacy": {"en": "x"},
     "spill_over": True,
     "split_by": "tenant",
+    "cold_start": "9s",
     "stop_first": True,
     "targets": [{"backend": "up", "model": "aa"}],
     "threads": 3,
