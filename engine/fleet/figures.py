@@ -52,9 +52,9 @@ class Figures:
             "gpus": next((one["gpus"] for one in states.values() if one.get("gpus")), []),
             "swaps": keeper.swaps,
             "memory": {
-                "budget": keeper.budget,
-                "own": keeper.own,
-                "taken": keeper.own + sum(model.held for model in keeper.models.values()),
+                "budget": keeper.budget.total,
+                "own": keeper.budget.own,
+                "taken": keeper.budget.taken,
             },
             "models": {
                 model.name: {

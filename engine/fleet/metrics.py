@@ -61,8 +61,8 @@ class FleetMetrics:
             _P + "model_swaps", "Models that gave way to another", value=self._keeper.swaps
         )
         yield GaugeMetricFamily(
-            _P + "memory_budget_bytes", "What all processes may take", value=self._keeper.budget
+            _P + "memory_budget_bytes", "What all processes may take", value=self._keeper.budget.total
         )
         yield GaugeMetricFamily(
-            _P + "fleet_memory_bytes", "Memory of the process itself", value=self._keeper.own
+            _P + "fleet_memory_bytes", "Memory of the process itself", value=self._keeper.budget.own
         )

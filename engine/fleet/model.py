@@ -10,6 +10,8 @@ from engine.errors import EngineDied, EngineError
 from engine.fleet.member import Member
 from engine.fleet.roster import ModelEntry
 
+SURVIVES = 1
+"""Failed loads, and deaths before anything was answered, that a request lives through."""
 _GUESSED_SPEED = 400e6
 """Bytes a second, and"""
 _GUESSED_IMPORTS = 3.0
@@ -125,6 +127,12 @@ class Model:
             return 0.0
         how = "waking" if self.state in (State.SLEEPING, State.WAKING) else "cold"
         return self.seconds.get(how, self.need / _GUESSED_SPEED + _GUESSED_IMPORTS)
+
+    def refuse(self, error: EngineError) -> None:
+        """Those who wait for it."""
+        waiting, self.waiting = self.waiting, []
+        for ticket in waiting:
+            ticket.refuse(error)
 
     def took(self, how: str, seconds: float) -> None:
         before = self.seconds.get(how)

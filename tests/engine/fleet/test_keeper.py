@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from engine.errors import ModelLoading, ModelNeverFits, ModelNotLoaded, StartupError
-from engine.fleet.keeper import Keeper, Pace
+from engine.fleet.keeper import Keeper
 from engine.fleet.model import State, Ticket
+from engine.fleet.pace import Pace
 from engine.fleet.roster import ModelEntry, Roster, Terms
 
 PACE = Pace(turn=0.0, shortest_turn=0.05, linger=0.01, look=0.02, backoff=0.01, longest_backoff=0.02)
@@ -100,14 +101,15 @@ class World:
 
 @asynccontextmanager
 async def keeping(
-    budget: int, *, max_load_wait: float = 60.0, **terms: Terms
+    budget: int, *, max_load_wait: float = 60.0, clock: Callable[[], float] = time.monotonic, **terms: Terms
 ) -> AsyncIterator[tuple[Keeper, World]]:
     """``budget`` in MiB, beside the process's own memory; each loaded model takes 100, asleep 20."""
     world = World(budget)
     entries = tuple(ModelEntry(name, name, one) for name, one in terms.items())
     needs = dict.fromkeys(terms, 100 * MIB)
-    keeper = Keeper(Roster(entries, max_load_wait=max_load_wait), budget * MIB, needs, world.start, pace=PACE)
-    keeper._measure = _nothing  # type: ignore[method-assign]
+    roster = Roster(entries, max_load_wait=max_load_wait)
+    keeper = Keeper(roster, budget * MIB, needs, world.start, pace=PACE, clock=clock)
+    keeper.budget.measure = _nothing  # type: ignore[method-assign]
     keeper.begin()
     try:
         yield keeper, world
@@ -266,9 +268,8 @@ def test_a_model_that_dies_while_it_is_put_to_sleep_is_unloaded_and_comes_back()
 
 def test_the_deadline_of_a_request_holds_after_a_death() -> None:
     async def run() -> None:
-        async with keeping(150, a=Terms()) as (keeper, world):
-            now = [time.monotonic()]
-            keeper._clock = lambda: now[0]
+        now = [time.monotonic()]
+        async with keeping(150, a=Terms(), clock=lambda: now[0]) as (keeper, world):
             await ask(keeper, "a")
             ticket = await granted(keeper.join(keeper.models["a"], now[0] + 100))
             world.of("a").die()
