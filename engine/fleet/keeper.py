@@ -12,11 +12,12 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 
-from engine.errors import ModelLoading, ModelNotFound, Unavailable
+from engine.errors import EngineError, ModelLoading, ModelNotFound, Unavailable
 from engine.fleet.budget import Budget
 from engine.fleet.changes import Changes, Start
 from engine.fleet.member import Member
 from engine.fleet.model import SURVIVES, Model, State, Ticket
+from engine.fleet.orders import Orders
 from engine.fleet.pace import Pace
 from engine.fleet.room import Action
 from engine.fleet.roster import Roster
@@ -45,6 +46,7 @@ class Keeper:
         self._changed = asyncio.Event()
         self._turns = Turns(self.models, self.budget, pace, clock)
         self._changes = Changes(self.models, start, pace, clock, self._changed)
+        self._orders = Orders(self._changed)
         self._clock = clock
         self._deciding: asyncio.Task[None] | None = None
         self._closing = False
@@ -73,10 +75,15 @@ class Keeper:
             self._deciding.cancel()
             await asyncio.gather(self._deciding, return_exceptions=True)
         await self._changes.close()
-        for model in self.models.values():
-            model.refuse(Unavailable("The engine is shutting down."))
+        self._refuse(Unavailable("The engine is shutting down."))
         members = [model.member for model in self.models.values() if model.member is not None]
         await asyncio.gather(*(member.stop() for member in members))
+
+    def _refuse(self, error: EngineError) -> None:
+        """All who wait."""
+        self._orders.refuse(error)
+        for model in self.models.values():
+            model.refuse(error)
 
     def find(self, name: str) -> Model:
         """Raises ``ModelNotFound``."""
@@ -181,24 +188,11 @@ class Keeper:
     async def unload(self, model: Model) -> None:
         """Waits for its requests, then ends its processes. Its next request loads it again."""
         model.stopped = True
-        await self._order(model, Action.UNLOAD)
+        await self._orders.carry_out(model, Action.UNLOAD)
 
     async def sleep(self, model: Model) -> None:
         """Waits for its requests, then puts it to sleep. Its next request wakes it."""
-        await self._order(model, Action.SLEEP)
-
-    async def _order(self, model: Model, action: Action) -> None:
-        while True:
-            while (running := self._changes.running) is not None:
-                await asyncio.wait([running])
-            if model.state is State.UNLOADED or (action is Action.SLEEP and model.state is State.SLEEPING):
-                model.yielding = False
-                return
-            if model.in_flight == 0:
-                self._changes.put_out(model, action)
-                continue
-            model.yielding = True
-            await asyncio.sleep(0.05)
+        await self._orders.carry_out(model, Action.SLEEP)
 
     # Decisions
 
@@ -221,19 +215,22 @@ class Keeper:
                 for ticket in model.waiting:
                     self._grant(ticket, model.member)
                 model.waiting = []
-        queue = self._turns.queue()
-        if queue and queue[0].yielding and queue[0].state is State.LOADED:
-            # Those for whom it was to give way have left.
-            queue[0].yielding = False
-            self._changed.set()
+        if (change := self._orders.next()) is not None:
+            self._changes.put_out(self.models[change.name], change.action)
             return
+        queue = self._turns.queue()
         for model in queue:
-            if model.retry_at > self._clock() or model.state is State.LEAVING:  # it dies: see ``lost``
+            # One that leaves by order, or dies (see ``lost``), is loaded again when it has left.
+            if model.ordered or model.retry_at > self._clock() or model.state is State.LEAVING:
                 continue
-            if (never := self.budget.never_fits(model)) is not None:
+            if model.state is State.LOADED:
+                # Those for whom it was to give way have left.
+                model.yielding = False
+                self._changed.set()
+            elif (never := self.budget.never_fits(model)) is not None:
                 model.refuse(never)
                 continue
-            if (changes := self._turns.room_for(model)) is not None:
+            elif (changes := self._turns.room_for(model)) is not None:
                 self._changes.bring(model, changes)
             else:
                 for other in list(self._turns.over_for(model)):

@@ -94,6 +94,8 @@ class Model:
     loaded_at: float = 0.0
     yielding: bool = False
     """Others wait for its memory, and its turn is over: what comes now waits for its next one."""
+    ordered: int = 0
+    """An operator's orders that it leaves, not yet carried out: what comes now waits until they are."""
     asleep_bytes: int | None = None
     """That it takes asleep, as far as is known."""
     max_model_len: int | None = None
@@ -109,7 +111,7 @@ class Model:
 
     @property
     def grants(self) -> bool:
-        return self.state is State.LOADED and not self.yielding
+        return self.state is State.LOADED and not (self.yielding or self.ordered)
 
     @property
     def counted(self) -> int:

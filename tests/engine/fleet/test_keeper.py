@@ -323,6 +323,47 @@ def test_orders_load_put_to_sleep_and_unload() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("order", "then"), [("unload", ["a", "a"]), ("sleep", ["a"])])
+def test_orders_go_before_requests_that_never_cease(order: str, then: list[str]) -> None:
+    async def client(keeper: Keeper, served: list[int]) -> None:
+        while True:
+            await ask(keeper, "a", 0.005)
+            served.append(1)
+
+    async def run() -> None:
+        async with keeping(150, a=Terms()) as (keeper, world):
+            model, served = keeper.models["a"], list[int]()
+            # They overlap: one at least is always there.
+            clients = [asyncio.create_task(client(keeper, served)) for _ in range(5)]
+            await until(lambda: len(served) > 5)
+            async with asyncio.timeout(60):
+                await getattr(keeper, order)(model)
+            assert model.loads == 1
+            count = len(served)
+            await until(lambda: len(served) > count + 5)
+            assert (world.loads, model.loads) == (then, 2)
+            for one in clients:
+                one.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_who_gives_way_is_served_while_the_first_in_the_queue_does_not_load() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms(), b=Terms()) as (keeper, world):
+            held = await granted(keeper.join(keeper.models["a"], None))
+            first = keeper.join(keeper.models["b"], None)
+            await until(lambda: keeper.models["a"].yielding)
+            keeper.models["b"].retry_at = time.monotonic() + 60
+            assert (await ask(keeper, "a")).error is None
+            keeper.leave(held)
+            keeper.leave(first)
+            assert world.loads == ["a"]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_fails_dies_and_leaves_the_budget_holds_and_nobody_waits_for_ever(seed: int) -> None:
     random = Random(seed)
