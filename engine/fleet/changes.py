@@ -63,13 +63,18 @@ class Changes:
             await asyncio.gather(self._running, return_exceptions=True)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._running = asyncio.create_task(work)
-        self._running.add_done_callback(self._done)
+        self._running = asyncio.create_task(self._guarded(work))
+        self._running.add_done_callback(lambda _: self._changed.set())
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a change of models failed", exc_info=error)
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever goes wrong, no model stays on its way for ever."""
+        try:
+            await work
+        except Exception as error:
+            log.exception("a change of models failed")
+            for model in self._models.values():
+                if model.state in (State.LOADING, State.WAKING, State.LEAVING):
+                    await self._failed(model, f"{type(error).__name__}: {error}")
 
     async def _bring(self, model: Model, after: Sequence[Change]) -> None:
         for name, action in after:

@@ -1,8 +1,7 @@
-"""Decides which models are loaded: who waits first is served first, in a budget of memory, without thrashing.
+"""Keeps models in a budget of memory: takes requests to them, and an operator's orders.
 
-One change at a time: a model is loaded, woken, put to sleep or unloaded (``changes.py``), then the next is decided, by
-turns (``turns.py``) and bytes (``budget.py``). A model whose turn is over while others wait takes no new requests, ends
-those it has, and gives way.
+Which are loaded is decided (``decisions.py``) by turns (``turns.py``) and bytes (``budget.py``), one change at a time
+(``changes.py``). A model whose turn is over while others wait takes no new requests, ends those it has, and gives way.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 
-from engine.errors import EngineError, ModelLoading, ModelNotFound, Unavailable
+from engine.errors import ModelLoading, ModelNotFound, Unavailable
 from engine.fleet.budget import Budget
 from engine.fleet.changes import Changes, Start
-from engine.fleet.member import Member
+from engine.fleet.decisions import Decisions
 from engine.fleet.model import SURVIVES, Model, State, Ticket
 from engine.fleet.orders import Orders
 from engine.fleet.pace import Pace
@@ -39,7 +38,7 @@ class Keeper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``needs``: predicted bytes of each model. ``budget`` is what all processes may take, this one included."""
-        self._pace = pace = pace or Pace()
+        pace = pace or Pace()
         self.max_load_wait = roster.max_load_wait
         self.models = {entry.name: Model(entry, needs[entry.name]) for entry in roster.models}
         self.budget = Budget(self.models, budget)
@@ -47,19 +46,24 @@ class Keeper:
         self._turns = Turns(self.models, self.budget, pace, clock)
         self._changes = Changes(self.models, start, pace, clock, self._changed)
         self._orders = Orders(self._changed)
+        self._decisions = Decisions(
+            *(self.models, self.budget, self._turns, self._orders, self._changes),
+            changed=self._changed,
+            pace=pace,
+            clock=clock,
+        )
         self._clock = clock
-        self._deciding: asyncio.Task[None] | None = None
         self._closing = False
         for model in self.models.values():
             model.last_used = clock()
 
     def begin(self) -> None:
-        self._deciding = asyncio.create_task(self._run())
+        self._decisions.begin()
 
     @property
     def alive(self) -> bool:
         """Whether it still decides."""
-        return self._deciding is not None and not self._deciding.done()
+        return self._decisions.alive
 
     @property
     def swaps(self) -> int:
@@ -71,19 +75,11 @@ class Keeper:
         if self._closing:
             return
         self._closing = True
-        if self._deciding is not None:
-            self._deciding.cancel()
-            await asyncio.gather(self._deciding, return_exceptions=True)
+        await self._decisions.close()
         await self._changes.close()
-        self._refuse(Unavailable("The engine is shutting down."))
+        self._decisions.refuse(Unavailable("The engine is shutting down."))
         members = [model.member for model in self.models.values() if model.member is not None]
         await asyncio.gather(*(member.stop() for member in members))
-
-    def _refuse(self, error: EngineError) -> None:
-        """All who wait."""
-        self._orders.refuse(error)
-        for model in self.models.values():
-            model.refuse(error)
 
     def find(self, name: str) -> Model:
         """Raises ``ModelNotFound``."""
@@ -151,8 +147,8 @@ class Keeper:
     def _place(self, ticket: Ticket) -> None:
         model, deadline = ticket.model, ticket.deadline
         model.stopped = False
-        if model.grants and model.member is not None:
-            self._grant(ticket, model.member)
+        if model.grants:
+            model.grant(ticket, self._clock())
             return
         if (never := self.budget.never_fits(model)) is not None:
             raise never
@@ -165,12 +161,6 @@ class Keeper:
         ticket.cold = True
         model.waiting.append(ticket)
         self._changed.set()
-
-    def _grant(self, ticket: Ticket, member: Member) -> None:
-        model = ticket.model
-        model.in_flight += 1
-        model.last_used = self._clock()
-        ticket.grant(member, model.generation)
 
     # An operator's orders
 
@@ -193,52 +183,3 @@ class Keeper:
     async def sleep(self, model: Model) -> None:
         """Waits for its requests, then puts it to sleep. Its next request wakes it."""
         await self._orders.carry_out(model, Action.SLEEP)
-
-    # Decisions
-
-    async def _run(self) -> None:
-        looked = float("-inf")
-        while not self._closing:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pace.look / 4):
-                    await self._changed.wait()
-            self._changed.clear()
-            if self._clock() - looked >= self._pace.look:
-                looked = self._clock()
-                await self.budget.measure()
-            if self._changes.running is None:
-                self._decide()
-
-    def _decide(self) -> None:
-        for model in self.models.values():
-            if model.grants and model.member is not None:
-                for ticket in model.waiting:
-                    self._grant(ticket, model.member)
-                model.waiting = []
-        if (change := self._orders.next()) is not None:
-            self._changes.put_out(self.models[change.name], change.action)
-            return
-        queue = self._turns.queue()
-        for model in queue:
-            # One that leaves by order, or dies (see ``lost``), is loaded again when it has left.
-            if model.ordered or model.retry_at > self._clock() or model.state is State.LEAVING:
-                continue
-            if model.state is State.LOADED:
-                # Those for whom it was to give way have left.
-                model.yielding = False
-                self._changed.set()
-            elif (never := self.budget.never_fits(model)) is not None:
-                model.refuse(never)
-                continue
-            elif (changes := self._turns.room_for(model)) is not None:
-                self._changes.bring(model, changes)
-            else:
-                for other in list(self._turns.over_for(model)):
-                    # It takes nothing new until the one that waits has its memory.
-                    other.yielding = True
-            return
-        if not queue:
-            for model in self.models.values():
-                model.yielding = False
-            if (change := self._turns.idle()) is not None:
-                self._changes.put_out(self.models[change.name], change.action)

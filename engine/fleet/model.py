@@ -111,7 +111,7 @@ class Model:
 
     @property
     def grants(self) -> bool:
-        return self.state is State.LOADED and not (self.yielding or self.ordered)
+        return self.state is State.LOADED and self.member is not None and not (self.yielding or self.ordered)
 
     @property
     def counted(self) -> int:
@@ -129,6 +129,14 @@ class Model:
             return 0.0
         how = "waking" if self.state in (State.SLEEPING, State.WAKING) else "cold"
         return self.seconds.get(how, self.need / _GUESSED_SPEED + _GUESSED_IMPORTS)
+
+    def grant(self, ticket: Ticket, now: float) -> None:
+        """``now``: a ``time.monotonic()``. The model is loaded."""
+        if self.member is None:
+            raise ValueError(f"{self.name} has no process")
+        self.in_flight += 1
+        self.last_used = now
+        ticket.grant(self.member, self.generation)
 
     def refuse(self, error: EngineError) -> None:
         """Those who wait for it."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import ModelLoading, ModelNeverFits, ModelNotLoaded, StartupError
+from engine.errors import InternalError, ModelLoading, ModelNeverFits, ModelNotLoaded, StartupError
 from engine.fleet.keeper import Keeper
 from engine.fleet.model import State, Ticket
 from engine.fleet.pace import Pace
@@ -81,6 +81,8 @@ class World:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.failing: dict[str, int] = {}
+        self.broken = 0
+        """Starts to come that end in an error that nobody foresees."""
         self.running: list[Played] = []
         self.dying_asleep = False
         """The next one that is put to sleep dies of it."""
@@ -88,11 +90,17 @@ class World:
         self.most = 0
 
     async def start(self, entry: ModelEntry, number: int) -> Any:
+        if self.broken:
+            self.broken -= 1
+            raise BlockingIOError("no process left")
         self.loads.append(entry.name)
         return Played(self, entry)
 
     def look(self) -> None:
         self.most = max(self.most, sum(20 if one.asleep else 100 for one in self.running))
+
+    async def refuse(self, level: int) -> None:
+        raise RuntimeError("unforeseen")
 
     def of(self, name: str) -> Played:
         (found,) = (one for one in self.running if one.name == name)
@@ -360,6 +368,47 @@ def test_who_gives_way_is_served_while_the_first_in_the_queue_does_not_load() ->
             keeper.leave(held)
             keeper.leave(first)
             assert world.loads == ["a"]
+
+    asyncio.run(run())
+
+
+def test_a_mistake_in_a_decision_is_told_to_who_waits_and_the_next_request_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken() -> None:
+        raise RuntimeError("no such file")
+
+    async def run() -> None:
+        async with keeping(150, a=Terms()) as (keeper, _):
+            model, measure = keeper.models["a"], keeper.budget.measure
+            keeper.budget.measure = broken  # type: ignore[method-assign]
+            with pytest.raises(InternalError):
+                await ask(keeper, "a")
+            assert not keeper.alive
+            assert "no such file" in caplog.text
+            keeper.budget.measure = measure  # type: ignore[method-assign]
+            await until(lambda: keeper.alive)
+            await ask(keeper, "a")
+            keeper.budget.measure = broken  # type: ignore[method-assign]
+            held = await granted(keeper.join(model, None))
+            with pytest.raises(InternalError):
+                await keeper.unload(model)
+            keeper.leave(held)
+
+    asyncio.run(run())
+
+
+def test_a_change_that_breaks_is_a_failed_load_and_leaves_no_model_on_its_way() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms()) as (keeper, world):
+            world.broken = 2
+            with pytest.raises(ModelNotLoaded, match="BlockingIOError: no process left"):
+                await ask(keeper, "a")
+            await ask(keeper, "a")
+            world.of("a").sleep = world.refuse  # type: ignore[method-assign]
+            await keeper.sleep(keeper.models["a"])
+            assert keeper.models["a"].state is State.UNLOADED
+            await ask(keeper, "a")
 
     asyncio.run(run())
 
