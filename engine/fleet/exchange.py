@@ -135,6 +135,11 @@ class Exchange(asyncio.Protocol):
         self._ended = True
 
 
+def is_farewell(status: int, body: bytes) -> bool:
+    """Whether an answer says that its engine process has ended, or is about to."""
+    return status == 503 and (b'"engine_died"' in body or b'"shutting_down"' in body)
+
+
 async def ask_json(socket: Path, line: bytes, body: bytes = b"") -> tuple[int, bytes]:
     """Status and body of a short exchange. Raises ``MemberGone``."""
     exchange = await Exchange.ask(socket, line, [(b"content-type", b"application/json")], body)

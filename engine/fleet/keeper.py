@@ -11,10 +11,11 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 
-from engine.errors import ModelLoading, ModelNotFound, Unavailable
+from engine.errors import ModelLoading, ModelNotFound, ModelNotLoaded, Unavailable
 from engine.fleet.budget import Budget
 from engine.fleet.changes import Changes, Start
 from engine.fleet.decisions import Decisions
+from engine.fleet.exchange import MemberGone
 from engine.fleet.model import SURVIVES, Model, State, Ticket
 from engine.fleet.orders import Orders
 from engine.fleet.pace import Pace
@@ -165,13 +166,24 @@ class Keeper:
     # An operator's orders
 
     async def load(self, model: Model) -> None:
-        """Waits until it is loaded. Raises ``Unavailable``."""
+        """Waits until it is loaded, and has computed something. Raises ``Unavailable``."""
         ticket = self.join(model, None)
         try:
-            while ticket.member is None and ticket.error is None:
-                await ticket.change(60.0)
-            if ticket.error is not None:
-                raise ticket.error
+            while True:
+                while ticket.member is None and ticket.error is None:
+                    await ticket.change(60.0)
+                if ticket.member is None:
+                    raise ticket.error or ModelNotLoaded(model.name, "it was refused", 1.0)
+                try:
+                    await ticket.member.prove()
+                    if model.member is ticket.member:
+                        return
+                    raise MemberGone("it died thereafter")
+                except MemberGone as gone:
+                    await self.lost(ticket, certain=gone.certain)
+                    if not self.join_again(ticket):
+                        why = "its process died as soon as it was loaded"
+                        raise ModelNotLoaded(model.name, why, max(1.0, self.expected_wait(model))) from None
         finally:
             self.leave(ticket)
 

@@ -15,7 +15,7 @@ import orjson
 
 from engine.errors import StartupError, Unavailable
 from engine.fleet import memory
-from engine.fleet.exchange import ask_json
+from engine.fleet.exchange import MemberGone, ask_json, is_farewell
 
 _END = 0.05
 """Seconds between looks at whether killed processes have gone."""
@@ -100,16 +100,23 @@ class Member:
         found: dict[str, Any] = orjson.loads(body)
         return found
 
+    async def prove(self) -> None:
+        """Returns when its model has computed something. Raises ``Unavailable`` where it does not in time,
+        ``MemberGone`` where it has died."""
+        await self._demand(b"GET /health")
+
     async def sleep(self, level: int) -> None:
         """Raises ``Unavailable`` where it is not idle, ``MemberGone`` where it has died."""
-        await self._change(b"POST /sleep?level=%d" % level)
+        await self._demand(b"POST /sleep?level=%d" % level)
 
     async def wake(self) -> None:
         """Raises ``Unavailable`` where it cannot, ``MemberGone`` where it has died."""
-        await self._change(b"POST /wake_up")
+        await self._demand(b"POST /wake_up")
 
-    async def _change(self, line: bytes) -> None:
+    async def _demand(self, line: bytes) -> None:
         status, body = await ask_json(self.socket, line)
+        if is_farewell(status, body):
+            raise MemberGone("its engine process has ended", certain=True)
         if status != 200:
             try:
                 message = orjson.loads(body)["error"]["message"]

@@ -16,7 +16,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from engine.errors import EngineDied, EngineError, InternalError, InvalidRequest
-from engine.fleet.exchange import Exchange, Headers, MemberGone
+from engine.fleet.exchange import Exchange, Headers, MemberGone, is_farewell
 from engine.fleet.keeper import Keeper
 from engine.fleet.model import Model, State, Ticket
 from engine.server.disconnect import ClientDisconnected, read_body, until_disconnect
@@ -129,7 +129,7 @@ class Relay:
             await exchange.head()
             if exchange.status == 503:
                 body = await exchange.whole()
-                if b'"engine_died"' in body or b'"shutting_down"' in body:
+                if is_farewell(exchange.status, body):
                     raise MemberGone("its engine process has ended", certain=True)
                 return await reply.whole(exchange, body)
             await reply.pass_on(exchange)

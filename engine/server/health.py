@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from engine.client import EngineClient
 from engine.core.sampling_params import SamplingParams
 from engine.engine_process import EngineProcess
-from engine.errors import EngineStalled
+from engine.errors import EngineDied, EngineStalled
+from engine.server.listening import first
 
 
 class Probe(Protocol):
@@ -75,8 +76,10 @@ class Health:
         try:
             # If the queue is full, the probe is refused; any other request's step proves the same.
             async with asyncio.timeout(self._timeout):
-                await self._stepped.wait()
+                await first(self._stepped.wait(), self._client.died.wait())
         except TimeoutError:
             raise EngineStalled(f"The engine did no step within {self._timeout:g} s.") from None
         finally:
             request.close()
+        if self._client.died.is_set():
+            raise EngineDied("The engine process died; it is being restarted.")

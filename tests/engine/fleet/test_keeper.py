@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine.errors import InternalError, ModelLoading, ModelNeverFits, ModelNotLoaded, StartupError
+from engine.fleet.exchange import MemberGone
 from engine.fleet.keeper import Keeper
 from engine.fleet.model import State, Ticket
 from engine.fleet.pace import Pace
@@ -62,6 +63,12 @@ class Played:
         weights = 80 * MIB
         return {"device": "cpu", "max_model_len": 64, "memory_bytes": {"weights": weights, "kv_cache": 0}}
 
+    async def prove(self) -> None:
+        if self.world.dying_at_work > 0:
+            self.world.dying_at_work -= 1
+            self.die()
+            raise MemberGone("it died", certain=True)
+
     async def sleep(self, level: int) -> None:
         self.asleep = True
 
@@ -86,6 +93,8 @@ class World:
         self.running: list[Played] = []
         self.dying_asleep = False
         """The next one that is put to sleep dies of it."""
+        self.dying_at_work = 0
+        """How often a process dies of the first thing that it computes."""
         self.loads: list[str] = []
         self.most = 0
 
@@ -327,6 +336,22 @@ def test_orders_load_put_to_sleep_and_unload() -> None:
             assert model.state is State.UNLOADED  # by order, until somebody asks
             await ask(keeper, "a")
             assert model.state is State.LOADED
+
+    asyncio.run(run())
+
+
+def test_an_order_to_load_succeeds_only_if_the_model_computes() -> None:
+    async def run() -> None:
+        async with keeping(150, a=Terms()) as (keeper, world):
+            model = keeper.models["a"]
+            world.dying_at_work = 1
+            await keeper.load(model)
+            assert (world.loads, model.state) == (["a", "a"], State.LOADED)
+            await keeper.unload(model)
+            world.dying_at_work = 2
+            with pytest.raises(ModelNotLoaded, match="died as soon as it was loaded"):
+                await keeper.load(model)
+            assert (model.deaths, model.in_flight, model.waiting) == (3, 0, [])
 
     asyncio.run(run())
 
