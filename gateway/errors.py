@@ -232,6 +232,8 @@ class Upstream(GatewayError):
     incident: str | None = None
     """What the server names the same in the errors of all requests that one event has ended, such as a death of its
     process."""
+    severed = False
+    """The server broke the connection off without a word, as if it had died."""
 
 
 class UpstreamFailed(Upstream):

@@ -372,9 +372,11 @@ class Exchange:
         await self._client.aclose()
 
     def _broken_off(self) -> UpstreamFailed:
-        return UpstreamFailed(
+        failed = UpstreamFailed(
             f"Backend '{self.backend}' broke off in the middle of its answer.", code="upstream_cut"
         )
+        failed.severed = True
+        return failed
 
 
 def _cut(part: bytes, most: int) -> tuple[bytes, bytes]:

@@ -89,7 +89,9 @@ def from_transport(backend: str, error: httpx.TransportError, outage: Outage) ->
     unreachable = isinstance(error, httpx.ConnectTimeout | httpx.ConnectError | httpx.ProxyError)
     what = "cannot be reached" if unreachable else "dropped the connection"
     kind = NotConnected if isinstance(error, httpx.ConnectTimeout) else UpstreamUnavailable
-    return kind(f"Backend '{backend}' {what}. Try again in {wait:.0f} s.", retry_after=wait)
+    failed = kind(f"Backend '{backend}' {what}. Try again in {wait:.0f} s.", retry_after=wait)
+    failed.severed = not unreachable
+    return failed
 
 
 def from_response(

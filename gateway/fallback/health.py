@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gateway.fallback.circuit_breaker import Breaker, Scope
 from gateway.fallback.retry import RetryBudget
+from gateway.fallback.severed import Severed
 from gateway.policy.schema import Target
 
 
@@ -43,6 +44,7 @@ class BackendHealth:
     """For calls that no caller made: they take no retries from callers."""
     credentials_refused: dict[str, str] = field(default_factory=dict)
     """Models (as the backend knows them) for which it refuses our credentials, and the error's code."""
+    severed: Severed = field(default_factory=Severed)
 
 
 class HealthRegistry:

@@ -117,7 +117,7 @@ class AttemptRecorder:
     def _failed(self, attempt: Attempt, error: BaseException) -> None:
         own_limit = isinstance(error, Overloaded) or is_own_limit(error)
         if isinstance(error, Upstream):
-            attempt.permit.failed(error.incident)
+            attempt.permit.failed(_incident(attempt, error))
             attempt.facts["fault"] = reason_of(error)
         elif own_limit or isinstance(error, TooManyAnswers):
             attempt.admitted = attempt.facts["admitted"] = False
@@ -148,6 +148,14 @@ class AttemptRecorder:
         )
         if reason in CREDENTIALS:
             self._health.credentials_refused(target.backend, target.model, reason)
+
+
+def _incident(attempt: Attempt, error: Upstream) -> str | None:
+    """What ended other requests too. An engine's process that was killed tells none; its connections end together."""
+    hop = attempt.planned.hop
+    if not (hop.is_engine and error.severed and error.incident is None):
+        return error.incident
+    return hop.health.severed.incident(attempt.call.sent_at if attempt.call.sent else attempt.began)
 
 
 def is_own_limit(error: BaseException) -> bool:

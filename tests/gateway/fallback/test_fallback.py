@@ -31,7 +31,7 @@ from gateway.types import (
     Usage,
 )
 from tests import faults
-from tests.fakes import FakeUpstream, Script, a_call, policy, within
+from tests.fakes import Action, FakeUpstream, Script, a_call, delta, policy, sse, stream, within
 from tests.faults import ANSWER, PROMPT_TOKENS, FaultServer, words
 from tests.gateway.upstream_loops import attempts
 
@@ -98,6 +98,7 @@ async def row(
     retry: dict[str, Any] | None = None,
     breaker: dict[str, Any] | None = None,
     kind: str = "openai",
+    timeouts: dict[str, str] = TIMEOUTS,
 ) -> AsyncIterator[Row]:
     """``continues`` names the backends that go on from a partial answer."""
     async with AsyncExitStack() as stack:
@@ -121,7 +122,7 @@ async def row(
             models={
                 name: {
                     "targets": [{"backend": name, "model": f"{name}-model"}],
-                    "timeouts": TIMEOUTS,
+                    "timeouts": timeouts,
                     "retry": {"backoff": "10ms", **(retry or {})},
                 }
                 for name in named
@@ -469,6 +470,27 @@ async def test_an_engine_is_let_through_as_soon_as_it_is_there_again() -> None:
         error = await failure(r, r.call())
         assert isinstance(error, errors.UpstreamUnavailable)
         assert error.retry_after == pytest.approx(2.0), "not the cooldown, which ends when it says how it is"
+
+
+@STREAMED
+@pytest.mark.parametrize(("kind", "opens"), [("engine", False), ("openai", True)])
+async def test_what_one_death_of_an_engine_ends_counts_once(kind: str, opens: bool, streamed: bool) -> None:
+    died = asyncio.Event()
+    begun = stream(sse(delta("The")), whole=False) if streamed else ()
+    dying = FaultServer(lambda asked: (*begun, died, Action.ABORT))
+    breaker = {"failures": 5, "cooldown": "30s"}
+    async with row(dying, retry={"attempts": 1}, breaker=breaker, kind=kind, timeouts={}) as r:
+        asking = [asyncio.create_task(failure(r, r.call(stream=streamed))) for _ in range(8)]
+        await dying.arrived(8)
+        died.set()
+        assert {error.code for error in await asyncio.gather(*asking)} == {
+            "upstream_cut" if streamed else "upstream_unavailable"
+        }
+        assert r.health.breaker(r.call().candidates[0].target).is_closed is not opens
+        # Each that was sent thereafter, and lost, is another one.
+        for _ in range(5):
+            await failure(r, r.call(stream=streamed))
+        assert not r.health.breaker(r.call().candidates[0].target).is_closed
 
 
 async def test_a_probe_that_fails_starts_the_cooldown_anew() -> None:
