@@ -264,6 +264,13 @@ class Metrics:
             mode="livemax",
             absent=0.0,
         )
+        self.model_state = make.sampled(
+            "tollgate_model_state",
+            "1 for the state that a model of an engine with several is in, such as loaded, loading or sleeping.",
+            ["backend", "model", "state"],
+            mode="livemax",
+            absent=0.0,
+        )
         self.store_up = make.sampled(
             "tollgate_store_up",
             (

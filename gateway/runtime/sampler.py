@@ -61,6 +61,7 @@ class Sampler:
         metrics.policy_rejected.set(self._watcher.last_error is not None)
         metrics.breaker_state.sample(dict(self._breakers(runtime.policy)))
         metrics.saturation.sample({(pool.name,): pool.saturation for pool in self._state.pools})
+        metrics.model_state.sample(dict.fromkeys(self._models(), 1.0))
         metrics.store_up.sample({(name,): up for name, up in runtime.stores_up.items()})
         self._sample_losses(runtime.quotas)
         self._sample_ledger(runtime.ledger)
@@ -79,6 +80,13 @@ class Sampler:
             scopes = [scope for scope, _ in breaker.open_scopes()]
             if backend in policy.backends:
                 yield (backend, name), 2.0 if EVERYBODY in scopes else float(bool(scopes))
+
+    def _models(self) -> Iterator[tuple[str, str, str]]:
+        """Backend, model and state. An engine that is away tells none."""
+        for pool in self._state.pools:
+            if (engine := pool.speed.engine) is not None:
+                for model, state in engine.models.items():
+                    yield pool.name, model, state
 
     def _sample_losses(self, quotas: Quotas) -> None:
         known, counted = self._losses or (quotas, 0)

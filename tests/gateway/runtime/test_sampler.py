@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from gateway.admission import speed
 from gateway.observe import batch_writer
 from gateway.runtime import sampler
+from tests.fakes import FakeUpstream, Script, reply
 from tests.redis_server import RedisServer
 from tests.serving import Gateway, a_policy, chat, serving
 
@@ -41,6 +43,31 @@ async def test_a_breaker_is_open_and_the_others_are_closed(tmp_path: Path) -> No
         assert metrics[opened] in (1.0, 2.0)
         assert metrics['tollgate_breaker_state{backend="scripted",model="x"}'] == 0.0
         assert metrics['tollgate_backend_saturation{backend="scripted"}'] == 0.0
+
+
+async def test_the_states_of_an_engines_models_are_told_while_it_tells_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "INTERVAL", 0.05)
+    monkeypatch.setattr(speed, "ENGINE_FIGURES_TTL", 1.0)
+
+    def telling(state: str) -> Script:
+        return reply({"models": {"small": {"value": state}, "large": {"value": "loaded", "loads": 1}}})
+
+    async with FakeUpstream() as engine:
+        engine.health = telling("sleeping")
+        policy = a_policy("http://127.0.0.1:1/v1")
+        policy["backends"]["own"] = {"kind": "engine", "base_url": engine.base_url.removesuffix("/v1")}
+        policy["models"]["own"] = {"targets": [{"backend": "own", "model": "small"}]}
+        async with serving(tmp_path / "policies", policy) as gateway:
+            named = 'tollgate_model_state{{backend="own",model="{}",state="{}"}}'.format
+            await until(gateway, named("small", "sleeping"), 1.0)
+            await until(gateway, named("large", "loaded"), 1.0)
+            engine.health = telling("loading")
+            await until(gateway, named("small", "loading"), 1.0)
+            await until(gateway, named("small", "sleeping"), None)
+            await engine.stop()
+            await until(gateway, named("small", "loading"), None)
 
 
 async def test_a_rejected_policy_shows_until_it_is_mended(tmp_path: Path) -> None:
