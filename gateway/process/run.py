@@ -12,7 +12,6 @@ import logging
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from gateway.policy.reload import PolicyWatcher
 from gateway.policy.unshared_state import unshared_state
 from gateway.process.last_good_policy import LastGoodPolicy
 from gateway.process.ready_watch import until_ready
+from gateway.process.scratch import scratch_folder
 from gateway.process.supervisor import Supervisor
 from gateway.settings import SOCKET_FDS, Settings
 from gateway.sidecar.requirements import needs_sidecar, sidecar_config
@@ -74,8 +74,7 @@ async def run(
         policies=settings.policies,
     )
     signals = StopSignals()
-    with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
-        scratch = Path(name)
+    with scratch_folder() as scratch:
         last_good = LastGoodPolicy(scratch)
         history = PolicyHistory(settings.state_dir, settings.policies)
         shared = replace(
