@@ -115,6 +115,11 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     add("--disk-kv-size", type=_bytes, help="largest size of that file (default: 10GiB)")
     add(
+        "--disk-kv-unused",
+        type=_bytes,
+        help="what such files that no engine uses any more may take in the folder (default: 4 times --disk-kv-size)",
+    )
+    add(
         "--pinned-share",
         type=float,
         help="most of the KV blocks that prompts may ask to be kept for a time (default: 0.25)",

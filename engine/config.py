@@ -53,6 +53,8 @@ class EngineConfig:
     """The folder of a file with further copies, which outlive the process,"""
     disk_kv_size: int = 10 * 2**30
     """of at most so many bytes."""
+    disk_kv_unused: int | None = None
+    """Bytes that such files that no engine uses any more may take there; ``None``: four times ``disk_kv_size``."""
     pinned_share: float = 0.25
     """Most of the KV blocks that prompts may ask to be kept for a time."""
     max_model_len: int | None = None

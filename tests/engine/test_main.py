@@ -86,7 +86,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
     }
     others |= {"share_port", "standby_port", "uds", "leave_with_stdin", "sleep_mode"}
     # These do not go with some of the others.
-    rest = {"kv_cache_memory", "host_kv_memory", "disk_kv", "disk_kv_size"}
+    rest = {"kv_cache_memory", "host_kv_memory", "disk_kv", "disk_kv_size", "disk_kv_unused"}
     assert settings - set(given) - others == {"model", "engine", *rest}
     flags = [text for name in rest for text in (f"--{name.replace('_', '-')}", "3000")]
     engine = read_options(options("--model", str(tiny_model), *flags)).engine

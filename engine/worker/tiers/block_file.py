@@ -20,6 +20,7 @@ import logging
 import os
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -66,8 +67,8 @@ class BlockFile:
             )
         self._block_bytes, self._start = block_bytes, self._begin
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.path, self._file = _claim(folder, patience)
+            os.utime(self._file)  # by which is known how long nobody has used it
         except OSError as error:
             raise StartupError(f"--disk-kv {folder} cannot be used: {error}.") from error
         try:
@@ -131,6 +132,8 @@ class BlockFile:
         return True
 
     def close(self) -> None:
+        with suppress(OSError):
+            os.utime(self._file)
         os.close(self._file)
 
     @property
@@ -186,19 +189,38 @@ def _claim(folder: Path, patience: float) -> tuple[Path, int]:
     """The first file that is nobody else's, locked. Raises ``OSError`` and ``StartupError``."""
     for number in range(ENGINES):
         path = folder / (f"{NAME}.{number}" if number else NAME)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if _lock(file, 0.0 if number else patience):
-                if number:
-                    log.info("KV blocks go to %s, as other engines have the files before it", path)
-                return path, file
-        except BaseException:
+        locked = True
+        while locked:
+            file = _open_at(path)
+            try:
+                locked = _lock(file, 0.0 if number else patience)
+                if locked and is_at(path, file):
+                    if number:
+                        log.info("KV blocks go to %s, as other engines have the files before it", path)
+                    return path, file
+            except BaseException:
+                os.close(file)
+                raise
             os.close(file)
-            raise
-        os.close(file)
     raise StartupError(
         f"{folder} is in use by {ENGINES} other engines: give this one its own --disk-kv folder."
     )
+
+
+def _open_at(path: Path) -> int:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Its folder may be deleted meanwhile, as it is empty: see ``unused_files.py``.
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def is_at(path: Path, file: int) -> bool:
+    """False if it was deleted between being opened and being locked."""
+    try:
+        return os.path.samestat(os.fstat(file), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock(file: int, patience: float) -> bool:

@@ -14,6 +14,7 @@ from engine.worker.tiers.block_copier import BlockCopier
 from engine.worker.tiers.block_file import BlockFile
 from engine.worker.tiers.block_rows import row_bytes
 from engine.worker.tiers.fingerprint import fingerprint
+from engine.worker.tiers.unused_files import remove_unused
 
 log = logging.getLogger("engine.worker")
 
@@ -56,6 +57,8 @@ def open_tiers(config: EngineConfig, runner: Runner) -> TierSet | None:
     # Engines of several models may be given the same folder.
     folder = config.disk_kv / str(owner["model"])
     file = BlockFile(folder, owner, block_bytes, config.disk_kv_size, patience=_PATIENCE)
+    most = 4 * config.disk_kv_size if config.disk_kv_unused is None else config.disk_kv_unused
+    remove_unused(config.disk_kv, most)
     disk = Tier(file.places)
     disk.fill((place, key) for place, key, _ in file.entries())
     log.info(

@@ -103,7 +103,11 @@ def test_a_restart_finds_what_is_on_disk_and_refuses_what_was_changed(
         answers(made, prompts)
         made.settle()
         assert counts(made).written > 50
-    with engine(tiny_model, **options) as made:
+    gone = tmp_path / "kv" / ("0" * 32) / "kv_blocks"  # of a model that nobody has any more
+    gone.parent.mkdir()
+    gone.write_bytes(b"x")
+    with engine(tiny_model, disk_kv_unused=0, **options) as made:
+        assert not gone.exists()
         assert [answers(made, [prompt])[0] for prompt in prompts[:8]] == expected[:8]
         assert counts(made).read > 50 and counts(made).corrupt == 0
     with found_in(tmp_path / "kv")[0].open("r+b") as raw:
