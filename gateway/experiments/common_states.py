@@ -31,6 +31,10 @@ return 1
 class CommonStates(Protocol):
     """Every method raises ``StoreDown``."""
 
+    def place(self, name: str) -> str:
+        """Where its document is, for people; asks nobody."""
+        ...
+
     async def get(self, name: str) -> bytes | None: ...
 
     async def swap(self, name: str, before: bytes | None, after: bytes) -> bool:
@@ -45,6 +49,9 @@ class MemoryStates:
 
     def __init__(self) -> None:
         self._documents: dict[str, bytes] = {}
+
+    def place(self, name: str) -> str:
+        return f"'{name}' in memory"
 
     async def get(self, name: str) -> bytes | None:
         return self._documents.get(name)
@@ -65,6 +72,9 @@ class RedisStates:
     def __init__(self, url: str, *, prefix: str = "tollgate:rollout:") -> None:
         self._links = [RedisLink(url, "roll-outs", prefix=one) for one in prefixes(url, "rollout", prefix)]
 
+    def place(self, name: str) -> str:
+        return f"the key '{part_of(name, self._links).prefix}{name}' of Redis"
+
     async def get(self, name: str) -> bytes | None:
         link = part_of(name, self._links)
         value = await link.ask(lambda client: client.get(link.prefix + name), TIMEOUT)
@@ -84,6 +94,9 @@ class RedisStates:
 
 class TableStates(OwnTables):
     """In a database, asked in threads."""
+
+    def place(self, name: str) -> str:
+        return f"the row '{name}' of the table 'rollouts'"
 
     async def get(self, name: str) -> bytes | None:
         try:

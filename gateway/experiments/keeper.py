@@ -44,6 +44,10 @@ class NoSuchRollout(Exception):
     """The policy has none for this model."""
 
 
+class Unreadable(StoreDown):
+    """The common state is there and says nothing to this release. It is left as it is."""
+
+
 class NotNow(Exception):
     """What does not run cannot be stopped, and what runs not begun anew. ``status``: as it is."""
 
@@ -73,6 +77,8 @@ class Keeper:
         self._seen: dict[str, tuple[int, Arms]] = {}
         """By experiment, of one run."""
         self._down = False
+        self._failing: set[str] = set()
+        """Experiments whose last look failed otherwise, of which the log has been told."""
         self._looking = asyncio.Lock()
 
     def is_new(self, experiment: str, key: bytes) -> bool:
@@ -95,6 +101,11 @@ class Keeper:
         """As it was known a moment ago; not to be changed."""
         return self._known.get(experiment)
 
+    @property
+    def unreadable(self) -> int:
+        """How many of the states cannot be looked at, other than for a store that is away."""
+        return len(self._failing)
+
     async def look(self) -> None:
         """Once at each state. What fails is logged, and tried again at the next look."""
         async with self._looking:  # two looks at once would tell a decision twice
@@ -105,12 +116,27 @@ class Keeper:
         for experiment, (model, rollout) in self.rollouts.items():
             try:
                 await self._look(experiment, model, rollout)
+            except Unreadable as error:
+                if experiment not in self._failing:
+                    log.error("%s", error)
+                self._failing.add(experiment)
+                continue
             except StoreDown as error:
                 down = True
                 if not self._down:
                     log.warning("roll-outs stay where they are while their state cannot be read: %s", error)
+                continue
             except Exception:
-                log.exception("the roll-out '%s' could not be looked at; it is tried again", experiment)
+                if experiment not in self._failing:
+                    log.exception(
+                        "the roll-out '%s' could not be looked at; it is tried each second", experiment
+                    )
+                self._failing.add(experiment)
+                continue
+            if experiment in self._failing:
+                self._failing.discard(experiment)
+                log.warning("the roll-out '%s' goes on: its state can be read again", experiment)
+        self._failing.intersection_update(self.rollouts)
         self._down = down
 
     async def stop(self, model: str, by: Mapping[str, str] | None) -> RolloutState:
@@ -179,13 +205,32 @@ class Keeper:
                 later[arm].merge(counts)
 
     async def _changed(self, experiment: str, change: Callable[[RolloutState], Any]) -> RolloutState:
-        """By ``change``, tried again where another's came in between. Raises ``StoreDown``."""
+        """By ``change``, tried again where another's came in between. Raises ``StoreDown``, ``Unreadable``."""
         for _ in range(_ATTEMPTS):
             before = await self.states.get(experiment)
-            state = RolloutState.decode(before) if before is not None else RolloutState()
+            state = self._latest(experiment, before)
             change(state)
             after = state.encode()
             if after == before or await self.states.swap(experiment, before, after):
                 self._known[experiment] = state
                 return state
         raise StoreDown("the state of a roll-out keeps changing")
+
+    def _latest(self, experiment: str, document: bytes | None) -> RolloutState:
+        """The common state; where that is gone, or behind (another store than a moment ago), what is known of it.
+
+        Raises ``Unreadable``.
+        """
+        known = self._known.get(experiment)
+        if document is None:
+            return known.copy() if known is not None else RolloutState()
+        try:
+            state = RolloutState.decode(document)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            place = self.states.place(experiment)
+            raise Unreadable(
+                f"the roll-out '{experiment}' stays where it is: its state, {place}, cannot be read "
+                f"({type(error).__name__}: {error}). If a newer release wrote it, bring this gateway up to that; else "
+                "delete it, and the roll-out goes on from what running workers know, or begins anew"
+            ) from error
+        return known.copy() if known is not None and state.decided < known.decided else state

@@ -69,6 +69,14 @@ class RolloutState:
     def is_running(self) -> bool:
         return self.run > 0 and self.status == "running"
 
+    @property
+    def decided(self) -> int:
+        """The number of its last decision."""
+        return self.decisions[-1].number if self.decisions else 0
+
+    def copy(self) -> Self:
+        return self.decode(self.encode())
+
     def begin(self, rollout: Rollout, now: float, by: Mapping[str, str] | None = None) -> None:
         """Anew, from the first step and without evidence."""
         self.run += 1
@@ -135,8 +143,7 @@ class RolloutState:
 
     def _decide(self, what: What, share: float, now: float, why: str, by: Mapping[str, str] | None) -> None:
         self.share, self.since = float(share), now
-        number = self.decisions[-1].number + 1 if self.decisions else 1
-        self.decisions.append(Decision(number, now, self.run, what, self.share, why, by))
+        self.decisions.append(Decision(self.decided + 1, now, self.run, what, self.share, why, by))
         del self.decisions[:-MOST_DECISIONS]
 
     def encode(self) -> bytes:

@@ -231,6 +231,11 @@ class Metrics:
             "Characters that had been sent, from the first unsafe one on, when an answer was cut.",
             ["guard"],
         )
+        self.rollouts_unreadable = make.plain_gauge(
+            "tollgate_rollouts_unreadable",
+            "Roll-outs whose common state is there and cannot be read, by which they stay where they are.",
+            mode="livemax",
+        )
         self.callbacks = make.counter(
             "tollgate_callbacks_total",
             "Messages to the policy's callbacks: delivered, retried (each further attempt), failed, limited, lost.",

@@ -46,6 +46,11 @@ class Rollouts:
         """By experiment: the model, and its roll-out."""
         return self._keeper.rollouts if self._keeper is not None else {}
 
+    @property
+    def unreadable(self) -> int:
+        """How many have a common state that cannot be read."""
+        return self._keeper.unreadable if self._keeper is not None else 0
+
     async def update(self, policy: Policy) -> None:
         """Look after those of ``policy``. How far they have come is known when this returns, if the store answers."""
         wanted = {

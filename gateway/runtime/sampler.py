@@ -59,6 +59,8 @@ class Sampler:
     async def sample(self) -> None:
         runtime, metrics = self._current(), self._state.metrics
         metrics.policy_rejected.set(self._watcher.last_error is not None)
+        rollouts = self._state.rollouts
+        metrics.rollouts_unreadable.set(0 if rollouts is None else rollouts.unreadable)
         metrics.breaker_state.sample(dict(self._breakers(runtime.policy)))
         metrics.saturation.sample({(pool.name,): pool.saturation for pool in self._state.pools})
         metrics.model_state.sample(dict.fromkeys(self._models(), 1.0))

@@ -279,3 +279,48 @@ async def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     states = TableStates(open_tables(ROLLOUTS, LedgerSettings(), tmp_path))
     with pytest.raises(StoreDown):
         await states.get("a")
+
+
+async def test_an_unreadable_state_is_told_once_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    states = MemoryStates()
+    world = World(states)
+    keeper = world.keeper()
+    await keeper.look()
+    sound = await states.get("e")
+    assert sound is not None
+    for broken in (b"{", b"[1]", b"{}", b'"x"', b'{"run": 1}'):
+        await states.swap("e", await states.get("e"), broken)
+        for _ in range(3):
+            await keeper.look()
+        assert await states.get("e") == broken, "whoever wrote it may read it"
+        assert keeper.unreadable == 1
+        with pytest.raises(StoreDown, match="delete it"):
+            await keeper.stop("m", None)
+    (told,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "'e' in memory" in told.getMessage()
+    assert told.exc_info is None
+    await states.swap("e", await states.get("e"), sound)
+    await keeper.look()
+    assert keeper.unreadable == 0
+    assert "can be read again" in caplog.text
+    assert world.whats == ["began"]
+
+
+async def test_another_store_goes_on_from_what_is_known() -> None:
+    first, second = MemoryStates(), MemoryStates()
+    world = World(first)
+    keeper, other = world.keeper(), world.keeper()
+    await keeper.look()
+    await keeper.stop("m", None)
+    await keeper.look()
+    await other.look()
+    keeper.states = other.states = second
+    await keeper.look()
+    await other.look()
+    assert {state_of(one).status for one in (keeper, other)} == {"stopped"}
+    await keeper.begin("m", None)
+    await keeper.look()
+    keeper.states = first  # which has an earlier decision
+    await keeper.look()
+    assert (state_of(keeper).run, state_of(keeper).status) == (2, "running")
+    assert world.whats == ["began", "stopped", "began"]
