@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from hashlib import blake2b
 
+from gateway.errors import GatewayError
 from gateway.metering.bill import Bill
 from gateway.observe.accounting import RequestAccounting
 from gateway.observe.ended import Ended
+from gateway.observe.outcome import reason_of
 from gateway.policy.schema import Policy
 from gateway.recording.kept_answer import KeptAnswer
 from gateway.recording.masking import TextMasker
@@ -57,6 +59,24 @@ class Records:
             return
         kept = Snapshot.of(
             call, ended, generation=self.generation, has_content=self.may_keep_content(call), answer=answer
+        )
+        self._recordings.add(kept, self._masker)
+
+    def record_early_refusal(self, call: Call, error: GatewayError) -> None:
+        """``call`` never came to the pipeline: it asked for a model that there is not, or not for its caller. Another
+        policy may have it. Who refused it has accounted for it."""
+        if call.request.api == "count_tokens" or not self._is_recorded(call):
+            return
+        ended = Ended(call, status=error.status, error=reason_of(error))
+        ended.code = error.code
+        has_content = self.may_keep_content(call)
+        is_told = has_content and self._masker is not None and call.line is None
+        kept = Snapshot.of(
+            call,
+            ended,
+            generation=self.generation,
+            has_content=has_content,
+            answer=KeptAnswer(call.request, call.model) if is_told else None,
         )
         self._recordings.add(kept, self._masker)
 

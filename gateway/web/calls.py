@@ -31,7 +31,10 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     policy = context.runtime.policy
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
-        raise UnknownModel.named(request.model)
+        error = UnknownModel.named(request.model)
+        if context.runtime.records is not None:
+            context.runtime.records.record_early_refusal(_unknown(context, request, scope), error)
+        raise error
     call = Call(
         request_id=context.request_id,
         principal=principal,
@@ -49,6 +52,21 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     if not _HEEDED.isdisjoint(context.headers):
         _heed(context.headers, call)
     return call
+
+
+def _unknown(context: RequestContext, request: ChatRequest, scope: Scope) -> Call:
+    """As far as it is one."""
+    return Call(
+        request_id=context.request_id,
+        principal=context.caller(),
+        request=request,
+        policy=context.runtime.policy,
+        receipt=Receipt(context.request_id, time.time()),
+        started=context.started,
+        model=request.model,
+        route=scope["path"],
+        line=context.line,
+    )
 
 
 def _heed(sent: RequestHeaders, call: Call) -> None:

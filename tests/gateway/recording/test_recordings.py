@@ -111,6 +111,28 @@ async def test_a_request_is_kept_with_what_was_decided_and_what_it_took(tmp_path
     assert len({whole.prompt_key, streamed.prompt_key, refused.prompt_key}) == 3
 
 
+async def test_a_request_for_an_unknown_model_is_kept_for_a_policy_that_has_it(tmp_path: Path) -> None:
+    async with (
+        FakeUpstream(reply(completion())) as up,
+        a_gateway(tmp_path, up.base_url, {"texts": "masked", "tenants": ["acme"]}) as gateway,
+    ):
+        assert await ask(gateway, "write to ann@example.com", model="new", max_tokens=9) == 404
+        count = {"model": "new", "messages": [{"role": "user", "content": "Hi"}]}
+        assert (await gateway.http.post("/v1/messages/count_tokens", json=count)).status_code == 404
+        of_rival = await gateway.http.post(
+            "/v1/chat/completions", json=count, headers={"authorization": f"Bearer {OTHER_KEY}"}
+        )
+        assert of_rival.status_code == 404
+        assert await ask(gateway) == 200
+        unknown, known = await recorded(tmp_path, 2)
+    assert (unknown.tenant, unknown.key, unknown.api, unknown.model) == ("acme", "one", "chat", "new")
+    assert (unknown.outcome, unknown.status, unknown.code) == ("refused", 404, "model_not_found")
+    assert (unknown.answered, unknown.backend, unknown.cost, unknown.max_tokens) == ("", "", 0.0, 9)
+    assert unknown.prompt_tokens > 0 and unknown.prompt_key
+    assert unknown.text and "write to" in unknown.text and "ann@" not in unknown.text
+    assert known.outcome == "completed"
+
+
 async def test_texts_are_masked_whatever_the_policys_guards_do(tmp_path: Path) -> None:
     """Its own guard finds what no other does, and only flags; what it is not told to find is found all the same."""
     ours = {

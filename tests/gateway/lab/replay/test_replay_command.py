@@ -127,6 +127,24 @@ def test_who_is_worse_off_is_told_with_the_line_that_made_it_so(
     assert "second, 2025-12-01 12:00:12.000, hobby" in worse
 
 
+def test_a_policy_may_have_the_model_that_there_was_not(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    refused = {"outcome": "refused", "status": 404, "code": "model_not_found", "completion_tokens": 0}
+    where = {"at": AT, "request_id": "new", "tenant": "acme", "backend": "", "target": "", "stream": False}
+    row = {**ASKED, **where, **refused, "model": "new", "ttft": None, "duration": 0.001}
+    trace.write_bytes(RecordedRequest.from_json(row).to_json())
+    other = written(
+        tmp_path / "b", POLICY.replace("  big: {", "  new: {targets: [{backend: own, model: m}]}\n  big: {")
+    )
+    policies = ["--policy", str(folder), "--policy", str(other)]
+    assert main(["replay", str(trace), *policies, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["all"]["refused"] for one in told["policies"]] == [1, 0]
+    assert [one["verdict"] for one in told["difference"]["changes"]] == ["better"]
+
+
 @pytest.mark.parametrize(("model", "kind"), [("big", "failed"), ("m", "rerouted")])
 def test_a_stream_that_broke_off_is_whole_only_where_the_same_model_goes_on(
     model: str, kind: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
