@@ -132,11 +132,13 @@ class Recorder:
         call = self._call
         headers = call.headers
         self._trace = telemetry.trace(
-            self._trace_id, headers.get("traceparent", ""), headers.get("tracestate", "")
+            call.request_id, headers.get("traceparent", ""), headers.get("tracestate", "")
         )
         if self._trace is None:
             self._flags = "00"
         else:
+            self._trace_id = self._trace.trace_id
+            call.receipt.note("trace", sampled=True)
             call.trace = self._trace
             # Which begins after this, and before all other stages.
             self._trace.enter("quota", call.receipt.noted)

@@ -15,9 +15,11 @@ from gateway.observe.telemetry.conventions import operation, provider, server
 from gateway.observe.telemetry.measured import AttemptMetrics, ClientMetrics, Labels
 from gateway.observe.telemetry.metric_names import Metrics, metrics
 from gateway.observe.telemetry.request_spans import refused_span
-from gateway.observe.tracing import TRACEPARENT, trace_context
+from gateway.observe.telemetry.score import Score, Source
+from gateway.observe.telemetry.score_sender import ScoreSender
+from gateway.observe.tracing import TRACEPARENT
 from gateway.policy import schema
-from gateway.spans import Attributes, Span, Trace
+from gateway.spans import Attributes, Span, Trace, ids_of
 from gateway.types import Call, UpstreamUsage
 
 log = logging.getLogger(__name__)
@@ -60,17 +62,56 @@ class Telemetry:
         self._servers: dict[str, _Server] = {}
         self._since = time.time_ns()
         self._ended = threading.Event()
+        address = config.score_address if config.traces else None
+        self._scores = ScoreSender(config, address) if address is not None else None
         if config.metrics:
             self._reporter = threading.Thread(target=self._report, name="telemetry-metrics", daemon=True)
             self._reporter.start()
 
-    def trace(self, trace_id: str, traceparent: str, state: str = "") -> Trace | None:
+    def trace(self, request_id: str, traceparent: str, state: str = "") -> Trace | None:
         """The trace of a request that is sampled. ``traceparent`` is its caller's; not that it is sound."""
+        trace_id, span_id = ids_of(request_id)
         parent = traceparent if TRACEPARENT.fullmatch(traceparent) else ""
+        if parent:
+            trace_id = parent[3:35]
         if not (self.config.traces and self._is_sampled(trace_id, parent)):
             return None
         state = state if parent and len(state) <= LONGEST_STATE else ""
-        return Trace(trace_id, parent[36:52] or None, state, self.config.content, self._writer.add)
+        writer = self._writer
+        return Trace(trace_id, parent[36:52] or None, state, self.config.content, writer.add, span_id=span_id)
+
+    @property
+    def takes_scores(self) -> bool:
+        return self._scores is not None
+
+    def scored(
+        self,
+        request_id: str,
+        name: str,
+        value: float | None = None,
+        label: str | None = None,
+        comment: str | None = None,
+        source: Source = "human",
+        *,
+        trace_id: str | None = None,
+    ) -> None:
+        """Somebody, or something, thinks so of a request's answer: it is sent to where the request's trace is.
+
+        Any thread may call it; it waits for nothing. ``trace_id`` is that of a request that was traced by the will of
+        its caller; what else was not traced has no score. A ``comment`` is told where contents are (``content``): the
+        caller has seen to it that it may leave.
+        """
+        if self._scores is None:
+            return
+        made_up, span_id = ids_of(request_id)
+        if trace_id is None:
+            trace_id = made_up
+            if not self._is_sampled(trace_id, ""):
+                return
+        told = comment if self.config.content else None
+        if value is None and label is None and told is None:
+            return
+        self._scores.add(Score(request_id, name, value, label, told, source, trace_id, span_id, time.time()))
 
     def refused(
         self,
@@ -83,8 +124,7 @@ class Telemetry:
     ) -> None:
         """A request was refused before it became a call. ``headers`` are as ASGI has them."""
         sent = next((value.decode("latin-1") for name, value in headers if name == b"traceparent"), "")
-        trace_id, _ = trace_context(sent)
-        if (trace := self.trace(trace_id, sent)) is not None:
+        if (trace := self.trace(request_id, sent)) is not None:
             trace.close([refused_span(trace, request_id, route, started, time.perf_counter(), status, error)])
 
     def attempted(
@@ -158,6 +198,8 @@ class Telemetry:
         last = threading.Thread(target=self._export_metrics, name="telemetry-last-metrics", daemon=True)
         last.start()
         self._writer.close()
+        if self._scores is not None:
+            self._scores.close()
         last.join(max(0.0, by - time.monotonic()))
         self._exporter.close()
 

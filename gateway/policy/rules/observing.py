@@ -30,6 +30,29 @@ def path_over_grpc(valid: Valid) -> Findings:
         yield Diagnostic(("telemetry", "endpoint"), message)
 
 
+def scores_nowhere(valid: Valid) -> Findings:
+    """Nobody knows where the receiver's API is."""
+    telemetry = valid.policy.telemetry
+    kind = telemetry.scores.receiver
+    if telemetry.endpoint and kind != "none" and telemetry.score_address is None:
+        message = (
+            f"'{kind}' takes scores over HTTP, and where is not to be seen from 'telemetry.endpoint'; write "
+            "'scores: {endpoint: https://…}'"
+        )
+        yield Diagnostic(("telemetry", "scores", "receiver"), message)
+
+
+def scores_of_nothing(valid: Valid) -> Findings:
+    telemetry = valid.policy.telemetry
+    if telemetry.scores.receiver == "none":
+        for key in sorted(telemetry.scores.model_fields_set - {"receiver"}):
+            message = "has no effect without 'receiver'; say who takes scores, or remove it"
+            yield Diagnostic(("telemetry", "scores", key), message)
+    elif telemetry.endpoint and not telemetry.traces:
+        message = "has no effect with 'traces: false': scores belong to traces; remove one of them"
+        yield Diagnostic(("telemetry", "scores", "receiver"), message)
+
+
 def most_of_no_tenants(valid: Valid) -> Findings:
     metrics = valid.policy.metrics
     if metrics.tenants is False and "max_tenants" in metrics.model_fields_set:

@@ -129,6 +129,8 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
     residency.region_of_no_place,
     observing.shares_of_no_budget,
     observing.path_over_grpc,
+    observing.scores_nowhere,
+    observing.scores_of_nothing,
     observing.most_of_no_tenants,
     extras.feature_without_extra,
 )

@@ -14,11 +14,14 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 Conventions = Literal["v1.36", "v1.41", "genai-v0.1"]
 """Versions of OpenTelemetry's conventions for generative AI: the last one before their names changed, the last one
 among the common conventions, and the first one of a repository of their own."""
+ScoreReceiver = Literal["none", "otlp", "langfuse", "phoenix", "langsmith"]
+_BEYOND_API = {"langfuse": "/api/public/otel", "langsmith": "/otel", "phoenix": "", "otlp": ""}
+"""What the address of traces ends with beyond that of the API for scores."""
 
 
 def _receiver(text: str) -> str:
     url = http_url(text) if text else ""
-    for ending in ("/v1/traces", "/v1/metrics"):
+    for ending in ("/v1/traces", "/v1/metrics", "/v1/logs"):
         if url.endswith(ending):
             raise ValueError(f"should end before '{ending}', such as {url.removesuffix(ending)}")
     return url
@@ -28,6 +31,17 @@ def _header(name: str) -> str:
     if not _HEADER.fullmatch(name):
         raise ValueError(f"'{name[:40]}' is not the name of a header")
     return name.lower()
+
+
+class Scores(Frozen):
+    """Whom scores of traced requests are sent to: JSON over HTTP, beside the traces."""
+
+    receiver: ScoreReceiver = "none"
+    """``otlp``: log events ``gen_ai.evaluation.result``; the others have an API for scores, and read no such events."""
+    endpoint: Annotated[str, AfterValidator(_receiver), Form(r"^([Hh][Tt][Tt][Pp][Ss]?://\S+)?$")] = ""
+    """Up to where ``/v1/logs`` would follow, or where the API is; empty: found from that of traces."""
+    headers: dict[Annotated[str, AfterValidator(_header)], SecretStr] = Field(default={})
+    """In place of those of traces, where there are any."""
 
 
 class Telemetry(Frozen):
@@ -59,6 +73,20 @@ class Telemetry(Frozen):
     """``service.name``."""
     resource: dict[Text, Text] = Field(default={})
     """Further attributes of this gateway, such as ``deployment.environment.name``."""
+    scores: Scores = Scores()
+
+    @property
+    def score_address(self) -> str | None:
+        """Where scores go; None: nowhere, or where that of traces does not tell."""
+        scores = self.scores
+        if scores.receiver == "none" or not self.endpoint:
+            return None
+        if scores.endpoint:
+            return scores.endpoint
+        ending = _BEYOND_API[scores.receiver]
+        if self.protocol == "grpc" or not self.endpoint.endswith(ending):
+            return None
+        return self.endpoint.removesuffix(ending)
 
     @model_validator(mode="after")
     def _expressible(self) -> Telemetry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Annotated
 
 import orjson
@@ -16,7 +17,10 @@ from gateway.feedback.feedback import Feedback
 from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.ledger.request_search import RequestFilter, find_requests
 from gateway.observe.ledger.score import write_score
+from gateway.policy.schema import Policy
+from gateway.residency import allowed
 from gateway.stores.store import StoreDown
+from gateway.types import Principal
 from gateway.web.body import read_body
 from gateway.web.context import RequestContext
 from gateway.web.counted import counted
@@ -25,6 +29,8 @@ from gateway.wire import json_body
 
 NAME = "feedback"
 """Under which limits know these requests."""
+SCORE = "user_feedback"
+"""What its scores are called where traces are."""
 MAX_BODY = 2**15
 LONGEST_COMMENT, LONGEST_LABEL = 4000, 64
 _ROW = 5.0
@@ -86,6 +92,7 @@ class SendFeedback:
                 raise UpstreamUnavailable(
                     "Feedback cannot be kept now. Send it again.", retry_after=1.0
                 ) from error
+            await _tell_telemetry(context, caller, told)
             answer = WrittenFeedback(
                 id=request_id,
                 created=told.created,
@@ -95,6 +102,31 @@ class SendFeedback:
                 comment=body.comment,
             )
             await send_body(send, orjson.dumps(answer.model_dump()), headers=headers)
+
+
+async def _tell_telemetry(context: RequestContext, caller: Principal, told: Feedback) -> None:
+    """To where the request's trace went, if any did."""
+    telemetry = context.runtime.telemetry
+    if telemetry is None or not telemetry.takes_scores:
+        return
+    trace_id = None
+    with suppress(StoreDown):
+        receipt = await context.runtime.receipts.find(caller.tenant, told.request_id)
+        if receipt is not None:
+            noted = receipt["stages"].get("trace", {})
+            if not noted.get("sampled"):
+                return
+            trace_id = noted.get("trace_id")
+    comment = told.comment if _may_leave(context.runtime.policy, caller, told.model) else None
+    telemetry.scored(told.request_id, SCORE, told.score, told.label, comment, trace_id=trace_id)
+
+
+def _may_leave(policy: Policy, caller: Principal, model: str) -> bool:
+    """Whether what is said of ``model``'s answer may be where traces are; as their contents, a comment may quote."""
+    tenant = policy.tenants.get(caller.tenant)
+    within = allowed(policy, caller, model) if policy.has_residency else None
+    is_local = tenant is not None and tenant.local_only
+    return not is_local and (within is None or policy.regions.get("telemetry") in within)
 
 
 def _write_score(ledger: Ledger, told: Feedback) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.keys.harness import a_site, shows
+from tests.json_server import json_server
 from tests.otlp_receiver import Receiver, grpc_receiver, http_receiver
+from tests.serving import KEY
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +103,32 @@ async def test_a_share_of_requests_is_traced(receiver: Receiver, tmp_path: Path)
 async def test_the_caller_decides_or_does_not(receiver: Receiver, tmp_path: Path) -> None:
     assert (await seen(tmp_path / "1", receiver, sample=0.0)).spans
     assert not (await seen(tmp_path / "2", receiver, sample=0.0, follow_caller=False)).spans
+
+
+@shows(
+    "telemetry.scores", "telemetry.scores.receiver", "telemetry.scores.endpoint", "telemetry.scores.headers"
+)
+async def test_scores_follow_their_traces(receiver: Receiver, tmp_path: Path) -> None:
+    for place, scores in enumerate(({}, {"receiver": "phoenix", "headers": {"x-key": "secret"}})):
+        with json_server() as tool:
+            given = {**scores, "endpoint": tool.url} if scores else {}
+            keys = {"endpoint": receiver.url, "content": True, "scores": given}
+            async with a_site(tmp_path / str(place), {"telemetry": keys}) as site:
+                for headers in (CALLER, {}, {"traceparent": CALLER["traceparent"][:-1] + "0"}):
+                    request_id = (await site.ask(headers=headers)).headers["x-request-id"]
+                    path = f"/v1/requests/{request_id}/feedback"
+                    told = {"score": 0, "comment": "It is Tuesday."}
+                    answer = await site.post(path, told, authorization=f"Bearer {KEY}")
+                    assert answer.status_code == 200, answer.text
+        if not scores:
+            assert not tool.asked
+            continue
+        # As the third request was not traced by the will of its caller, it has no score.
+        assert {asked.headers["x-key"] for asked in tool.asked} == {"secret"}
+        found = [body["data"][0] for body in tool.bodies("/v1/span_annotations")]
+        requests = [span.span_id for span in receiver.spans if span.kind == "server"]
+        assert [one["span_id"] for one in found] == requests[-2:]
+        assert found[0]["result"] == {"score": 0.0, "explanation": "It is Tuesday."}
 
 
 def told(receiver: Receiver) -> dict[str, Any]:

@@ -465,6 +465,16 @@ CASES = {
         "telemetry: {protocol: grpc, endpoint: 'http://h:4317/otlp'}",
         "telemetry: {protocol: grpc, endpoint: 'http://h:4317'}",
     ),
+    "observing.scores_nowhere": Case(
+        "telemetry.scores.receiver: 'langfuse' takes scores over HTTP, and where is not to be seen",
+        "telemetry: {endpoint: 'http://h:4318', scores: {receiver: langfuse}}",
+        "telemetry: {endpoint: 'http://h/api/public/otel', scores: {receiver: langfuse}}",
+    ),
+    "observing.scores_of_nothing": Case(
+        "telemetry.scores.endpoint: has no effect without 'receiver'",
+        "telemetry: {endpoint: 'http://h:4318', scores: {endpoint: 'http://h'}}",
+        "telemetry: {endpoint: 'http://h:4318', scores: {endpoint: 'http://h', receiver: phoenix}}",
+    ),
     "values.variable_in_other_words": Case(
         "backends.b.api_key: is taken as it stands; for the value of a variable write '${KEY}'",
         "backends: {b: {kind: openai, base_url: 'http://b/v1', api_key: $KEY}}",
@@ -630,6 +640,16 @@ MORE = [
         "observing.shares_of_no_budget",
         "callbacks[0].budget_at: nothing is told of budgets",
         f"callbacks: [{{{CALLBACK}, budget_at: [0.5]}}]",
+    ),
+    (
+        "observing.scores_nowhere",
+        "telemetry.scores.receiver: 'otlp' takes scores over HTTP",
+        "telemetry: {endpoint: 'http://h:4317', protocol: grpc, scores: {receiver: otlp}}",
+    ),
+    (
+        "observing.scores_of_nothing",
+        "telemetry.scores.receiver: has no effect with 'traces: false'",
+        "telemetry: {endpoint: 'http://h:4318', traces: false, scores: {receiver: otlp}}",
     ),
     (
         "guards.judge_that_only_flags",
