@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.lab.evaluate.evaluation import Evaluation, Plan
+    from gateway.lab.evaluate.export.exporting import Exporting
     from gateway.lab.progress import Progress
 
 KEY = "TOLLGATE_API_KEY"
@@ -66,6 +67,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--run", dest="name", metavar="NAME", default="", help="a name of its own has the cases asked anew"
     )
     parser.add_argument("--answers", metavar="FILE", type=Path, help="also write each answer as a JSON line")
+    parser.add_argument(
+        "--export",
+        choices=("langfuse", "phoenix", "langsmith", "otel"),
+        help="also write set and results as this tool imports them",
+    )
+    parser.add_argument(
+        "--export-to",
+        metavar="WHERE",
+        help="the tool's URL, or a file (SET.TOOL.csv; otel: SET.otel.jsonl); its key is in the variables of its SDK",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON rather than a table")
     parser.set_defaults(run=run)
 
@@ -73,12 +84,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     # Serving loads this file, too, and nothing of the lab.
     from gateway.lab.evaluate.errors import EvaluationError
+    from gateway.lab.evaluate.export.experiment import experiments
     from gateway.lab.evaluate.summary import Bounds, summarised
     from gateway.lab.evaluate.tables import as_text, write_answers
     from gateway.lab.progress import Progress
 
     try:
         plan, source = _plan(arguments)
+        to = _exporting(arguments)
         bounds = Bounds(_share("--budget", arguments.budget), _share("--confidence", arguments.confidence))
         if not 0.5 <= bounds.confidence < 1:
             raise EvaluationError("--confidence: from 50% to below 100%")
@@ -86,6 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.answers is not None:
             with arguments.answers.open("w", encoding="utf-8") as file:
                 write_answers(evaluation, file)
+        if to is not None:
+            to.run(experiments(evaluation, arguments.set.stem, plan.name(source)))
+            print(f"set and results are in {to.where}", file=sys.stderr)
     except EvaluationError as error:
         print(f"tollgate evaluate: {error}", file=sys.stderr)
         return 2
@@ -142,6 +158,17 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, bytes]:
         run=arguments.name,
     )
     return plan, arguments.set.read_bytes()
+
+
+def _exporting(arguments: argparse.Namespace) -> Exporting | None:
+    from gateway.lab.evaluate.errors import SetError
+    from gateway.lab.evaluate.export.exporting import exporting
+
+    if arguments.export is None:
+        if arguments.export_to is not None:
+            raise SetError("--export-to: say to which tool, by --export")
+        return None
+    return exporting(arguments.export, arguments.export_to, arguments.set, os.environ)
 
 
 def _write_set(arguments: argparse.Namespace) -> None:

@@ -22,6 +22,8 @@ class Answer:
     cost: float | None = None
     first_token: float | None = None
     seconds: float | None = None
+    trace_id: str = ""
+    """Of its request, where that was traced."""
 
 
 def read_answer(line: Mapping[str, Any]) -> Answer:

@@ -98,11 +98,13 @@ async def evaluate(plan: Plan, name: str, gateway: GatewayBatches, told: Told) -
 def _measured(answer: Answer, receipts: Mapping[str, Mapping[str, Any]]) -> Answer:
     """With the times and the cost that its receipt tells."""
     stages = receipts.get(answer.request_id, {}).get("stages", {})
+    traced = stages.get("trace", {})
     return replace(
         answer,
         cost=stages.get("quota", {}).get("cost_usd"),
         first_token=stages.get("meter", {}).get("first_token"),
-        seconds=stages.get("trace", {}).get("seconds"),
+        seconds=traced.get("seconds"),
+        trace_id=traced.get("trace_id") or "" if traced.get("sampled") else "",
     )
 
 
