@@ -37,9 +37,9 @@ from gateway.stages.cache import cache, without_caches
 from gateway.stages.cascade import cascade
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
-from gateway.stages.keep_answer import KeepsAnswers, keep_answer
+from gateway.stages.keep_answer import KeepsAnswers, keep_answer, keep_whole
 from gateway.stages.record import Observers, record, record_whole
-from gateway.stages.shadow import shadow
+from gateway.stages.shadow import Compares, shadow
 from gateway.stages.spans import attempt, content, entering
 from gateway.stages.truncate import truncate
 from gateway.types import (
@@ -140,8 +140,10 @@ class Pipeline:
     shadows: Shadows
     side_calls: SideCalls
     telemetry: Telemetry | None = None
-    texts: KeepsAnswers | None = None
-    """Where texts are recorded."""
+    texts: tuple[KeepsAnswers, ...] = ()
+    """Who wants texts of answers, where they are recorded or judged."""
+    compares: Compares | None = None
+    """Where answers of shadows are judged, too."""
 
     def handler(self, upstream: Handler) -> Handler:
         def for_shadows(following: Handler) -> Handler:
@@ -155,10 +157,10 @@ class Pipeline:
             "guard_output": guard_output(self.guards, self.flags, self.metrics),
             "truncate": truncate(),
             "cascade": cascade(self.scorer),
-            "shadow": shadow(self.shadows, self.metrics, for_shadows),
+            "shadow": shadow(self.shadows, self.metrics, for_shadows, self.compares),
         }
-        if self.texts is not None:
-            stages["cache"] = partial(fold, [keep_answer(self.texts), stages["cache"]])
+        if self.texts:
+            stages["cache"] = partial(fold, [*map(keep_answer, self.texts), stages["cache"]])
         for name in self._unused():
             del stages[name]
         if self.telemetry is None:
@@ -170,14 +172,12 @@ class Pipeline:
 
     def whole(self, upstream: UpstreamLoop) -> WholeHandler | None:
         """The same for calls whose ``request.is_whole``; None where a stage that is in use knows no such way."""
-        if (
-            self.texts is not None
-            or self.telemetry is not None
-            or self.caches.enabled
-            or len([*self._unused()]) < _OPTIONAL
-        ):
+        if self.telemetry is not None or self.caches.enabled or len([*self._unused()]) < _OPTIONAL:
             return None
-        return record_whole(self._observers, without_caches(upstream.whole))
+        whole = without_caches(upstream.whole)
+        for one in self.texts:
+            whole = keep_whole(one, whole)
+        return record_whole(self._observers, whole)
 
     def _unused(self) -> Iterator[str]:
         """The stages that no request has a use for, whoever sends it."""

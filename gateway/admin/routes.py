@@ -9,6 +9,7 @@ from gateway.admin.api import (
     audit,
     backends,
     caches,
+    evaluation,
     feedback,
     keys,
     live,
@@ -28,7 +29,20 @@ from gateway.web.operation import Operation
 
 def operations(site: Site) -> list[tuple[Operation, Handle]]:
     """Every operation of the API, with what answers it."""
-    parts = (keys, usage, feedback, receipts, policies, models, backends, tenants, caches, audit, live)
+    parts = (
+        keys,
+        usage,
+        feedback,
+        evaluation,
+        receipts,
+        policies,
+        models,
+        backends,
+        tenants,
+        caches,
+        audit,
+        live,
+    )
     return [pair for part in parts for pair in part.operations(site)]
 
 

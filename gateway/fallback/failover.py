@@ -62,7 +62,7 @@ from gateway.types import Call, Candidate, Chunk
 LARGER = "larger_context"
 OWN = ("primary", "downgrade", LARGER)
 """Why the first candidate is one, unless it only stands in for another."""
-UNSOLICITED = frozenset({"shadow", "judge", "verifier"})
+UNSOLICITED = frozenset({"shadow", "judge", "verifier", "evaluation"})
 """Purposes of calls that no caller made: however they end, they decide nothing about callers' own."""
 
 
@@ -281,6 +281,8 @@ class Failover:
         """Try the same candidate again after a delay, where the retry rules allow it."""
         rules = planned.hop.retry
         failures = planned.failures + 1
+        if self._call.purpose == "evaluation":  # another answer is as good to judge
+            return
         if failures >= rules.attempts or not retry.is_retryable(error) or not self._is_usable(planned):
             return
         others = any(self._is_usable(other) for other in self._left)

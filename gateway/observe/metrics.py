@@ -18,6 +18,8 @@ from gateway.observe.prometheus.tenant_labels import TenantLabels
 
 LAG_INTERVAL = 0.02
 """Seconds between two samples of the event loop's lag."""
+SCORES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Bounds of a judge's scores: one to five points."""
 FLUSH_EVERY = 10
 """Samples of it between two flushes: a fifth of a second."""
 
@@ -325,6 +327,28 @@ class Metrics:
         self.recordings_waiting = make.plain_gauge(
             "tollgate_recordings_waiting",
             "Closed segments of recorded requests that wait to be put away.",
+            mode="livesum",
+        )
+        self.evaluations = make.counter(
+            "tollgate_evaluation_answers_total",
+            "Answers to be judged, by the model that gave them: scored, or why not (dropped: the queue was full; "
+            "waited: no idle capacity; gave_way; over_budget; unreadable; failed; no_text; too_long).",
+            ["model", "outcome"],
+        )
+        self.evaluation_score = make.histogram(
+            "tollgate_evaluation_score",
+            "Scores from 0 to 1 that the judge gave to answers, by the model that gave them.",
+            ["model"],
+            SCORES,
+        )
+        self.evaluation_pairs = make.counter(
+            "tollgate_evaluation_pairs_total",
+            "Answers compared with a shadow model's: whose the judge prefers in both orders (answer, shadow, neither).",
+            ["model", "shadow", "preferred"],
+        )
+        self.evaluations_waiting = make.plain_gauge(
+            "tollgate_evaluation_waiting",
+            "Answers that wait to be judged.",
             mode="livesum",
         )
         self.tenant_requests = make.counter(

@@ -15,7 +15,8 @@ def owners(policy: Policy) -> Iterator[Key | Tenant | Tier]:
 
 
 def has_budgets(policy: Policy) -> bool:
-    return any(owner.budget != Budget() for owner in owners(policy))
+    """The house's own, for evaluation, is one, too."""
+    return policy.evaluation is not None or any(owner.budget != Budget() for owner in owners(policy))
 
 
 def has_limits(policy: Policy) -> bool:

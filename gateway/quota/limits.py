@@ -11,7 +11,7 @@ from gateway.metering.price import NANO
 from gateway.metering.window_usage import WindowUsage
 from gateway.policy.schema import Budget, Policy, QuotaSettings
 from gateway.quota.groups import TIERS, group_of
-from gateway.types import Principal
+from gateway.types import EVALUATION, HOUSE, Principal
 
 Scope = Literal["key", "tenant", "tier"]
 Quantity = Literal["requests", "tokens", "dollars", "concurrent"]
@@ -208,6 +208,9 @@ def calendar_groups(policy: Policy) -> Mapping[str, str]:
         ),
         *(("tier", name, tier.quotas, tier.budget, TIERS) for name, tier in policy.tiers.items()),
     ]
+    if (evaluation := policy.evaluation) is not None:
+        group = group_of(policy, HOUSE, HOUSE)
+        owners.append(("key", EVALUATION, QuotaSettings(), evaluation.budget, group))
     return {
         limit.key: group
         for scope, owner, quotas, budget, group in owners

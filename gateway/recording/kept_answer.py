@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from gateway.deltas import join_delta, joined
-from gateway.types import ChatRequest, Chunk, Json
+from gateway.types import Call, ChatRequest, Chunk, Chunks, Handler, Json
 
 MOST = 2**20
 """Characters of an answer; a longer one is not kept."""
@@ -63,3 +64,19 @@ class KeptAnswer:
         self.is_whole = False
         self._choices = {}
         self._size = 0
+
+
+def keeping(call: Call, answer: KeptAnswer, following: Handler) -> Chunks:
+    """What ``following`` answers to ``call``, while ``answer`` keeps it."""
+    chunks = _kept(call, answer, following)
+    call.relays(chunks)
+    return chunks
+
+
+async def _kept(call: Call, answer: KeptAnswer, following: Handler) -> Chunks:
+    call.on_discard(answer.clear)
+    async with aclosing(following(call)) as chunks:
+        call.looks_on(chunks, answer.passed)
+        async for chunk in chunks:
+            answer.add(chunk)
+            yield chunk

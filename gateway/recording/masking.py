@@ -66,9 +66,9 @@ class TextMasker:
     async def masked(self, answer: KeptAnswer, principal: Principal, route: str) -> str | None:
         """What was asked, and the answers, as JSON; None where there is no text, or one that is not to be kept."""
         asked = answer.asked
-        if not answer.is_whole or (messages := _conversation(asked)) is None:
+        if (plain := unmasked(answer)) is None:
             return None
-        answers = [_plain(message) for message in answer.messages]
+        messages, answers = plain
         params = {name: value for name, value in asked.params.items() if name in _PARAMS}
         request = ChatRequest(asked.model, messages=(*messages, *answers), params=params)
         receipt, model = Receipt("", time.time()), answer.model
@@ -99,6 +99,14 @@ def _configs(policy: Policy) -> list[tuple[str, PiiGuard | SecretsGuard]]:
     return [*found, *_DEFAULTS.items()]
 
 
+def unmasked(answer: KeptAnswer) -> tuple[list[Mapping[str, Json]], list[Mapping[str, Json]]] | None:
+    """What was asked, and the answers, as messages of texts; None where the answer is not whole, and for token ids,
+    which nobody can read."""
+    if not answer.is_whole or (messages := _conversation(answer.asked)) is None:
+        return None
+    return messages, [_plain(message) for message in answer.messages]
+
+
 def _conversation(request: ChatRequest) -> list[Mapping[str, Json]] | None:
     """None for token ids, which nobody can read."""
     if request.messages is not None:
@@ -109,7 +117,7 @@ def _conversation(request: ChatRequest) -> list[Mapping[str, Json]] | None:
     return [{"role": "user", "content": prompt} for prompt in prompts]
 
 
-def _plain(message: Mapping[str, Json]) -> dict[str, Json]:
+def _plain(message: Mapping[str, Json]) -> Mapping[str, Json]:
     kept = {name: message[name] for name in _MESSAGE if message.get(name) is not None}
     if isinstance(content := kept.get("content"), Sequence) and not isinstance(content, str):
         kept["content"] = [_part(part) for part in content]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from hashlib import blake2b
 
 from gateway.errors import GatewayError
 from gateway.metering.bill import Bill
@@ -14,9 +13,10 @@ from gateway.policy.schema import Policy
 from gateway.recording.kept_answer import KeptAnswer
 from gateway.recording.masking import TextMasker
 from gateway.recording.recordings import Recordings
+from gateway.recording.sampling import forbids_storage, fraction
 from gateway.recording.snapshot import Snapshot
 from gateway.residency import is_outside
-from gateway.types import NOT_STORED, Call
+from gateway.types import Call
 
 log = logging.getLogger(__name__)
 
@@ -86,22 +86,15 @@ class Records:
     def _is_recorded(self, call: Call) -> bool:
         if self._tenants and call.principal.tenant not in self._tenants:
             return False
-        return self._config.share >= 1.0 or _fraction(call.request_id) < self._config.share
+        return self._config.share >= 1.0 or fraction(call.request_id) < self._config.share
 
     def may_keep_content(self, call: Call) -> bool:
         """Whether texts may be kept, and hashes of them: not where the caller says that nothing is to be stored, and
         in a bucket not what is to stay on local backends or in other regions."""
-        if call.request.params.get("store") is False or NOT_STORED in call.receipt.noted:
-            return False
-        if call.request.native is not None and call.request.native.body.get("store") is False:
+        if forbids_storage(call):
             return False
         if not self._is_elsewhere:
             return True
         tenant = call.policy.tenants.get(call.principal.tenant)
         stays = call.local_only or (tenant is not None and tenant.local_only)
         return not stays and not is_outside(call, self._region)
-
-
-def _fraction(request_id: str) -> float:
-    """0 to 1, the same for the same request in every process."""
-    return int.from_bytes(blake2b(request_id.encode(), digest_size=6).digest(), "big") / 2**48

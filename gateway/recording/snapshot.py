@@ -60,9 +60,7 @@ class Snapshot:
     @property
     def size(self) -> int:
         """Bytes that it holds, approximately."""
-        asked: Json = self.request.prompt if self.request.messages is None else self.request.messages
-        characters = _characters(asked, _DEPTH) + (0 if self.answer is None else self.answer.size)
-        return _OVERHEAD + _PER_CHARACTER * characters
+        return size_of(self.request, self.answer)
 
     def recorded(self, key: DataKey) -> RecordedRequest:
         ended, request, principal = self.ended, self.request, self.ended.principal
@@ -124,6 +122,13 @@ class Snapshot:
             return self.expected
         text, counted, _ = measure(self.request)
         return int(text) + counted
+
+
+def size_of(request: ChatRequest, answer: KeptAnswer | None) -> int:
+    """Bytes that both hold, approximately."""
+    asked: Json = request.prompt if request.messages is None else request.messages
+    characters = _characters(asked, _DEPTH) + (0 if answer is None else answer.size)
+    return _OVERHEAD + _PER_CHARACTER * characters
 
 
 def _characters(value: Json, depth: int) -> int:

@@ -1,4 +1,4 @@
-"""Copies of calls, sent to a shadow model; their answers are counted and discarded."""
+"""Copies of calls, sent to a shadow model; their answers are counted, and discarded unless somebody compares them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from random import Random
+from typing import Protocol, TypeVar
 
 from gateway.errors import GatewayError, UpstreamTimeout
 from gateway.observe.outcome import outcome_of
 from gateway.policy.schema import Policy, Shadow
 from gateway.residency import residency_of
-from gateway.types import HOUSE, Call, Handler, Principal, Receipt
+from gateway.types import HOUSE, Call, Chunk, Handler, Principal, Receipt
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,21 @@ MAX_IN_FLIGHT = 64
 
 Counted = Callable[[str, str], None]
 """Takes the shadow model and how its answer ended: an HTTP status, or ``skipped``."""
+
+
+class Watcher(Protocol):
+    """Who wants to know what a copy was answered."""
+
+    def chunk(self, chunk: Chunk) -> object: ...
+
+    def copy_ended(self, copy: Call, status: int, seconds: float) -> object: ...
+
+
+W = TypeVar("W", bound=Watcher)
+
+
+def _nobody(call: Call) -> None:
+    """Watches."""
 
 
 class Shadows:
@@ -38,18 +54,30 @@ class Shadows:
     def in_flight(self) -> int:
         return len(self._tasks)
 
-    def send(self, call: Call, rule: Shadow, following: Handler, count: Counted) -> None:
-        """Send a copy of ``call`` in the background, for a random share of calls. Never raises, never waits."""
+    def send(
+        self,
+        call: Call,
+        rule: Shadow,
+        following: Handler,
+        count: Counted,
+        watch: Callable[[Call], W | None] = _nobody,
+    ) -> W | None:
+        """Send a copy of ``call`` in the background, for a random share of calls. Never raises, never waits.
+
+        ``watch`` says who watches it, where there is one; returns that."""
         if self._closed or self._random.random() >= rule.share:
-            return
+            return None
         if len(self._tasks) >= self._max_in_flight:
             call.receipt.note("shadow", model=rule.model, outcome="skipped")
             count(rule.model, "skipped")
-            return
+            return None
         call.receipt.note("shadow", model=rule.model)
-        task = asyncio.create_task(self._run(call.receipt, copy_of(call, rule.model), following, count))
+        watcher = watch(call)
+        copy = copy_of(call, rule.model)
+        task = asyncio.create_task(self._run(call.receipt, copy, following, count, watcher))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return watcher
 
     async def aclose(self) -> None:
         """Cancel what is in flight, and send nothing more."""
@@ -59,12 +87,15 @@ class Shadows:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, receipt: Receipt, copy: Call, following: Handler, count: Counted) -> None:
+    async def _run(
+        self, receipt: Receipt, copy: Call, following: Handler, count: Counted, watcher: Watcher | None
+    ) -> None:
         status = 200
         try:
             async with asyncio.timeout(copy.timeouts.total), aclosing(following(copy)) as chunks:
-                async for _ in chunks:
-                    pass
+                async for chunk in chunks:
+                    if watcher is not None:
+                        watcher.chunk(chunk)
         except TimeoutError:
             status = UpstreamTimeout.status
         except GatewayError as error:
@@ -82,6 +113,8 @@ class Shadows:
             if (cost := copy.receipt.notes.get("quota", {}).get("cost_usd")) is not None:
                 receipt.note("shadow", cost_usd=cost, paid_by=copy.policy.billing.shadow)
             count(copy.model, str(status))
+            if watcher is not None:
+                watcher.copy_ended(copy, status, seconds)
 
 
 def copy_of(call: Call, model: str) -> Call:

@@ -15,6 +15,10 @@ from gateway.batches.batch_table import BATCHES, BatchTable
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
 from gateway.databases.opening import open_database, open_tables
+from gateway.evaluation.asking import Judge
+from gateway.evaluation.evaluator import Bench
+from gateway.evaluation.samples import Samples
+from gateway.evaluation.table import EVALUATIONS, EvaluationTable
 from gateway.feedback.table import FEEDBACK, FeedbackTable
 from gateway.files.blobs import Blobs
 from gateway.files.file_table import FILES, FileTable
@@ -30,7 +34,7 @@ from gateway.guards.scanners.offload import build_offloads
 from gateway.guards.scans.background import BackgroundScans
 from gateway.guards.scans.review import Review
 from gateway.identity.authenticator import Authenticator, key_ring
-from gateway.observe.accounting import Accounting
+from gateway.observe.accounting import Accounting, RequestAccounting
 from gateway.observe.cache_days import FILE as CACHE_DAYS
 from gateway.observe.cache_days import CacheDays
 from gateway.observe.json_lines import JsonLines
@@ -91,6 +95,8 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     side_calls = SideCalls(quotas, accounting)
     recordings = _recordings(policy, state, before)
     records = _records(policy, state, accounting, recordings) if recordings is not None else None
+    samples = _samples(policy, state, records or accounting)
+    told = samples or records or accounting
     backends = build_backends(loaded, state, before)
     state.pools.update(policy)
     update_terms(policy, state.pools)
@@ -118,7 +124,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         policy=policy,
         metrics=metrics,
         receipts=receipts,
-        accounting=records or accounting,
+        accounting=told,
         quotas=quotas,
         guards=Guards(policy, scanners, build_offloads(policy, state.scanning, judges)),
         flags=BackgroundScans(metrics, receipts.keep, Review(metrics, policy.review, findings)),
@@ -133,11 +139,12 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         shadows=state.shadows,
         side_calls=side_calls,
         telemetry=telemetry,
-        texts=records if policy.record.texts != "none" else None,
+        texts=tuple(one for one in (records if policy.record.texts != "none" else None, samples) if one),
+        compares=samples,
     )
     engines = build_engines(policy, backends, state, before)
     moderator = Moderator.of(policy.guards, state.sidecar, judges, state.scanning)
-    return Runtime(
+    runtime = Runtime(
         policy=policy,
         authenticator=Authenticator(
             policy,
@@ -167,7 +174,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             quotas,
             metrics=metrics,
             receipts=receipts,
-            accounting=records or accounting,
+            accounting=told,
             telemetry=telemetry,
             is_used=policy.record.texts == "none" or records is None,
         ),
@@ -189,7 +196,11 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             store=partial(quotas.closed, policy),
             extras={render(path): why for path, why in missing_extras.without(policy)},
         ),
+        evaluations=_evaluations(policy.ledger, state, before),
     )
+    if state.evaluator is not None:
+        state.evaluator.update(_bench(runtime, side_calls.stage(upstream_handler)))
+    return runtime
 
 
 def _accounting(policy: schema.Policy, state: WorkerState, *given: Any) -> Accounting:
@@ -260,6 +271,29 @@ def _feedback(config: schema.LedgerSettings, state: WorkerState, before: Runtime
     if before is not None and before.policy.ledger == config:
         return before.feedback
     return FeedbackTable(open_tables(FEEDBACK, config, state.state_dir))
+
+
+def _evaluations(
+    config: schema.LedgerSettings, state: WorkerState, before: Runtime | None
+) -> EvaluationTable:
+    if before is not None and before.policy.ledger == config:
+        return before.evaluations
+    return EvaluationTable(open_tables(EVALUATIONS, config, state.state_dir))
+
+
+def _samples(policy: schema.Policy, state: WorkerState, accounting: RequestAccounting) -> Samples | None:
+    if policy.evaluation is None or state.evaluator is None:
+        return None
+    masker = TextMasker(policy, state.sidecar, state.scanning)
+    return Samples(policy, policy.evaluation, accounting, masker, state.evaluator.add)
+
+
+def _bench(runtime: Runtime, handler: Handler) -> Bench | None:
+    config = runtime.policy.evaluation
+    if config is None:
+        return None
+    judge = Judge(config, runtime.policy, handler)
+    return Bench(judge, runtime.evaluations, runtime.ledger, runtime.in_use)
 
 
 def _recordings(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Recordings | None:

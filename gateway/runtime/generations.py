@@ -72,6 +72,8 @@ class Generations:
             task.cancel()
         await asyncio.gather(*self._retiring, return_exceptions=True)
         await self._state.shadows.aclose()
+        if self._state.evaluator is not None:
+            await self._state.evaluator.aclose()
         await asyncio.gather(*(runtime.flags.aclose() for runtime in self._live))
         live, self._live = self._live, []
         resources = {resource for runtime in live for resource in runtime.resources}

@@ -12,6 +12,7 @@ from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.readiness import Readiness
 from gateway.batches.batch_table import BatchTable
 from gateway.caching.caches import Caches, Closable
+from gateway.evaluation.table import EvaluationTable
 from gateway.feedback.table import FeedbackTable
 from gateway.files.stored_files import StoredFiles
 from gateway.guards.scans.background import BackgroundScans
@@ -48,6 +49,8 @@ class Runtime:
     """What ``/v1/files`` keeps; None where it is switched off."""
     batches: BatchTable
     feedback: FeedbackTable
+    evaluations: EvaluationTable
+    """What judges said of answers."""
     quotas: Quotas
     earlier_usage: EarlierUsage | None
     ledger: Ledger | None

@@ -16,6 +16,7 @@ from gateway.cascade.complexity import ComplexityClassifier
 from gateway.cascade.scorers import EmbeddingScorer, RequestScorer
 from gateway.children.process_pool import ProcessPool
 from gateway.control.peers import Peers
+from gateway.evaluation.evaluator import Evaluator
 from gateway.fallback.health import HealthRegistry
 from gateway.metering.estimate import Estimator
 from gateway.observe.backend_watch import BackendWatch
@@ -86,6 +87,8 @@ class WorkerState:
         self.shadows = Shadows(random=self.random)
         self.rollouts: Rollouts | None = None
         """Of who serves; what only asks what would be done begins none."""
+        self.evaluator: Evaluator | None = None
+        """The same."""
         self._disabled_since: dict[str, float] = {}
 
     def disabled_since(self, names: Collection[str]) -> Mapping[str, float]:

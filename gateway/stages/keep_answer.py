@@ -1,17 +1,17 @@
-"""Keeps the text of an answer where texts are recorded. Past the guards of input, so that what they mask is masked."""
+"""Keeps the text of an answer that is recorded or judged. Past the guards of input: what they mask is masked."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.recording.kept_answer import KeptAnswer
-from gateway.types import Call, Chunks, Handler, Stage
+from gateway.recording.kept_answer import KeptAnswer, keeping
+from gateway.types import Call, Chunk, Chunks, Handler, Stage, WholeHandler
 
 
 class KeepsAnswers(Protocol):
     def begin(self, call: Call) -> KeptAnswer | None:
-        """None where its text is not recorded."""
+        """None where its text is not wanted."""
         ...
 
 
@@ -19,20 +19,22 @@ def keep_answer(records: KeepsAnswers) -> Stage:
     def stage(following: Handler) -> Handler:
         def handle(call: Call) -> Chunks:
             answer = records.begin(call)
-            if answer is None:
-                return following(call)
-            chunks = kept(call, answer, following)
-            call.relays(chunks)
-            return chunks
-
-        async def kept(call: Call, answer: KeptAnswer, following: Handler) -> Chunks:
-            call.on_discard(answer.clear)
-            async with aclosing(following(call)) as chunks:
-                call.looks_on(chunks, answer.passed)
-                async for chunk in chunks:
-                    answer.add(chunk)
-                    yield chunk
+            return following(call) if answer is None else keeping(call, answer, following)
 
         return handle
 
     return stage
+
+
+def keep_whole(records: KeepsAnswers, following: WholeHandler) -> WholeHandler:
+    """``keep_answer`` of calls whose answers come whole."""
+
+    async def handle(call: Call) -> Sequence[Chunk]:
+        answer = records.begin(call)
+        chunks = await following(call)
+        if answer is not None:
+            for chunk in chunks:
+                answer.add(chunk)
+        return chunks
+
+    return handle

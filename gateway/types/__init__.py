@@ -12,12 +12,13 @@ from gateway.types.chat_request import ChatRequest, Native
 from gateway.types.chunk import Chunk, Chunks
 from gateway.types.handlers import AnswersWhole, Backend, CountsTokens, Handler, PassesOn, Stage, WholeHandler
 from gateway.types.json_value import Json
-from gateway.types.principal import HOUSE, Principal
+from gateway.types.principal import EVALUATION, HOUSE, Principal
 from gateway.types.receipt import NOT_STORED, Notes, Receipt
 from gateway.types.sink import Sink
 from gateway.types.usage import MOST_TOKENS, Purpose, TokenEstimate, UpstreamUsage, Usage
 
 __all__ = [
+    "EVALUATION",
     "HOUSE",
     "MOST_TOKENS",
     "NOT_STORED",

@@ -29,3 +29,5 @@ class Principal:
 
 HOUSE = "tollgate"
 """The tenant that pays for what the gateway asks for itself; a policy may set it limits like any other."""
+EVALUATION = "_evaluation"
+"""The key of the house's whose budget judges of answers use up. No policy can name one so."""

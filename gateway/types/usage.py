@@ -88,9 +88,9 @@ class TokenEstimate:
     """Tokens of the answer to hold in reserve: the declared cap times ``n``, or the expectation where none is."""
 
 
-Purpose = Literal["answer", "step", "attempt", "shadow", "judge", "verifier"]
+Purpose = Literal["answer", "step", "attempt", "shadow", "judge", "verifier", "evaluation"]
 """What something was asked for: the answer; a cascade's step whose answer was discarded; an attempt that failed or was
-broken off; a copy for a shadow model; a guard's judge; a check of an answer."""
+broken off; a copy for a shadow model; a guard's judge; a check of an answer; a score of one that was given."""
 
 
 @value

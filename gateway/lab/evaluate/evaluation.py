@@ -152,8 +152,8 @@ def _preferences(plan: Plan, number: int, said: Mapping[str, Answer]) -> Iterato
         for check in range(len(case.checks)):
             asked = [f"{number}/{place}/{check}/{order}" for order in ("ab", "ba")]
             words = [judge.better(said[one]) for one in asked if one in said]
-            if len(words) == 2 and None not in words:
-                yield case.id, {"second first": 1, "first second": -1}.get(f"{words[0]} {words[1]}", 0)
+            if len(words) == 2 and (preferred := judge.preferred(*words)) is not None:
+                yield case.id, preferred
 
 
 async def _cosines(

@@ -296,7 +296,9 @@ class _Reserving:
 class _NoShadows(Shadows):
     """No copies are made."""
 
-    def send(self, call: Call, rule: Shadow, following: Handler, count: Counted) -> None:
+    def send(
+        self, call: Call, rule: Shadow, following: Handler, count: Counted, watch: object = None
+    ) -> None:
         """The policy says which there would be."""
 
 

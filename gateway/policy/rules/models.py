@@ -53,13 +53,14 @@ def unknown_model(draft: Draft) -> Findings:
             yield Diagnostic(path, f"no model is named '{word}'{hint}")
         elif path[0] == "models" and word == path[1]:
             yield Diagnostic(path, "is the model itself; name another one")
+        elif path[0] in ("guards", "evaluation"):
+            if list_at(models[word], "cascade"):
+                yield Diagnostic(path, f"'{word}' is a cascade; name a model with targets")
         elif path[2] == "cascade" and list_at(models[word], "cascade"):
             yield Diagnostic(path, f"'{word}' is a cascade itself; a step should be a model with targets")
         elif path[2] in ("fallbacks", "larger_context") and list_at(models[word], "cascade"):
             message = f"'{word}' is a cascade, which cannot replace another model; name models with targets"
             yield Diagnostic(path, f"{message}, such as its last step's")
-        elif path[0] == "guards" and list_at(models[word], "cascade"):
-            yield Diagnostic(path, f"'{word}' is a cascade; name a model with targets")
         elif path[0] == "tiers" and list_at(models[word], "cascade"):
             yield Diagnostic(
                 path, f"'{word}' is a cascade; name one model with targets, such as its first step's"
@@ -90,6 +91,7 @@ def _references(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         (("guards", name, "judge", "model"), mapping_at(guard, "judge").get("model"))
         for name, guard in mappings_at(content, "guards").items()
     ]
+    found.append((("evaluation", "judge"), mapping_at(content, "evaluation").get("judge")))
     yield from ((path, word) for path, word in found if isinstance(word, str))
 
 

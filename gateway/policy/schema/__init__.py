@@ -49,6 +49,7 @@ from gateway.policy.schema.backends import (
 )
 from gateway.policy.schema.callbacks import Callback
 from gateway.policy.schema.cors import Cors
+from gateway.policy.schema.evaluation import Evaluation
 from gateway.policy.schema.guards import (
     Guard,
     Guards,
@@ -120,6 +121,7 @@ __all__ = [
     "EngineBackend",
     "EntraAuth",
     "Escalate",
+    "Evaluation",
     "ExactCache",
     "FakeBackend",
     "FakeReply",
@@ -233,6 +235,8 @@ class Policy(Frozen):
     """What ``/v1/batches`` takes, and what its lines may use."""
     record: RecordSettings = RecordSettings()
     """Traffic that is kept to be replayed."""
+    evaluation: Evaluation | None = None
+    """Answers that a judge model scores, on idle capacity."""
     shared_prompts: dict[Name, Text] = Field(default={})
     """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""
     limits: RequestLimits = RequestLimits()

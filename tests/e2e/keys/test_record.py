@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.recording.records import _fraction
+from gateway.recording.sampling import fraction
 from tests.e2e.keys.harness import Look, Row, Site, a_site, shows
 from tests.recordings import at_once, places, recorded
 from tests.serving import KEY, OTHER_KEY
@@ -81,7 +81,7 @@ async def test_it_does_what_it_says(row: Row, tmp_path: Path) -> None:
 async def test_a_share_is_told_by_the_ids(tmp_path: Path) -> None:
     async with a_site(tmp_path, record(share=0.5)) as site:
         ids = [(await site.ask()).headers["x-request-id"] for _ in range(20)]
-        mine = {one for one in ids if _fraction(one) < 0.5}
+        mine = {one for one in ids if fraction(one) < 0.5}
         assert 0 < len(mine) < 20
         assert {one.request_id for one in await recorded(tmp_path, len(mine))} == mine
 

@@ -13,7 +13,9 @@ export function models(place, { live, state }) {
   const trouble = h("div", {});
   const rollouts = h("div.stack", {});
   const opinions = h("div", {}, loading());
-  fill(place, h("h1", {}, "Models"), trouble, rollouts, panel("Models and targets", list), panel("Backends", backends), panel("What callers think of answers, 30 days", opinions));
+  const judged = h("div.stack", {});
+  let evaluation = null;
+  fill(place, h("h1", {}, "Models"), trouble, rollouts, panel("Models and targets", list), panel("Backends", backends), judged, panel("What callers think of answers, 30 days", opinions));
   let found = null;
   let known = null;
   let turned = null;
@@ -37,6 +39,29 @@ export function models(place, { live, state }) {
     } catch (error) {
       fill(opinions, problem(error));
     }
+    try {
+      await judgements();
+    } catch (error) {
+      evaluation?.destroy();
+      evaluation = null;
+      fill(judged, problem(error));
+    }
+  }
+  async function judgements() {
+    const told = await get("/evaluation");
+    if (told.judge === undefined || told.judge === null) {
+      evaluation?.destroy();
+      evaluation = null;
+      fill(judged);
+      return;
+    }
+    if (!evaluation) {
+      const { EvaluationPanel } = await import("./evaluation.js");
+      const inside = h("div", {});
+      fill(judged, panel("What the judge says of answers, 30 days", inside));
+      evaluation = new EvaluationPanel(inside);
+    }
+    evaluation.set(told);
   }
   async function drain(name, drained) {
     fill(trouble);
@@ -64,6 +89,7 @@ export function models(place, { live, state }) {
   return () => {
     forget();
     clearInterval(again);
+    evaluation?.destroy();
   };
 }
 
