@@ -51,7 +51,9 @@ export class EvaluationPanel {
 
   set(told) {
     this.draw(told);
-    fill(this.told, scores(told), told.shadows.length > 0 && shadows(told.shadows), told.worst.length > 0 && worst(told.worst), h("p.note", {}, about(told)));
+    const open = [...this.told.querySelectorAll("details[open]")].map((one) => one.id);
+    fill(this.told, h("h3", {}, "By model"), scores(told), told.shadows.length > 0 && shadows(told.shadows), told.worst.length > 0 && worst(told.worst), h("p.note", {}, about(told)));
+    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
   }
 
   draw({ scores: all, over_time: points }) {
@@ -77,7 +79,7 @@ export class EvaluationPanel {
 }
 
 function about({ judge, rubric, budgets }) {
-  const spent = budgets.map((one) => `${dollars(one.used)} of ${dollars(one.dollars)} this ${one.window}`).join(", ");
+  const spent = budgets.map((one) => `${dollars(one.used)} of ${dollars(one.dollars)} ${one.window === "day" ? "today" : "this month"}`).join(", ");
   return [`${judge} judges by: “${rubric}”`, spent && ` The house has spent ${spent}.`];
 }
 
@@ -88,6 +90,12 @@ function scores({ scores: rows }) {
     { name: "Score", right: true, cell: (one) => percent(one.mean) },
     { name: "95 % interval", right: true, cell: (one) => interval(one.low, one.high) },
   ], rows, { empty: "No answer has been judged yet." });
+}
+
+/** The time, and under it the day. */
+function when(unix) {
+  const parts = moment(unix).split(" ");
+  return [parts.pop(), parts.pop() || "today"];
 }
 
 /** The shadow's figure, and under it that of the model it copies. */
@@ -109,7 +117,7 @@ function shadows(rows) {
 
 function worst(rows) {
   return [h("h3", {}, "The shadows' worst answers"), table("The shadows' worst answers", [
-    { name: "When", head: true, cell: (one) => h("a", { href: requestLink(one.request_id) }, moment(one.created)) },
+    { name: "When", head: true, cell: (one) => h("a", { href: requestLink(one.request_id) }, beside(...when(one.created))) },
     { name: "Shadow", small: true, cell: (one) => beside(one.shadow, `of ${one.model}`) },
     { name: "Score", right: true, cell: (one) => beside(percent(one.shadow_score), percent(one.score)) },
     { name: "Judge", small: true, cell: (one) => (one.preferred < 0 ? badge("worse", "bad") : one.preferred > 0 ? badge("better", "good") : badge("neither", "")) },
@@ -118,6 +126,6 @@ function worst(rows) {
 }
 
 function texts(one) {
-  const said = (name, text) => [h("dt", {}, name), h("dd", {}, text)];
-  return h("details", {}, h("summary", {}, one.question.slice(0, 80)), h("dl", {}, said("Asked", one.question), said(one.model, one.answer), said(one.shadow, one.shadow_answer)));
+  const said = (name, text) => h("p", {}, h("span.under", {}, name), text);
+  return h("details", { id: `pair-${one.request_id}` }, h("summary", {}, one.question.slice(0, 80)), said("what was asked", one.question), said(`what ${one.model} answered`, one.answer), said(`what ${one.shadow} answered`, one.shadow_answer));
 }
