@@ -12,27 +12,33 @@ import argparse
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.experiments.assignment import CONTROL, NEW
 from gateway.experiments.common_states import MemoryStates
 from gateway.experiments.evidence import Observed
 from gateway.experiments.keeper import Keeper, Told
 from gateway.experiments.rollout_state import RolloutState
+from gateway.experiments.scores import JUDGE
 from gateway.policy.schema import Rollout
 
 A_MINUTE = 100
 """Requests."""
-ALL_GUARDS = {"errors": 1.0, "ttft_p95": 1.0, "cost": 1.0}
+ALL_GUARDS = {"errors": 1.0, "ttft_p95": 1.0, "cost": 1.0, "score": 1.0}
+JUDGED = 0.1
+"""The share of answers that a judge scores."""
+GOOD, WORSE_POINTS, BAD = (1, 3, 10, 36, 50), (3, 7, 20, 35, 35), (10, 20, 30, 25, 15)
+"""How often a judge gives one to five points, per cent: means of 0.83, 0.73 and 0.54."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """``slower``, ``dearer``: times the control's."""
+    """``slower``, ``dearer``: times the control's. ``points``: how often a judge gives one to five."""
 
     errors: float = 0.02
     slower: float = 1.0
     dearer: float = 1.0
+    points: tuple[int, ...] = GOOD
 
     def request(self, draw: random.Random) -> Observed:
         return Observed(
@@ -40,6 +46,9 @@ class Arm:
             draw.lognormvariate(-0.7, 0.6) * self.slower,
             int(draw.lognormvariate(14.0, 0.8) * self.dearer),
         )
+
+    def score(self, draw: random.Random) -> float:
+        return draw.choices((0.0, 0.25, 0.5, 0.75, 1.0), self.points)[0]
 
 
 @dataclass(frozen=True)
@@ -74,12 +83,11 @@ async def rolled_out(
         for _ in range(A_MINUTE):
             is_new = draw.random() < share
             arm = new if is_new else control
-            one = (
-                Arm(arm.errors * times, arm.slower, arm.dearer).request(draw)
-                if times != 1.0
-                else arm.request(draw)
-            )
-            keeper.record("m", NEW if is_new else CONTROL, one)
+            one = replace(arm, errors=arm.errors * times).request(draw) if times != 1.0 else arm.request(draw)
+            name = NEW if is_new else CONTROL
+            keeper.record("m", name, one)
+            if not one.failed and draw.random() < JUDGED:
+                keeper.scored("m", name, JUDGE, now[0], arm.score(draw))
             in_new += is_new
         count += A_MINUTE
         minute += 1
@@ -122,6 +130,9 @@ WORSE = (
     ("every second request fails", ALL_GUARDS, Arm(), Arm(0.5)),
     ("1.5 times as slow", ALL_GUARDS, Arm(), Arm(slower=1.5)),
     ("1.5 times as dear", ALL_GUARDS, Arm(), Arm(dearer=1.5)),
+    ("scores 0.73 instead of 0.83", {"score": 1.0}, Arm(), Arm(points=WORSE_POINTS)),
+    ("scores 0.54 instead of 0.83", {"score": 1.0}, Arm(), Arm(points=BAD)),
+    ("the same, all guards", ALL_GUARDS, Arm(), Arm(points=BAD)),
 )
 
 

@@ -27,6 +27,7 @@ from gateway.children.process_pool import ProcessPool
 from gateway.control.in_force import publish
 from gateway.control.peers import Peers
 from gateway.evaluation.evaluator import Evaluator
+from gateway.experiments.scores import JUDGE
 from gateway.guards.scanners.offload import MAX_WAIT
 from gateway.identity.oidc import Provider
 from gateway.identity.session_cookie import PendingSignIn, Seal, Session
@@ -77,7 +78,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         peers=peers,
     )
     state.rollouts = rollouts = Rollouts(settings.state_dir, state.callbacks)
-    state.evaluator = Evaluator(metrics)
+    state.evaluator = Evaluator(metrics, lambda arm, at, score: rollouts.scored(arm, JUDGE, at, score))
     # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
     history = PolicyHistory(settings.state_dir, settings.policies) if settings.last_good is not None else None
     generations = Generations(state, history)

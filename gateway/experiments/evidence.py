@@ -2,16 +2,19 @@
 
 Requests are counted in blocks, each of which ends as soon as it has ``BLOCK`` of both arms, and is then scored once
 (``sequential_test``). Errors are events as they are. Of a latency or a cost the event is that it lies above a quantile
-of the control's before the block, times what is tolerated for the new arm.
+of the control's before the block, times what is tolerated for the new arm. Scores, which come later and of few
+requests, have blocks of their own (``scores``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from gateway.experiments.assignment import CONTROL, NEW
+from gateway.experiments.scores import CALLERS, JUDGE, ArmScores, Scores, mean_of, no_scores
 from gateway.experiments.sequential_test import ODDS, Rate, log_evidence, log_ratios
 from gateway.experiments.sketch import Sketch, bins_of
 
@@ -80,11 +83,28 @@ class ArmCounts:
 
 
 _NUMBERS = ("requests", "errors", "refusals", "nanodollars")
+SOURCES = (JUDGE, CALLERS)
 Arms = dict[str, ArmCounts]
 
 
 def arms() -> Arms:
     return {CONTROL: ArmCounts(), NEW: ArmCounts()}
+
+
+@dataclass(slots=True)
+class Seen:
+    """By one worker, since it last added what it saw."""
+
+    arms: Arms = field(default_factory=arms)
+    scores: dict[str, ArmScores] = field(default_factory=lambda: {one: no_scores() for one in SOURCES})
+    """By who gave them."""
+
+    def merge(self, other: Seen) -> None:
+        for arm, counts in other.arms.items():
+            self.arms[arm].merge(counts)
+        for source, scores in other.scores.items():
+            for arm, given in scores.items():
+                self.scores[source][arm].update(given)
 
 
 @dataclass(slots=True)
@@ -98,25 +118,39 @@ class Evidence:
     """Requests of the new arm in the present step."""
     sums: dict[str, list[float]] = field(default_factory=dict)
     """Of log-likelihood ratios, by guard and what it tolerates."""
+    scores: dict[str, Scores] = field(default_factory=lambda: {one: Scores() for one in SOURCES})
+    """By who gave them."""
 
-    def add(self, seen: Arms, guards: Mapping[str, float]) -> None:
-        for arm, counts in seen.items():
+    def add(self, seen: Seen, guards: Mapping[str, float]) -> None:
+        for source, given in seen.scores.items():
+            ratios = self.scores[source].add(given, guards.get("score"))
+            if ratios is not None:
+                self._sum("score", guards["score"], ratios)
+        for arm, counts in seen.arms.items():
             self.block[arm].merge(counts)
-        self.in_step += seen[NEW].requests
+        self.in_step += seen.arms[NEW].requests
         if min(counts.requests for counts in self.block.values()) >= BLOCK:
             for guard, tolerated in guards.items():
-                self._score(guard, tolerated)
+                if guard != "score":
+                    self._score(guard, tolerated)
             self._close()
 
     def next_step(self) -> None:
         """The shares change: a block is of one share."""
         self._close()
+        for scores in self.scores.values():
+            scores.close()
         self.in_step = 0
 
     def log_evidence(self, guard: str, tolerated: float) -> float:
         """That the new arm is worse than tolerated; comparable with ``log(1/α)``."""
         sums = self.sums.get(_name(guard, tolerated))
         return log_evidence(sums) if sums else 0.0
+
+    def scored(self, arm: str) -> tuple[int, float | None]:
+        """How many scores the arm has, and their mean."""
+        counts = sum((scores.of(arm) for scores in self.scores.values()), Counter[int]())
+        return counts.total(), mean_of(counts)
 
     def _close(self) -> None:
         for arm, counts in self.block.items():
@@ -142,6 +176,9 @@ class Evidence:
                 Rate(getattr(control, guard), control.requests),
                 tolerated,
             )
+        self._sum(guard, tolerated, ratios)
+
+    def _sum(self, guard: str, tolerated: float, ratios: Sequence[float]) -> None:
         sums = self.sums.setdefault(_name(guard, tolerated), [0.0] * len(ODDS))
         sums[:] = [a + b for a, b in zip(sums, ratios, strict=True)]
 
@@ -151,16 +188,21 @@ class Evidence:
             "block": {arm: counts.to_json() for arm, counts in self.block.items()},
             "in_step": self.in_step,
             "sums": self.sums,
+            "scores": {source: scores.to_json() for source, scores in self.scores.items()},
         }
 
     @classmethod
     def from_json(cls, content: Json) -> Self:
-        return cls(
+        found = cls(
             _arms_from(content["total"]),
             _arms_from(content["block"]),
             int(content["in_step"]),
             {name: [float(one) for one in sums] for name, sums in content["sums"].items()},
         )
+        # Earlier versions knew of no scores.
+        for source, scores in content.get("scores", {}).items():
+            found.scores[source] = Scores.from_json(scores)
+        return found
 
 
 def _arms_from(content: Json) -> Arms:

@@ -17,8 +17,9 @@ from typing import Any
 
 from gateway.experiments.assignment import is_new
 from gateway.experiments.common_states import CommonStates
-from gateway.experiments.evidence import Arms, Observed, arms
+from gateway.experiments.evidence import Observed, Seen
 from gateway.experiments.rollout_state import Decision, RolloutState, Status
+from gateway.experiments.scores import step_of
 from gateway.policy.schema import Rollout
 from gateway.stores.store import StoreDown
 
@@ -74,7 +75,7 @@ class Keeper:
         self._tell = tell
         self._clock = clock
         self._known: dict[str, RolloutState] = {}
-        self._seen: dict[str, tuple[int, Arms]] = {}
+        self._seen: dict[str, tuple[int, Seen]] = {}
         """By experiment, of one run."""
         self._down = False
         self._failing: set[str] = set()
@@ -91,11 +92,21 @@ class Keeper:
     def record(self, experiment: str, arm: str, one: Observed) -> None:
         known = self._known.get(experiment)
         if known is not None and known.status == "running":
-            run, seen = self._seen.get(experiment, (known.run, None))
-            if seen is None or run != known.run:
-                seen = arms()
-            seen[arm].add(one)
-            self._seen[experiment] = (known.run, seen)
+            self._seen_in(experiment, known.run).arms[arm].add(one)
+
+    def scored(self, experiment: str, arm: str, source: str, at: float, score: float) -> None:
+        """An answer to a request that came ``at`` (Unix time) has a score. Of an earlier step it says nothing: the
+        shares were others then."""
+        known = self._known.get(experiment)
+        if known is not None and known.status == "running" and at >= known.since:
+            self._seen_in(experiment, known.run).scores[source][arm][step_of(score)] += 1
+
+    def _seen_in(self, experiment: str, run: int) -> Seen:
+        in_run, seen = self._seen.get(experiment, (run, None))
+        if seen is None or in_run != run:
+            seen = Seen()
+            self._seen[experiment] = (run, seen)
+        return seen
 
     def state(self, experiment: str) -> RolloutState | None:
         """As it was known a moment ago; not to be changed."""
@@ -196,13 +207,12 @@ class Keeper:
 
             await self._changed(experiment, told)
 
-    def _put_back(self, experiment: str, run: int, seen: Arms) -> None:
+    def _put_back(self, experiment: str, run: int, seen: Seen) -> None:
         later_run, later = self._seen.get(experiment, (run, None))
         if later is None:
             self._seen[experiment] = (run, seen)
         elif later_run == run:
-            for arm, counts in seen.items():
-                later[arm].merge(counts)
+            later.merge(seen)
 
     async def _changed(self, experiment: str, change: Callable[[RolloutState], Any]) -> RolloutState:
         """By ``change``, tried again where another's came in between. Raises ``StoreDown``, ``Unreadable``."""

@@ -13,7 +13,8 @@ from typing import Any, Literal, Self
 
 import orjson
 
-from gateway.experiments.evidence import BLOCK, Arms, Evidence
+from gateway.experiments.assignment import CONTROL, NEW
+from gateway.experiments.evidence import BLOCK, Evidence, Seen
 from gateway.policy.schema import Rollout
 
 FALSE_RETURNS = 0.05
@@ -88,7 +89,7 @@ class RolloutState:
         self.status = "stopped"
         self._decide("stopped", 0.0, now, "a person stopped it", by)
 
-    def add(self, run: int, seen: Arms, rollout: Rollout) -> None:
+    def add(self, run: int, seen: Seen, rollout: Rollout) -> None:
         """What was seen in ``run``; of an earlier one it says nothing any more."""
         if run == self.run and self.status == "running":
             self.evidence.add(seen, rollout.guard.tolerated)
@@ -106,6 +107,8 @@ class RolloutState:
         if now - self.since < rollout.hold or self.evidence.in_step < BLOCK:
             return
         following = next((step for step in rollout.steps if step > self.share), 100.0)
+        if following >= 100.0 and self._unscored(rollout):
+            return
         why = f"no guard objects after {self.evidence.in_step} requests in this step"
         self.evidence.next_step()
         if following >= 100.0:
@@ -122,7 +125,17 @@ class RolloutState:
         left = self.since + rollout.hold - now
         if left > 0:
             return f"{math.ceil(left / 60)} min" if left > 90 else f"{math.ceil(left)} s"
-        return f"{missing} more requests to the new target" if missing > 0 else "its next look"
+        if missing > 0:
+            return f"{missing} more requests to the new target"
+        is_last = not any(self.share < step < 100.0 for step in rollout.steps)
+        unscored = self._unscored(rollout) if is_last else 0
+        return f"{unscored} more scores of the new target" if unscored else "its next look"
+
+    def _unscored(self, rollout: Rollout) -> int:
+        """Scores of the new target that are missing before a guard of scores lets everybody go to it."""
+        if rollout.guard.score is None:
+            return 0
+        return max(0, BLOCK - self.evidence.scored(NEW)[0])
 
     def untold(self) -> Iterator[Decision]:
         """Decisions for which callbacks and the audit log are still due. Whoever tells them may be killed before that
@@ -130,7 +143,12 @@ class RolloutState:
         return (one for one in self.decisions if one.number > self.told)
 
     def _complaint(self, guard: str, tolerated: float) -> str:
-        new, control = self.evidence.total["new"], self.evidence.total["control"]
+        new, control = self.evidence.total[NEW], self.evidence.total[CONTROL]
+        if guard == "score":
+            (count, mean), (others, usual) = self.evidence.scored(NEW), self.evidence.scored(CONTROL)
+            often = "more often than" if tolerated == 1 else f"more than {tolerated:g} times as often as"
+            seen = f"{mean or 0:.2f} of {count}, control {usual or 0:.2f} of {others}"
+            return f"score: {seen}: low ones {often} the control's"
         if guard in ("errors", "refusals"):
             seen = f"{getattr(new, guard)} of {new.requests}, control {getattr(control, guard)} of {control.requests}"
         elif guard == "ttft_p95":

@@ -197,6 +197,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             extras={render(path): why for path, why in missing_extras.without(policy)},
         ),
         evaluations=_evaluations(policy.ledger, state, before),
+        rollouts=state.rollouts,
     )
     if state.evaluator is not None:
         state.evaluator.update(_bench(runtime, side_calls.stage(upstream_handler)))

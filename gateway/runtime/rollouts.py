@@ -80,6 +80,11 @@ class Rollouts:
         """It is looked at a moment later, when all of it is known."""
         self._pending.append((arm, ended))
 
+    def scored(self, arm: Arm, source: str, at: float, score: float) -> None:
+        """An answer to a request that came ``at`` (Unix time) has a score, from 0 to 1."""
+        if self._keeper is not None:
+            self._keeper.scored(*arm, source, at, score)
+
     def state(self, experiment: str) -> RolloutState | None:
         return self._keeper.state(experiment) if self._keeper is not None else None
 

@@ -29,6 +29,7 @@ from gateway.recording.recordings import Recordings
 from gateway.recording.records import Records
 from gateway.rendered import RenderedCache
 from gateway.runtime.earlier_usage import EarlierUsage
+from gateway.runtime.rollouts import Rollouts
 from gateway.stores.redis import RedisStore
 from gateway.stores.response_store import ResponseStore
 from gateway.types import Backend, Handler, WholeHandler
@@ -75,6 +76,7 @@ class Runtime:
     records: Records | None = None
     """Where the policy records."""
     recordings: Recordings | None = None
+    rollouts: Rollouts | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     _users: int = 0
     _unused: asyncio.Event | None = None

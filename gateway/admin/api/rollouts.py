@@ -37,6 +37,10 @@ class ArmSeen(Told):
     cost: float | None = None
     """Dollars of a usual request (the median)."""
     mean_cost: float | None = None
+    scored: int
+    """Answers that a judge or a caller gave a score."""
+    score: float | None = None
+    """Their mean, from 0 to 1."""
 
 
 class GuardSeen(Told):
@@ -182,6 +186,7 @@ def _arm(state: RolloutState, arm: str) -> ArmSeen:
     errors = counts.errors / counts.requests if counts.requests else 0.0
     low, high = wilson(errors, counts.requests)
     median = counts.cost.quantile(0.5)
+    scored, score = state.evidence.scored(arm)
     return ArmSeen(
         requests=counts.requests,
         errors=errors,
@@ -191,4 +196,6 @@ def _arm(state: RolloutState, arm: str) -> ArmSeen:
         ttft_p95=counts.ttft_p95.quantile(0.95),
         cost=median / NANO if median is not None else None,
         mean_cost=counts.nanodollars / NANO / counts.requests if counts.nanodollars else None,
+        scored=scored,
+        score=score,
     )

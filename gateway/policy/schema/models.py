@@ -99,6 +99,8 @@ class RolloutGuard(Frozen):
     """Seconds to the first token that 95 % of requests stay below."""
     cost: Tolerated | None = None
     """Dollars of a usual request: the median."""
+    score: Tolerated | None = None
+    """Low scores, by a judge (``evaluation``) or by callers (feedback): below the present targets' median."""
 
     @property
     def tolerated(self) -> Mapping[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,14 +13,16 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.databases.database import DatabaseError
 from gateway.errors import BadRequest, NotFound, UpstreamUnavailable
+from gateway.experiments.scores import CALLERS
 from gateway.feedback.feedback import Feedback
 from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.ledger.request_search import RequestFilter, find_requests
 from gateway.observe.ledger.score import write_score
 from gateway.policy.schema import Policy
 from gateway.residency import allowed
+from gateway.runtime.runtime import Runtime
 from gateway.stores.store import StoreDown
-from gateway.types import Principal
+from gateway.types import Arm, Principal
 from gateway.web.body import read_body
 from gateway.web.context import RequestContext
 from gateway.web.counted import counted
@@ -72,19 +74,20 @@ class SendFeedback:
             body = json_body.check(FeedbackBody, json_body.read_json(data, runtime.policy.limits))
             if body.score is None and body.label is None and body.comment is None:
                 raise BadRequest("Feedback has a 'score' (0 to 1), a 'label' or a 'comment'.", param="score")
-            model, backend = await _answered(context, caller.tenant, request_id)
+            answered = await _answered(context, caller.tenant, request_id)
             told = Feedback(
                 tenant=caller.tenant,
                 request_id=request_id,
                 created=time.time(),
                 key_id=caller.key_id,
-                model=model,
-                backend=backend,
+                model=answered.model,
+                backend=answered.backend,
                 score=body.score,
                 label=body.label,
                 comment=body.comment,
             )
             try:
+                before = await asyncio.to_thread(runtime.feedback.find, told.tenant, request_id)
                 await asyncio.to_thread(runtime.feedback.write, told)
                 if runtime.ledger is not None:
                     await asyncio.to_thread(_write_score, runtime.ledger, told)
@@ -93,10 +96,12 @@ class SendFeedback:
                     "Feedback cannot be kept now. Send it again.", retry_after=1.0
                 ) from error
             await _tell_telemetry(context, caller, told)
+            if told.score is not None and (before is None or before.score is None):
+                _tell_rollouts(runtime, answered, told.score)
             answer = WrittenFeedback(
                 id=request_id,
                 created=told.created,
-                model=model,
+                model=answered.model,
                 score=body.score,
                 label=body.label,
                 comment=body.comment,
@@ -127,6 +132,19 @@ def _may_leave(policy: Policy, caller: Principal, model: str) -> bool:
     within = allowed(policy, caller, model) if policy.has_residency else None
     is_local = tenant is not None and tenant.local_only
     return not is_local and (within is None or policy.regions.get("telemetry") in within)
+class _Answered(NamedTuple):
+    """Who answered, as what: ``arm`` of a roll-out where its own target did, to a request that came ``at``."""
+
+    model: str
+    backend: str
+    at: float = 0.0
+    arm: Arm | None = None
+
+
+def _tell_rollouts(runtime: Runtime, answered: _Answered, score: float) -> None:
+    """The first score of a request; what a caller thinks of it later says the same request twice."""
+    if runtime.rollouts is not None and answered.arm is not None:
+        runtime.rollouts.scored(answered.arm, CALLERS, answered.at, score)
 
 
 def _write_score(ledger: Ledger, told: Feedback) -> None:
@@ -136,8 +154,8 @@ def _write_score(ledger: Ledger, told: Feedback) -> None:
         write_score(ledger.database, told.tenant, told.request_id, told.score)
 
 
-async def _answered(context: RequestContext, tenant: str, request_id: str) -> tuple[str, str]:
-    """Who answered the tenant's request, model and backend: by the ledger, or by a receipt that is ahead of it."""
+async def _answered(context: RequestContext, tenant: str, request_id: str) -> _Answered:
+    """Who answered the tenant's request: by the ledger, or by a receipt that is ahead of it."""
     runtime = context.runtime
     if runtime.ledger is not None:
         where = RequestFilter(request_id=request_id, tenant=tenant)
@@ -148,7 +166,9 @@ async def _answered(context: RequestContext, tenant: str, request_id: str) -> tu
                 "The ledger cannot be read now. Send it again.", retry_after=1.0
             ) from error
         if rows:
-            return rows[0]["answered_model"] or rows[0]["model"], rows[0]["backend"] or ""
+            row = rows[0]
+            arm = Arm(row["experiment"], row["arm"]) if row["arm"] and row["attempts"] == 1 else None
+            return _Answered(row["answered_model"] or row["model"], row["backend"] or "", row["created"], arm)
     try:
         receipt = await runtime.receipts.find(tenant, request_id)
     except StoreDown as error:
@@ -157,4 +177,8 @@ async def _answered(context: RequestContext, tenant: str, request_id: str) -> tu
         raise NotFound(f"No request '{request_id[:128]}' of yours is on record.")
     stages = receipt["stages"]
     attempts = stages.get("fallback", {}).get("attempts") or [{}]
-    return stages.get("route", {}).get("model", ""), attempts[-1].get("backend", "")
+    found = stages.get("experiment")
+    arm = Arm(found["name"], found["arm"]) if found is not None and len(attempts) == 1 else None
+    return _Answered(
+        stages.get("route", {}).get("model", ""), attempts[-1].get("backend", ""), receipt["created"], arm
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.keys.harness import Row, Site, a_site, shows, text
+from tests.e2e.keys.harness import Row, Site, a_site, joined, shows, text
 from tests.fakes import Script, completion, reply
 
 pytestmark = pytest.mark.anyio
@@ -209,4 +209,21 @@ async def test_a_target_that_is_dear_is_left(tmp_path: Path, soon: None) -> None
     policy = rolled(**HALF, guard={"errors": None, "cost": 1.5})
     policy["prices"] = {"u": {"input": 1.0, "output": 1.0}, "o": {"input": 2.0, "output": 2.0}}
     async with a_site(tmp_path, policy, (FINE,)) as site:
+        await ends_at(site, "from up")
+
+
+def judged() -> dict[str, Any]:
+    """A judge that does not like what the other says."""
+    script = [{"match": "from the other", "reply": '{"score": 1}'}, {"reply": '{"score": 5}'}]
+    return {
+        "backends": {"judge": {"kind": "fake", "script": script}},
+        "models": {"judge": {"targets": [{"backend": "judge", "model": "j"}]}},
+        "evaluation": {"judge": "judge", "share": 1.0, "models": ["x"]},
+    }
+
+
+@shows("models.<name>.rollout.guard.score")
+async def test_a_target_whose_answers_are_worse_is_left(tmp_path: Path, soon: None) -> None:
+    guarded = joined(judged(), rolled(**HALF, hold="1h", guard={"errors": None, "score": 1.0}))
+    async with a_site(tmp_path, guarded, (FINE,)) as site:
         await ends_at(site, "from up")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,26 @@ async def test_it_counts_as_a_request(tmp_path: Path) -> None:
         request_id = await asked(gateway)
         assert (await told(gateway, request_id, score=1)).status_code == 200
         assert (await told(gateway, request_id, score=1)).status_code == 429
+
+
+async def test_a_roll_out_counts_the_first_score_of_an_answer_by_its_own_target(tmp_path: Path) -> None:
+    rollout = {"to": {"backend": "scripted", "model": "new"}, "steps": [50, 100], "key": "conversation"}
+    policy = a_policy("http://127.0.0.1:1/v1", admin={"enabled": True})
+    policy["models"]["fake"]["rollout"] = {**rollout, "guard": {"score": 1.0}}
+    policy["keys"].append(key(ADMIN_KEY, "admin-1", tenant="house", scopes=["admin"]))
+    async with serving(tmp_path / "policies", policy) as gateway:
+        for number in range(12):
+            headers = {"authorization": f"Bearer {KEY}"}
+            body = chat(content=f"{number}?")
+            answer = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+            for score in (1.0, 0.0):
+                assert (await told(gateway, answer.headers["x-request-id"], score=score)).status_code == 200
+        admin = {"authorization": f"Bearer {ADMIN_KEY}"}
+        async with asyncio.timeout(300):
+            while True:
+                found = (await gateway.http.get("/admin/api/rollouts", headers=admin)).json()["rollouts"][0]
+                if found["new"]["scored"] + found["control"]["scored"] >= 12:
+                    break
+                await asyncio.sleep(0.05)
+    assert found["new"]["scored"] + found["control"]["scored"] == 12
+    assert {found["new"]["score"], found["control"]["score"]} == {1.0}

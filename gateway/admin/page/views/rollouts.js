@@ -5,7 +5,7 @@ import { count, dollars, moment, percent, seconds } from "../format.js";
 import { badge, bar, panelWith, table } from "../parts.js";
 
 const KINDS = { running: "good", completed: "good", returned: "bad", stopped: "warn", unknown: "off" };
-const GUARDS = { errors: "errors", refusals: "refusals", ttft_p95: "time to first token", cost: "cost" };
+const GUARDS = { errors: "errors", refusals: "refusals", ttft_p95: "time to first token", cost: "cost", score: "low scores" };
 
 /** `turn(model, "stop" | "begin")` is false for who may not. */
 export function rolloutPanel(one, turn) {
@@ -22,6 +22,7 @@ export function rolloutPanel(one, turn) {
       { name: "Errors", right: true, cell: ([, arm]) => (arm.requests ? h("span", {}, percent(arm.errors), h("span.under", {}, `${percent(arm.errors_low)} to ${percent(arm.errors_high)}`)) : "–") },
       { name: "Refusals", right: true, small: true, cell: ([, arm]) => (arm.requests ? percent(arm.refusals) : "–") },
       { name: "TTFT p95", right: true, cell: ([, arm]) => (arm.ttft_p95 === undefined ? "–" : seconds(arm.ttft_p95)) },
+      { name: "Score", right: true, small: true, cell: ([, arm]) => (arm.scored ? h("span", {}, percent(arm.score), h("span.under", {}, `of ${count(arm.scored)}`)) : "–") },
       { name: "A request", right: true, small: true, cell: ([, arm]) => (arm.mean_cost === undefined ? "–" : dollars(arm.mean_cost)) },
     ], [["present targets", one.control], [`${one.backend} / ${one.target}`, one.new]]),
     h("h3", {}, "Guards"),
