@@ -11,6 +11,7 @@ from gateway.cli import (
     bench,
     check,
     evaluate,
+    experiments,
     explain,
     imports,
     init,
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="say which Tollgate this is, and leave",
     )
     commands = parser.add_subparsers(
-        metavar="init|import|serve|check|test|evaluate|explain|record|replay|plan|schema|keys|usage|backends|caches|policy"
+        metavar="init|import|serve|check|test|evaluate|explain|record|replay|plan|schema|keys|usage|experiments|backends|caches|policy"
         "|backup|restore|bench|scaler",
         required=True,
     )
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         schema,
         keys,
         usage,
+        experiments,
         operate,
         backup,
         bench,

@@ -18,6 +18,7 @@ from gateway.errors import (
     RateLimited,
     Upstream,
 )
+from gateway.experiments.experiments import Experiments
 from gateway.fallback.health import HealthRegistry
 from gateway.fallback.hop import Hops
 from gateway.guards.guards import Guards
@@ -35,6 +36,7 @@ from gateway.routing.router import Router
 from gateway.routing.shadow import Shadows
 from gateway.stages.cache import cache, without_caches
 from gateway.stages.cascade import cascade
+from gateway.stages.experiment import experiment, experiment_whole
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
 from gateway.stages.keep_answer import KeepsAnswers, keep_answer, keep_whole
@@ -55,8 +57,8 @@ from gateway.types import (
 )
 from gateway.upstream_loop import UpstreamLoop
 
-_OPTIONAL = 4
-"""Stages that are left out where the policy has no use for them."""
+_IN_NO_WHOLE = frozenset({"guard_input", "guard_output", "cascade", "shadow"})
+"""Stages that know streams alone. They are left out where the policy has no use for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Pipeline:
     scorer: ComplexityScorer
     shadows: Shadows
     side_calls: SideCalls
+    experiments: Experiments
     telemetry: Telemetry | None = None
     texts: tuple[KeepsAnswers, ...] = ()
     """Who wants texts of answers, where they are recorded or judged."""
@@ -151,6 +154,7 @@ class Pipeline:
             return self.side_calls.stage(cascade(self.scorer)(following))
 
         stages = {
+            "experiment": experiment(self.experiments),
             "record": record(self._observers),
             "guard_input": guard_input(self.guards, self.flags, self.metrics),
             "cache": cache(self.caches, self.metrics),
@@ -172,16 +176,19 @@ class Pipeline:
 
     def whole(self, upstream: UpstreamLoop) -> WholeHandler | None:
         """The same for calls whose ``request.is_whole``; None where a stage that is in use knows no such way."""
-        if self.telemetry is not None or self.caches.enabled or len([*self._unused()]) < _OPTIONAL:
+        if self.telemetry is not None or self.caches.enabled or not _IN_NO_WHOLE.issubset(self._unused()):
             return None
         whole = without_caches(upstream.whole)
         for one in self.texts:
             whole = keep_whole(one, whole)
-        return record_whole(self._observers, whole)
+        recorded = record_whole(self._observers, whole)
+        return experiment_whole(self.experiments, recorded) if self.policy.experiments else recorded
 
     def _unused(self) -> Iterator[str]:
         """The stages that no request has a use for, whoever sends it."""
         models = self.policy.models.values()
+        if not self.policy.experiments:
+            yield "experiment"
         if not self.policy.guards:
             yield from ("guard_input", "guard_output")
         if not any(model.cascade for model in models):

@@ -59,7 +59,7 @@ def test_every_package_has_its_line_in_the_order_of_the_floors(package: str) -> 
 
 
 def test_the_drawing_has_the_stages_in_their_order() -> None:
-    drawn = re.search(r"--> (record --> [\w ->]+) --> backend\[", ARCHITECTURE)
+    drawn = re.search(r"--> (experiment --> record --> [\w ->]+) --> backend\[", ARCHITECTURE)
     assert drawn is not None
     assert drawn[1].split(" --> ") == stages_in_order(ROOT / "gateway" / "pipeline.py")
 

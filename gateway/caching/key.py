@@ -110,10 +110,11 @@ BESIDE_POLICY = frozenset(
             "metrics",
             "record",
         ),
-        *("residency", "regions"),
+        *("residency", "regions", "experiments", "prompts"),
     }
 )
-"""Parts of a policy that do not affect answers: access, limits, prices, storage. Residency is hashed by call."""
+"""Parts of a policy that do not affect answers: access, limits, prices, storage. Residency and arms of experiments are
+hashed by call."""
 
 BESIDE_REQUEST = frozenset({"model", "stream", "include_usage", "form"})
 """Of a request: the resolved model is hashed, not its alias; and not how the answer is sent. What is passed on, as an
@@ -121,8 +122,8 @@ uploaded form is, no cache keeps."""
 
 BESIDE_CALL = frozenset(
     {
-        # Hashed in another form: who asks, what, and under which settings.
-        *("principal", "request", "policy", "residency"),
+        # Hashed in another form: who asks, what, under which settings, and as part of which experiment.
+        *("principal", "request", "policy", "residency", "arm"),
         # About one call and its handling, not about its content.
         *(
             "request_id",
@@ -303,7 +304,7 @@ def _rest(call: Call, request: ChatRequest, fingerprint: str, per: _Per) -> list
     who = call.principal
     return [
         [who.tenant, who.key_id] if per == "key" else [who.tenant],
-        fingerprint,
+        fingerprint + call.arm,
         # A guard outside of it was not asked: what was kept without its verdict is for nobody whom it looks after.
         sorted(within) if (within := residency_of(call)) is not None else None,
         [getattr(call, name) for name in _OF_CALL],

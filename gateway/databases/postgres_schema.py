@@ -80,10 +80,18 @@ _DEFAULTS: dict[Kind, str] = {
 }
 _HAPPENED = (
     "ALTER TABLE requests "
-    + ", ".join(f"ADD COLUMN {name} {TYPES[kind]}{_DEFAULTS[kind]}" for name, kind in HAPPENED.items()),
+    + ", ".join(
+        f"ADD COLUMN {name} {TYPES[kind]}{_DEFAULTS[kind]}"
+        for name, kind in HAPPENED.items()
+        if name != "assignee"
+    ),
     f"CREATE TABLE salts (tenant {TYPES['text']} PRIMARY KEY, salt {TYPES['text']} NOT NULL)",
 )
-MIGRATIONS = (_FIRST, _UNITS, _HAPPENED)
+_ASSIGNEE = (
+    f"ALTER TABLE requests ADD COLUMN assignee {TYPES['text']} NOT NULL DEFAULT ''",
+    "CREATE INDEX requests_by_experiment ON requests (experiment, created) WHERE experiment <> ''",
+)
+MIGRATIONS = (_FIRST, _UNITS, _HAPPENED, _ASSIGNEE)
 """The statements that lead from each version to the next, the first from none at all."""
 VERSION = len(MIGRATIONS)
 LEDGER = Migrations("ledger", MIGRATIONS, snapshot=True)

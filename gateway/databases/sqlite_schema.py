@@ -95,8 +95,13 @@ _FROM_7 = (
     "".join(
         f"ALTER TABLE requests ADD COLUMN {name} {_TYPES['integer' if kind == 'boolean' else kind]};"
         for name, kind in HAPPENED.items()
+        if name != "assignee"
     )
     + "CREATE TABLE IF NOT EXISTS salts (tenant TEXT PRIMARY KEY, salt TEXT NOT NULL);"
+)
+_FROM_8 = (
+    f"ALTER TABLE requests ADD COLUMN assignee {_TYPES['text']};"
+    "CREATE INDEX requests_by_experiment ON requests (experiment, created) WHERE experiment <> '';"
 )
 _SUM_TABLE = f"""
 CREATE TABLE IF NOT EXISTS {{name}} (
@@ -149,15 +154,16 @@ DROP INDEX IF EXISTS requests_by_time;
 CREATE INDEX requests_by_time ON requests (created);
 CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, created);
 """
-_TO_SUMS = _FROM_4 + _HOURS + _DAYS + MONTHS + _INDEXES + _FROM_6 + _FROM_7
+_TO_SUMS = _FROM_4 + _HOURS + _DAYS + MONTHS + _INDEXES + _FROM_6 + _FROM_7 + _FROM_8
 TO_THIS = {
     0: _SCHEMA + _SPENDINGS + _TO_SUMS,
     1: _FROM_1 + _FROM_2 + _SPENDINGS + _TO_SUMS,
     2: _FROM_2 + _SPENDINGS + _TO_SUMS,
     3: _SPENDINGS + _TO_SUMS,
     4: _TO_SUMS,
-    5: _FROM_5 + _DAYS + MONTHS + _INDEXES + _FROM_6 + _FROM_7,
-    6: _FROM_6 + _FROM_7,
-    7: _FROM_7,
+    5: _FROM_5 + _DAYS + MONTHS + _INDEXES + _FROM_6 + _FROM_7 + _FROM_8,
+    6: _FROM_6 + _FROM_7 + _FROM_8,
+    7: _FROM_7 + _FROM_8,
+    8: _FROM_8,
 }
 """The migrations from each version to this one."""

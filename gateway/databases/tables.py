@@ -42,13 +42,14 @@ HAPPENED: dict[str, Kind] = {
     "experiment": "text",
     "arm": "text",
     "score": "real",
+    "assignee": "text",
 }
-"""Columns of requests since version 8.
+"""Columns of requests since version 8, the last since 9.
 
 ``first_token`` is seconds from its arrival, ``inter_token`` the mean of those between tokens; ``answer_tokens`` what
 its caller was told of the answer, also where it came out of a cache; ``model_refused``: the model said no, or its
 provider's filter; ``end_user`` is a hash (``gateway.observe.ledger.end_users``); ``tags`` stand between commas.
-``score`` comes later, from whoever judges the answer.
+``score`` comes later, from whoever judges the answer. ``assignee`` is a hash of who keeps its arm of ``experiment``.
 """
 REQUESTS: dict[str, Kind] = {
     "request_id": "text",

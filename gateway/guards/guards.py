@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from gateway.fair_turns import FairTurns
 from gateway.findings import Finding
@@ -135,6 +136,20 @@ class TenantGuards:
     canary: bool = False
     """Whether the system prompt has a canary."""
 
+    @classmethod
+    def of(cls, mine: Sequence[Guard]) -> Self:
+        injection = [guard.config for guard in mine if isinstance(guard.config, InjectionGuard)]
+        asked = [guard for guard in mine if "input" in guard.config.on]
+        answered = [guard for guard in mine if "output" in guard.config.on]
+        return cls(
+            input=tuple(guard for guard in asked if guard.acts),
+            output=tuple(guard for guard in answered if guard.acts),
+            input_flags=tuple(guard for guard in asked if not guard.acts),
+            output_flags=tuple(guard for guard in answered if not guard.acts),
+            spotlight=any(one.spotlight for one in injection if "input" in one.on),
+            canary=any(one.canary for one in injection),
+        )
+
     @property
     def reads_input(self) -> bool:
         return bool(self.input or self.input_flags)
@@ -167,20 +182,11 @@ class Guards:
         if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            mine = [
-                guard
-                for guard in self._all
-                if guard.config.looks_after(tenant, key_id=key_id, model=model, route=route)
-            ]
-            injection = [guard.config for guard in mine if isinstance(guard.config, InjectionGuard)]
-            asked = [guard for guard in mine if "input" in guard.config.on]
-            answered = [guard for guard in mine if "output" in guard.config.on]
-            known = self._known[who] = TenantGuards(
-                input=tuple(guard for guard in asked if guard.acts),
-                output=tuple(guard for guard in answered if guard.acts),
-                input_flags=tuple(guard for guard in asked if not guard.acts),
-                output_flags=tuple(guard for guard in answered if not guard.acts),
-                spotlight=any(one.spotlight for one in injection if "input" in one.on),
-                canary=any(one.canary for one in injection),
+            known = self._known[who] = TenantGuards.of(
+                [
+                    guard
+                    for guard in self._all
+                    if guard.config.looks_after(tenant, key_id=key_id, model=model, route=route)
+                ]
             )
         return known

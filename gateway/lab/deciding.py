@@ -112,6 +112,18 @@ class Deciding:
         """What decided on a request that has ended."""
         if call is None:
             return ()
+        return (*self._of_end(call, status, code), *self.arm(call))
+
+    def arm(self, call: Call) -> Lines:
+        """The arm of an experiment that a request has."""
+        noted = call.receipt.notes.get("experiment", {})
+        if not call.arm:
+            return ()
+        return self._lines.written(
+            "experiments", str(noted["name"]).partition("#")[0], "arms", str(noted["arm"])
+        )
+
+    def _of_end(self, call: Call, status: int, code: str | None) -> Lines:
         notes, principal = call.receipt.notes, call.principal
         if refusing := notes.get("quota", {}).get("refused"):
             limits = limits_of(self._policy, principal)

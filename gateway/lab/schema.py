@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, BeforeValidator, SecretStr, Strict
 from pydantic.fields import FieldInfo
 
@@ -122,7 +122,7 @@ class _Writer:
             members_noted = [Annotated[(one, *notes)] if notes else one for one in arguments]
             return _any_of([self._of(one, path, kind) for one in members_noted])
         if origin is dict:
-            return self._mapping(arguments, path, kind)
+            return self._mapping(arguments, notes, path, kind)
         if origin is tuple:
             return self._list(arguments, notes, path, kind)
         if origin is Literal:
@@ -131,7 +131,9 @@ class _Writer:
             return self._model(bare, path, kind)
         return _scalar(bare, notes)
 
-    def _mapping(self, arguments: tuple[Any, ...], path: str, kind: str | None) -> Schema:
+    def _mapping(
+        self, arguments: tuple[Any, ...], bounds: Sequence[Any], path: str, kind: str | None
+    ) -> Schema:
         names, notes = _unwrapped(arguments[0])
         value = self._of(arguments[1], f"{path}.<name>", kind)
         if get_origin(names) is Literal:
@@ -144,6 +146,12 @@ class _Writer:
         schema: Schema = {"type": "object", "additionalProperties": value}
         if pattern := _pattern(notes):
             schema["propertyNames"] = {"pattern": pattern}
+        if "." in path:  # what stands at the top may be in several files
+            for one in bounds:
+                if isinstance(one, MinLen):
+                    schema["minProperties"] = one.min_length
+                elif isinstance(one, MaxLen):
+                    schema["maxProperties"] = one.max_length
         return schema
 
     def _list(self, arguments: tuple[Any, ...], notes: Sequence[Any], path: str, kind: str | None) -> Schema:

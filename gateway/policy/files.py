@@ -18,6 +18,8 @@ BOUND = 0.6
 """Seconds after which keys that a file has lost no longer wait for it to be stable."""
 _SUFFIXES = (".yaml", ".yml")
 _TESTS = (".test.yaml", ".test.yml")
+PROMPT = ".prompt.md"
+"""How the name of a file ends that holds a system prompt, and nothing else; what comes before names it."""
 TABLE = "keys.jsonl"
 """The policy folder's table of keys (``gateway.policy.key_table``)."""
 _JUST_WRITTEN = 1.0
@@ -57,8 +59,9 @@ def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]
     )
     if not files:
         raise _nothing(directory, f"holds no *.yaml file; {_instead(visible)}")
+    prompts = [directory / name for name in visible if is_prompt(Path(name))]
     tables = [directory / TABLE] if TABLE in visible else []
-    return (*files, *tables, *(path for path in also if _stamp(path) is not None))
+    return (*files, *prompts, *tables, *(path for path in also if _stamp(path) is not None))
 
 
 def read_files(directory: Path, also: Sequence[Path] = ()) -> tuple[PolicyFile, ...]:
@@ -69,6 +72,11 @@ def read_files(directory: Path, also: Sequence[Path] = ()) -> tuple[PolicyFile, 
 def is_test(name: str) -> bool:
     """Whether a file of a policy folder has tests of the policy, and nothing of the policy itself."""
     return name.lower().endswith(_TESTS) and not name.startswith(".")
+
+
+def is_prompt(path: Path) -> bool:
+    """Whether it holds one of ``prompts``, as plain text."""
+    return path.name.endswith(PROMPT) and not path.name.startswith(".")
 
 
 def is_table(path: Path) -> bool:

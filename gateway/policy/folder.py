@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.policy import yaml_tree
-from gateway.policy.files import PolicyFile, is_table, read_files
+from gateway.policy.files import PROMPT, PolicyFile, is_prompt, is_table, read_files
 from gateway.policy.key_table import KeyTable, KeyTableReader
 from gateway.policy.problems import KeyPath, Location, PolicyError, Problem
 from gateway.policy.yaml_tree import Entry, Map, Node, Scalar, Sequence
@@ -59,7 +59,10 @@ def joined(
             complete = complete and len(problems) == before
             continue
         text = _text(file, problems)
-        tree = yaml_tree.read(text, file.path, env, problems) if text is not None else None
+        tree = None
+        if text is not None:
+            prompt = is_prompt(file.path)
+            tree = _prompt(file.path, text) if prompt else yaml_tree.read(text, file.path, env, problems)
         if tree is not None:
             trees.append(tree)
         elif len(problems) > before:
@@ -96,6 +99,14 @@ def find(root: Map, path: KeyPath) -> Node | None:
         else:
             return None
     return node
+
+
+def _prompt(file: Path, text: str) -> Map:
+    """As if it were written under ``prompts``. Nothing in it is a reference to a variable."""
+    at, name = Location(file, 1), file.name.removesuffix(PROMPT)
+    prompt = text.replace("\r\n", "\n").strip("\n")
+    inner = Map(at, {name: Entry(at, Scalar(at, prompt, prompt))})
+    return Map(at, {"prompts": Entry(at, inner)})
 
 
 def _text(file: PolicyFile, problems: list[Problem]) -> str | None:

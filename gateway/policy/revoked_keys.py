@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gateway.policy import yaml_tree
 from gateway.policy.environment import substitute
-from gateway.policy.files import PolicyFile, is_table
+from gateway.policy.files import PolicyFile, is_prompt, is_table
 from gateway.policy.key_table import hashes_of
 from gateway.policy.problems import Problem
 from gateway.policy.schema import Key
@@ -102,6 +102,8 @@ class RevocationTracker:
         if marks is None:
             if is_table(file.path):
                 marks = _table_keys(file.content, known)
+            elif is_prompt(file.path):
+                marks = _FileKeys(file.content)
             else:
                 marks = _file_keys(file.path, file.content, self._env)
         if not known or known[0] is not marks:

@@ -19,13 +19,14 @@ from gateway.evaluation.asking import Judge
 from gateway.evaluation.evaluator import Bench
 from gateway.evaluation.samples import Samples
 from gateway.evaluation.table import EVALUATIONS, EvaluationTable
+from gateway.experiments.experiments import Experiments
 from gateway.feedback.table import FEEDBACK, FeedbackTable
 from gateway.files.blobs import Blobs
 from gateway.files.file_table import FILES, FileTable
 from gateway.files.folder import FolderBlobs
 from gateway.files.s3 import S3Blobs
 from gateway.files.stored_files import Bounds, StoredFiles
-from gateway.guards.guards import Guards
+from gateway.guards.arm_guards import guards_of
 from gateway.guards.moderator import Moderator
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.harms import HARMS
@@ -120,13 +121,19 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     upstream_handler = upstream.handler()
     judges = _judges(policy, side_calls.stage(upstream_handler))
     scanners = build_scanners(policy, state.sidecar, judges, state.poster)
+    experiments = Experiments(policy)
     pipeline = Pipeline(
         policy=policy,
         metrics=metrics,
         receipts=receipts,
         accounting=told,
         quotas=quotas,
-        guards=Guards(policy, scanners, build_offloads(policy, state.scanning, judges)),
+        guards=guards_of(
+            policy,
+            scanners,
+            build_offloads(policy, state.scanning, judges),
+            experiments.by_id,
+        ),
         flags=BackgroundScans(metrics, receipts.keep, Review(metrics, policy.review, findings)),
         caches=Caches.open(
             policy,
@@ -141,9 +148,11 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         telemetry=telemetry,
         texts=tuple(one for one in (records if policy.record.texts != "none" else None, samples) if one),
         compares=samples,
+        experiments=experiments,
     )
     engines = build_engines(policy, backends, state, before)
-    moderator = Moderator.of(policy.guards, state.sidecar, judges, state.scanning)
+    everybodys = {name: one for name, one in policy.guards.items() if name not in policy.guards_of_arms}
+    moderator = Moderator.of(everybodys, state.sidecar, judges, state.scanning)
     runtime = Runtime(
         policy=policy,
         authenticator=Authenticator(
@@ -176,7 +185,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             receipts=receipts,
             accounting=told,
             telemetry=telemetry,
-            is_used=policy.record.texts == "none" or records is None,
+            is_used=(policy.record.texts == "none" or records is None) and not policy.experiments,
         ),
         telemetry=telemetry,
         records=records,

@@ -141,6 +141,9 @@ class Call:
     """Only backends marked local may see the content."""
     residency: frozenset[str] | None = None
     """Regions in which the content stays on account of another request, of which this one is a part."""
+    arm: str = ""
+    """Of the experiment that it is part of: a name for all in which its answer may differ from others'. Set by
+    ``experiment``."""
     shadow: bool = False
     """A copy, whose answer nobody waits for: it gets only idle capacity."""
     purpose: Purpose = "answer"

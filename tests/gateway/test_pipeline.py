@@ -9,6 +9,7 @@ from gateway.backends.fake import FakeBackend
 from gateway.caching.caches import Caches
 from gateway.cascade.complexity import ComplexityClassifier
 from gateway.errors import Internal
+from gateway.experiments.experiments import Experiments
 from gateway.fallback.health import HealthRegistry
 from gateway.guards.guards import Guards
 from gateway.guards.scans.background import BackgroundScans
@@ -51,6 +52,7 @@ async def test_a_call_passes_all_stages_in_order() -> None:
         scorer=ComplexityClassifier.load(),
         shadows=Shadows(),
         side_calls=pipeline.SideCalls(quotas, accounting),
+        experiments=Experiments(call.policy),
     )
     handler = stages.handler(upstream.handler())
     chunks = [chunk async for chunk in handler(call)]

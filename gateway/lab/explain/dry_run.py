@@ -15,8 +15,9 @@ from gateway.admission.pools import Pools
 from gateway.caching.caches import Caches
 from gateway.children.process_pool import ProcessPool
 from gateway.errors import GatewayError, NotFound
+from gateway.experiments.experiments import Experiments
 from gateway.fallback.hop import Hops
-from gateway.guards.guards import Guards
+from gateway.guards.arm_guards import guards_of
 from gateway.guards.scanners.factory import build_scanners
 from gateway.guards.scanners.offload import build_offloads
 from gateway.guards.scanners.scanner import Scanner
@@ -49,6 +50,7 @@ from gateway.runtime.worker_state import WorkerState
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.server.headers import RequestHeaders, by_name
 from gateway.sidecar.requirements import has_heads
+from gateway.stages.experiment import assign
 from gateway.stages.record import Observers
 from gateway.stores.response_store import ResponseStore
 from gateway.types import Call, Chunk, Chunks, Handler, Principal
@@ -77,7 +79,13 @@ class DryRun:
         self._turn = asyncio.Lock()
         self._unjudged: set[str] = set()
         policy = runtime.policy
-        self._guards = Guards(policy, self._scanners(), build_offloads(policy, state.scanning, ()))
+        self.experiments = Experiments(policy)
+        self._guards = guards_of(
+            policy,
+            self._scanners(),
+            build_offloads(policy, state.scanning, ()),
+            self.experiments.by_id,
+        )
         self._endpoints = {
             route.path: route.app
             for route in routes.build(
@@ -203,11 +211,13 @@ class DryRun:
             scorer=state.embedded_scorer if has_heads(policy) else state.scorer,
             shadows=_NoShadows(),
             side_calls=SideCalls(quotas, accounting),
+            experiments=self.experiments,
         )
         handler = pipeline.handler(loop)
 
         def noticed(call: Call) -> Chunks:
             found.call = call
+            assign(self.experiments, call)  # once: the guards are looked up as its arm has them
             found.guards = self._guards.of_call(call)
             entry = caches.entry(call) if caches.exact is not None else None
             if entry is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.errors import GatewayError, NotCached, RateLimited
+from gateway.experiments.experiments import passed_over
 from gateway.guards.guards import Guard
 from gateway.lab.deciding import Deciding
 from gateway.lab.explain.dry_run import DryRun
@@ -39,6 +40,8 @@ class StepsBefore:
             yield Step("request", "refuses", refused(self._found.error), self._of_refused_model(principal))
             return
         yield self._request(call)
+        if self._policy.experiments:
+            yield self._experiment(call)
         yield self._limits(principal, call)
         if not self._limited(call):
             yield from self._guards(call)
@@ -83,7 +86,8 @@ class StepsBefore:
         return self._deciding.model_of(principal)
 
     def _request(self, call: Call) -> Step:
-        asked, model = call.request.model, call.model
+        asked = call.request.model
+        model = self._policy.resolve(asked) or call.model  # before an experiment put another there
         policy = self._lines.written("models", model)
         if asked != model:
             aliases = self._policy.models[model].aliases
@@ -103,6 +107,46 @@ class StepsBefore:
             text = f"about {estimate.prompt:,} tokens of prompt; an answer of some {estimate.expected:,} is expected"
             rows = ((text, ()),)
         return Step("request", "passes", f"{call.route}, model '{asked}'{alias}, {how}", policy, facts, rows)
+
+    def _experiment(self, call: Call) -> Step:
+        noted = call.receipt.notes.get("experiment", {})
+        run, arm_name = str(noted.get("name", "")), str(noted.get("arm", ""))
+        name = run.partition("#")[0] if call.arm else ""
+        others = tuple(
+            Alternative(f"experiment '{one}'", why, self._lines.written("experiments", one))
+            for one, why in passed_over(self._policy, call, name)
+        )
+        if not call.arm:
+            return Step("experiment", "passes", "part of none", alternatives=others)
+        one = self._policy.experiments[name]
+        arm, at = one.arms[arm_name], ("experiments", name, "arms", arm_name)
+        rows: list[tuple[str, tuple[PolicyLine, ...]]] = []
+        if arm.model is not None:
+            said = f"'{arm.model}' is asked in place of '{call.request.model}'"
+            rows.append((said, self._lines.written(*at, "model")))
+        if arm.prompt is not None:
+            place = "before its" if arm.prompt_place == "before" else "in place of its"
+            said = f"the prompt '{arm.prompt}' ({noted['digest']}) goes {place} system prompt"
+            rows.append((said, self._lines.written("prompts", arm.prompt)))
+        rows += [
+            (f"guard '{guard}' {what}", self._lines.written(*at, key, index))
+            for key, what, guards in (
+                ("guards", "looks after it", arm.guards),
+                ("without", "does not", arm.without),
+            )
+            for index, guard in enumerate(guards)
+        ]
+        said = f"arm '{arm_name}' of '{name}', as all of this {one.key}"
+        facts = {"experiment": name, **noted}
+        return Step(
+            "experiment",
+            "changes" if rows else "passes",
+            said,
+            self._lines.written(*at),
+            facts,
+            tuple(rows),
+            others,
+        )
 
     def _limits(self, principal: Principal, call: Call) -> Step:
         error, reservation = self._found.error, self._found.reservation
@@ -148,7 +192,8 @@ class StepsBefore:
         others = tuple(
             Alternative(f"guard '{name}'", why, self._lines.written("guards", name))
             for name, guard in policy.guards.items()
-            if (why := _why_not(guard, call))
+            if name not in {one.name for one in (*mine.input, *mine.input_flags)}
+            and (why := self._why_not(name, guard, call))
         )
         if looking:
             rows = [self._judged(guard, noted.get(guard.name, {})) for guard in looking]
@@ -184,6 +229,11 @@ class StepsBefore:
             said = f"{len(answering)} will look at the answer"
             names = [guard.name for guard in answering]
             yield Step("guards (answer)", "passes", said, (), {"guards": names}, tuple(rows))
+
+    def _why_not(self, name: str, guard: AnyGuard, call: Call) -> str:
+        if name in self._policy.guards_of_arms:
+            return "it looks after arms of experiments that name it"
+        return _why_not(guard, call) or "this arm of its experiment goes without it"
 
     def _judged(self, guard: Guard, facts: Mapping[str, Any]) -> tuple[str, tuple[PolicyLine, ...]]:
         labels = ", ".join(f"{label} ({count})" for label, count in facts.get("labels", {}).items())

@@ -13,7 +13,8 @@ from random import Random
 
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
-from gateway.guards.guards import Guards
+from gateway.experiments.experiments import Experiments
+from gateway.guards.arm_guards import guards_of
 from gateway.guards.scans.background import BackgroundScans
 from gateway.identity.authenticator import key_ring
 from gateway.lab.explain.at_rest import NoNetwork, alone
@@ -96,6 +97,7 @@ class SimulatedGateway:
             metrics=metrics,
             positions_every=inf,  # nobody looks at them
         ).handler()
+        experiments = Experiments(self.policy)
         self._flags = BackgroundScans(metrics, _forget)
         pipeline = Pipeline(
             policy=self.policy,
@@ -103,12 +105,13 @@ class SimulatedGateway:
             receipts=None,
             accounting=self.bills,
             quotas=self._quotas,
-            guards=Guards(self.policy, recorded_scanners(self.policy)),
+            guards=guards_of(self.policy, recorded_scanners(self.policy), arms=experiments.by_id),
             flags=self._flags,
             caches=self._caches,
             scorer=state.scorer,
             shadows=state.shadows,
             side_calls=SideCalls(self._quotas, self.bills),
+            experiments=experiments,
         )
         self.handler = pipeline.handler(upstream)
         self.whole = pipeline.whole(upstream)

@@ -19,7 +19,7 @@ RETRY = 1.0
 """Seconds after which a failed write is tried again."""
 
 _LONGEST_NAME = 256
-_NOTHING_HAPPENED = (None, None, "", False, 0, "", "", "", "", None)
+_NOTHING_HAPPENED = (None, None, "", False, 0, "", "", "", "", None, "")
 """The columns ``HAPPENED`` of a request that was no call."""
 
 log = logging.getLogger(__name__)
@@ -193,6 +193,7 @@ def _happened(ended: Ended, end_users: EndUsers) -> Row:
         str(chosen.get("name", ""))[:_LONGEST_NAME],
         str(chosen.get("arm", ""))[:_LONGEST_NAME],
         None,
+        end_users.hash_of(ended.principal.tenant, str(chosen.get("assignee", ""))),
     )
 
 

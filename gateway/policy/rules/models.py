@@ -92,6 +92,15 @@ def _references(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
         for name, guard in mappings_at(content, "guards").items()
     ]
     found.append((("evaluation", "judge"), mapping_at(content, "evaluation").get("judge")))
+    for name, experiment in mappings_at(content, "experiments").items():
+        found += [
+            (("experiments", name, "arms", arm, "model"), written.get("model"))
+            for arm, written in mappings_at(experiment, "arms").items()
+        ]
+        found += [
+            (("experiments", name, "where", "models", i), word)
+            for i, word in enumerate(list_at(mapping_at(experiment, "where"), "models"))
+        ]
     yield from ((path, word) for path, word in found if isinstance(word, str))
 
 

@@ -14,6 +14,7 @@ from gateway.policy.rules import (
     backends,
     cascades,
     credentials,
+    experiments,
     extras,
     guards,
     issuers,
@@ -58,6 +59,10 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     residency.nothing_in_region,
     residency.place_outside,
     residency.embedder_outside,
+    experiments.unknown_prompt,
+    experiments.unknown_guard,
+    experiments.guard_of_its_own_tenants,
+    experiments.model_of_every_request,
 )
 """A policy in which one of these finds something is refused."""
 
@@ -133,6 +138,13 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
     observing.scores_of_nothing,
     observing.most_of_no_tenants,
     extras.feature_without_extra,
+    experiments.weaker_arm,
+    experiments.arms_alike,
+    experiments.experiment_never_reached,
+    experiments.place_of_no_prompt,
+    experiments.prompt_of_no_arm,
+    experiments.results_nowhere,
+    experiments.rolled_out_meanwhile,
 )
 """What these find is told by ``tollgate check`` and in the log at the start, and the policy is taken."""
 

@@ -50,6 +50,7 @@ from gateway.policy.schema.backends import (
 from gateway.policy.schema.callbacks import Callback
 from gateway.policy.schema.cors import Cors
 from gateway.policy.schema.evaluation import Evaluation
+from gateway.policy.schema.experiments import Experiment, ExperimentArm, Metric, PromptPlace, Where
 from gateway.policy.schema.guards import (
     Guard,
     Guards,
@@ -123,6 +124,8 @@ __all__ = [
     "Escalate",
     "Evaluation",
     "ExactCache",
+    "Experiment",
+    "ExperimentArm",
     "FakeBackend",
     "FakeReply",
     "FileSettings",
@@ -134,6 +137,7 @@ __all__ = [
     "Key",
     "LedgerSettings",
     "LengthGuard",
+    "Metric",
     "Model",
     "Oidc",
     "OnSaturation",
@@ -143,6 +147,7 @@ __all__ = [
     "Policy",
     "PreviousHash",
     "Price",
+    "PromptPlace",
     "Provider",
     "QuotaSettings",
     "RecordSettings",
@@ -174,6 +179,7 @@ __all__ = [
     "Vertex",
     "WebhookGuard",
     "When",
+    "Where",
     "parse_duration",
 ]
 
@@ -226,6 +232,10 @@ class Policy(Frozen):
     guards: Guards = Field(default={})
     review: ReviewSettings = ReviewSettings()
     """Of what guards that only flag have found."""
+    prompts: dict[Name, Text] = Field(default={})
+    """System prompts that arms of experiments use; a file ``NAME.prompt.md`` of the folder is one as well."""
+    experiments: dict[Name, Experiment] = Field(default={})
+    """What is compared, each on requests that are in none of those before it."""
     caches: CacheSettings = CacheSettings()
     responses: ResponseSettings = ResponseSettings()
     """What ``/v1/responses`` keeps."""
@@ -287,6 +297,12 @@ class Policy(Frozen):
             or any(owner.residency for owners in (self.tenants, self.models) for owner in owners.values())
             or any(key.residency for key in self.keys)
         )
+
+    @cached_property
+    def guards_of_arms(self) -> frozenset[str]:
+        """Guards that look after nobody but those whose arm of an experiment names them."""
+        arms = (arm for one in self.experiments.values() for arm in one.arms.values())
+        return frozenset(name for arm in arms for name in arm.guards)
 
     @cached_property
     def _names(self) -> dict[str, str]:

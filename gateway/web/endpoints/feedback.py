@@ -132,6 +132,8 @@ def _may_leave(policy: Policy, caller: Principal, model: str) -> bool:
     within = allowed(policy, caller, model) if policy.has_residency else None
     is_local = tenant is not None and tenant.local_only
     return not is_local and (within is None or policy.regions.get("telemetry") in within)
+
+
 class _Answered(NamedTuple):
     """Who answered, as what: ``arm`` of a roll-out where its own target did, to a request that came ``at``."""
 

@@ -45,7 +45,7 @@ def a_row(name: str) -> Row:
     return tuple({**given, "request_id": name, "error": None}.values())
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 async def test_tables_of_an_older_version_are_brought_up_to_date(
     empty: PostgresDatabase, postgres_server: PostgresServer, version: int
 ) -> None:

@@ -72,6 +72,11 @@ async def test_one_that_others_may_read_is_closed_to_them(tmp_path: Path, no_uma
 
 def made_older(database: sqlite3.Connection, version: int) -> None:
     """A ledger as gateways of an earlier version wrote it."""
+    database.execute("DROP INDEX requests_by_experiment")
+    if version == 8:
+        database.execute("ALTER TABLE requests DROP COLUMN assignee")
+        database.execute(f"PRAGMA user_version = {version}")
+        return
     database.execute("DROP TABLE salts")
     for name in HAPPENED:
         database.execute(f"ALTER TABLE requests DROP COLUMN {name}")
@@ -133,14 +138,14 @@ async def test_a_file_of_0_2_0_is_brought_up_to_date(tmp_path: Path) -> None:
     await ledger.aclose()
     old, new = rows(ledger.database)
     assert (old["prompt_tokens"], old["cost_nanodollars"], old["units"]) == (10, 7, 0.0)
-    assert [old[name] for name in HAPPENED] == [None, None, "", 0, 0, "", "", "", "", None]
+    assert [old[name] for name in HAPPENED] == [None, None, "", 0, 0, "", "", "", "", None, ""]
     assert (new["tags"], new["experiment"], new["arm"]) == (",nightly,", "new-model", "b")
     assert len(new["end_user"]) == 16 and "somebody" not in new["end_user"]
     found = sums(ledger.database, "days").values()
     assert [sum(column) for column in zip(*found, strict=True)] == [2, 19, 10]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 8])
 async def test_a_file_of_an_older_version_is_brought_up_to_date(
     tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:

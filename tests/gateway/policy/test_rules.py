@@ -59,6 +59,12 @@ def script(*matches: str) -> str:
     return f"backends: {{f: {{kind: fake, script: [{', '.join(f'{{match: {one!r}, reply: x}}' for one in matches)}]}}}}"
 
 
+def arms(*written: str, more: str = "", before: str = "") -> str:
+    """An experiment ``t`` over the model ``m``."""
+    named = ", ".join(f"{name}: {{{one}}}" for name, one in zip("ab", ("", *written), strict=False))
+    return f"{before}experiments: {{t: {{arms: {{{named}}}, where: {{models: [m]}}{more}}}}}"
+
+
 BUDGET = "tenants: {a: {budget: {usd_per_day: 1.0}}}"
 NO_PRICE = "on_unpriced: free"
 CALLBACK = f"url: http://c/x, secret: whsec_{'A' * 44}"
@@ -506,6 +512,61 @@ CASES = {
         "models.x.split_by: has no effect on a model with one target",
         model("split_by: user"),
         model("split_by: user", "{backend: one, model: x}, {backend: two, model: x}"),
+    ),
+    "experiments.unknown_prompt": Case(
+        "experiments.t.arms.b.prompt: no prompt is named 'brief'; write it under 'prompts', or into a file brief.pro",
+        arms("prompt: brief"),
+        arms("prompt: brief", before="prompts: {brief: Be brief.}\n"),
+    ),
+    "experiments.unknown_guard": Case(
+        "experiments.t.arms.b.guards[0]: no guard is named 'pi'; did you mean 'pii'?",
+        arms("guards: [pi]", before="guards: {pii: {}}\n"),
+        arms("guards: [pii]", before="guards: {pii: {}}\n"),
+    ),
+    "experiments.guard_of_its_own_tenants": Case(
+        "experiments.t.arms.b.without[0]: 'pii' was written for certain tenants, whom an experiment does not take it",
+        arms("without: [pii]", before="guards: {pii: {tenants: [acme]}}\n"),
+        arms("guards: [other], without: [pii]", before="guards: {pii: {}, other: {kind: pii}}\n"),
+    ),
+    "experiments.model_of_every_request": Case(
+        "experiments.t.arms.b.model: takes the place of every model there is",
+        model("") + "\nexperiments: {t: {arms: {a: {}, b: {model: x}}}}",
+        model("") + "\nexperiments: {t: {arms: {a: {}, b: {model: x}}, where: {models: [m]}}}",
+    ),
+    "experiments.weaker_arm": Case(
+        "experiments.t.arms.b.without[0]: leaves those of this arm without any guard of kind 'pii'",
+        arms("without: [pii]", before="guards: {pii: {}}\n"),
+        arms("guards: [other], without: [pii]", before="guards: {pii: {}, other: {kind: pii}}\n"),
+    ),
+    "experiments.arms_alike": Case(
+        "experiments.t.arms.b: is the same as 'a'",
+        arms("weight: 2.0"),
+        arms("prompt: brief", before="prompts: {brief: Be brief.}\n"),
+    ),
+    "experiments.experiment_never_reached": Case(
+        "experiments.u: is never reached: 't', before it, is about all of its requests",
+        "experiments: {t: {arms: &arms {a: {}, b: {}}}, u: {arms: *arms, where: {models: [m]}}}",
+        "experiments: {t: {arms: &arms {a: {}, b: {}}, share: 0.5}, u: {arms: *arms, where: {models: [m]}}}",
+    ),
+    "experiments.place_of_no_prompt": Case(
+        "experiments.t.arms.b.prompt_place: has no effect without 'prompt'",
+        arms("prompt_place: instead"),
+        arms("prompt_place: instead, prompt: brief", before="prompts: {brief: Be brief.}\n"),
+    ),
+    "experiments.prompt_of_no_arm": Case(
+        "prompts.brief: is used by no arm",
+        "prompts: {brief: Be brief.}",
+        arms("prompt: brief", before="prompts: {brief: Be brief.}\n"),
+    ),
+    "experiments.results_nowhere": Case(
+        "experiments: have no results with 'ledger: {enabled: false}'",
+        arms("weight: 2.0", before="ledger: {enabled: false}\n"),
+        arms("weight: 2.0"),
+    ),
+    "experiments.rolled_out_meanwhile": Case(
+        "experiments.t: compares requests to 'x', which is rolling out another target meanwhile",
+        model("rollout: {to: {backend: one, model: y}}") + "\n" + arms("model: x"),
+        model("") + "\n" + arms("model: x"),
     ),
     "models.steps_too_short": Case(
         "models.x.rollout.steps: sends everything at once",

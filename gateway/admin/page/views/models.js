@@ -12,10 +12,11 @@ export function models(place, { live, state }) {
   const backends = h("div", {}, loading());
   const trouble = h("div", {});
   const rollouts = h("div.stack", {});
+  const experiments = h("div.stack", {});
   const opinions = h("div", {}, loading());
   const judged = h("div.stack", {});
   let evaluation = null;
-  fill(place, h("h1", {}, "Models"), trouble, rollouts, panel("Models and targets", list), panel("Backends", backends), judged, panel("What callers think of answers, 30 days", opinions));
+  fill(place, h("h1", {}, "Models"), trouble, rollouts, experiments, panel("Models and targets", list), panel("Backends", backends), judged, panel("What callers think of answers, 30 days", opinions));
   let found = null;
   let known = null;
   let turned = null;
@@ -32,6 +33,13 @@ export function models(place, { live, state }) {
       show();
     } catch (error) {
       fill(list, problem(error));
+    }
+    try {
+      const told = await get("/experiments");
+      const { experimentPanel } = told.experiments.length ? await import("./experiments.js") : {};
+      fill(experiments, told.experiments.map((each) => experimentPanel(each)));
+    } catch (error) {
+      fill(experiments, problem(error));
     }
     try {
       const [{ feedback }, told] = await Promise.all([import("./feedback.js"), get("/feedback?by=model&comments=10")]);

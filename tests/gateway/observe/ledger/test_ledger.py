@@ -76,6 +76,7 @@ async def test_a_request_is_recorded_whole(database: Database) -> None:
         "experiment": "",
         "arm": "",
         "score": None,
+        "assignee": "",
     }
     assert (second["status"], second["stream"], second["backend"], second["attempts"]) == (503, 0, None, 0)
     assert second["error"] == "queue_full"
