@@ -92,7 +92,17 @@ def _lines(one: Results) -> Iterator[str]:
     if one.mismatch:
         yield f"  WARNING: {MISMATCH} (chi-squared {one.chi_squared:.1f})"
     rows: list[tuple[str, ...]] = [
-        ("ARM", "USERS", "REQUESTS", "METRIC", "MEAN", "95 %", "DIFFERENCE", f"{one.confidence:.4g}", "")
+        (
+            "ARM",
+            "USERS",
+            "REQUESTS",
+            "METRIC",
+            "MEAN",
+            "95 %",
+            "DIFFERENCE",
+            f"{one.confidence * 100:.4g} %",
+            "",
+        )
     ]
     for arm in one.arms:
         rows += [_row(arm, figure) for figure in arm.figures]

@@ -70,6 +70,9 @@ class RecordedRequest:
     finish_reason: str = ""
     cost: float = 0.0
     """Dollars."""
+    experiment: str = ""
+    """The run of the experiment that it was part of, and its ``arm``."""
+    arm: str = ""
     generation: int = 0
     """The policy's, in the gateway that answered."""
     priority: int = 0

@@ -77,6 +77,7 @@ class Snapshot:
             prompt_key = key_hash(content_key(request), key.hashing)
             user = key_hash(ended.end_user, key.hashing) if ended.end_user else ""
         queued, sent = waits_of(ended)
+        chosen = ended.noted.get("experiment", {})
         cap = next((cap for name in _CAPS if isinstance(cap := params.get(name), int)), None)
         return RecordedRequest(
             at=ended.created,
@@ -110,6 +111,8 @@ class Snapshot:
             sent=sent,
             finish_reason=ended.finish_reason or "",
             cost=bill.nanodollars / 1e9,
+            experiment=str(chosen.get("name", "")),
+            arm=str(chosen.get("arm", "")),
             generation=self.generation,
             priority=self.priority,
             deadline=self.deadline,

@@ -92,6 +92,10 @@ def failures(expect: Expect, seen: Seen) -> Iterator[Failure]:
     yield from _among("backend", expect.backend, here.target.backend if here else None, refused)
     yield from _among("target", expect.target, here.target.model if here else None, refused)
     yield from _among("why", _one(expect.why), here.why if here else None, refused)
+    chosen = notes.get("experiment", {}) if call is not None and call.arm else {}
+    of_run = str(chosen.get("name", "none")).partition("#")[0]
+    yield from _among("experiment", _one(expect.experiment), of_run)
+    yield from _among("arm", _one(expect.arm), chosen.get("arm"), "none, as it is part of no experiment")
     yield from _among("tier", _one(expect.tier), call.principal.tier if call else None)
     if expect.attempts is not None:
         made = call.receipt.attempts if call is not None else 0

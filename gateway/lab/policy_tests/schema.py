@@ -110,6 +110,10 @@ class Expect(Frozen):
     """The backend's own name of the model."""
     why: Text | None = None
     """``primary``, ``fallback``, ``downgrade``, ``spill_over``, ``larger_context``."""
+    experiment: Text | None = None
+    """That it is part of, or ``none``."""
+    arm: Text | None = None
+    """Of that experiment."""
     tier: Name | None = None
     attempts: Annotated[int, Field(strict=True, ge=0)] | None = None
     cache: Literal["exact", "semantic", "miss", "bypass", "none"] | None = None

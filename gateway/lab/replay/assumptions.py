@@ -60,6 +60,11 @@ def assumptions(
         yield "texts are not recorded: a cascade takes all prompts to be alike, and is sure of each answer"
     if any(model.rollout for model in policy.models.values()):
         yield "roll-outs have not begun: all users are on the old side"
+    if policy.experiments:
+        yield (
+            "arms of experiments are those of the records; who was in none has one by user, or by the prompt's "
+            "beginning"
+        )
     if any(isinstance(one, EngineBackend) for one in policy.backends.values()):
         yield "engines tell nothing of their load, and do not preempt"
     if known.have_blocks and job.cache_tokens:

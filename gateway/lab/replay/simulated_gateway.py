@@ -13,11 +13,11 @@ from random import Random
 
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
-from gateway.experiments.experiments import Experiments
 from gateway.guards.arm_guards import guards_of
 from gateway.guards.scans.background import BackgroundScans
 from gateway.identity.authenticator import key_ring
 from gateway.lab.explain.at_rest import NoNetwork, alone
+from gateway.lab.replay.recorded_arms import RecordedExperiments
 from gateway.lab.replay.recorded_guards import recorded_scanners
 from gateway.lab.replay.replay_backend import ReplayBackend, World
 from gateway.metering.bill import Bill, Charge
@@ -97,7 +97,7 @@ class SimulatedGateway:
             metrics=metrics,
             positions_every=inf,  # nobody looks at them
         ).handler()
-        experiments = Experiments(self.policy)
+        experiments = RecordedExperiments(self.policy, world)
         self._flags = BackgroundScans(metrics, _forget)
         pipeline = Pipeline(
             policy=self.policy,

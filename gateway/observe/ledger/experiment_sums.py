@@ -64,11 +64,11 @@ def _query(metrics: Sequence[str]) -> str:
         n, x = f"{name}_n", f"{name}_x"
         outer += [
             f"sum(CASE WHEN {n} > 0 THEN 1 ELSE 0 END) AS {name}_units",
-            f"sum({n}) AS {name}_count",
-            f"sum({x}) AS {name}_total",
-            f"sum(1.0 * {n} * {n}) AS {name}_count_squares",
-            f"sum({x} * {x}) AS {name}_total_squares",
-            f"sum({x} * {n}) AS {name}_products",
+            f"CAST(sum({n}) AS DOUBLE PRECISION) AS {name}_count",
+            f"CAST(sum({x}) AS DOUBLE PRECISION) AS {name}_total",
+            f"CAST(sum(1.0 * {n} * {n}) AS DOUBLE PRECISION) AS {name}_count_squares",
+            f"CAST(sum({x} * {x}) AS DOUBLE PRECISION) AS {name}_total_squares",
+            f"CAST(sum({x} * {n}) AS DOUBLE PRECISION) AS {name}_products",
         ]
     asked = f"(NOT coalesce({REFUSED.format(error='error')}, {_FALSE}) OR {_BLOCKED})"
     units = _UNITS.format(sums=", ".join(inner), asked=asked)
