@@ -1,10 +1,11 @@
 """Engine hours of a week of traffic, and requests that wait too long: by reactive scaling, and by a forecast.
 
-    python -m benchmarks.scaler [--weeks 3] [--seed 1] [--peak 48] [--load 600]
+    python -m benchmarks.scaler [--weeks 3] [--seed 1] [--peak 48] [--load 600] [--jobs]
 
 A simulation, second by second. Arrivals are Poisson at a rate with the shape of office hours in two regions, quieter at
-weekends, with noise that lasts (an autoregressive process with a half-life of 20 minutes), and a surge at a random time
-of each day. Answers take a time that is drawn from the Azure conversation trace's output lengths at 25 ms a token; an
+weekends, with noise that lasts (an autoregressive process with a half-life of 20 minutes), and a quarter of an hour of
+1.6 times as much at a random time of each day. With ``--jobs`` two jobs are on a schedule, too: each weekday at 6:00 and
+13:30 half the peak comes on top for 40 minutes. Answers take a time that is drawn from the Azure conversation trace's output lengths at 25 ms a token; an
 engine answers so many at once, the others wait. The autoscaler is KEDA's and a HorizontalPodAutoscaler's defaults: a
 look every 15 s, more at once, fewer only by the most that was wanted in the last 300 s. The first weeks teach the
 forecast; the last one counts.
@@ -41,7 +42,7 @@ def service_seconds(trace: Path) -> np.ndarray:
     return np.maximum(1, np.round(np.asarray(tokens) * SECONDS_A_TOKEN)).astype(np.int64)
 
 
-def rates(weeks: int, peak: float, chance: np.random.Generator) -> np.ndarray:
+def rates(weeks: int, peak: float, chance: np.random.Generator, *, jobs: bool) -> np.ndarray:
     """Requests a second, for each second."""
     seconds = np.arange(weeks * 7 * DAY)
     hour = seconds % DAY / 3600
@@ -55,6 +56,10 @@ def rates(weeks: int, peak: float, chance: np.random.Generator) -> np.ndarray:
     for minute, shock in enumerate(chance.normal(0, 0.15 * math.sqrt(1 - keep**2), minutes)):
         noise[minute] = keep * noise[minute - 1] + shock
     rate = base * np.exp(np.repeat(noise, 60))
+    if jobs:
+        at = seconds % DAY
+        on = ((at - 6 * 3600) % DAY < 2400) | ((at - 13.5 * 3600) % DAY < 2400)
+        rate = rate + np.where(on & (seconds // DAY % 7 < 5), 0.5 * peak, 0.0)
     for day in range(weeks * 7):
         surge = day * DAY + int(chance.integers(DAY))
         rate[surge : surge + 900] *= 1.6
@@ -166,10 +171,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--peak", type=float, default=48.0, help="requests a second")
     parser.add_argument("--load", type=int, default=600, help="seconds until a new engine serves")
+    parser.add_argument("--jobs", action="store_true", help="with jobs on a schedule")
     options = parser.parse_args(argv)
     chance = np.random.default_rng(options.seed)
     services = service_seconds(options.traces / "azure_conv.csv")
-    arrivals = chance.poisson(rates(options.weeks, options.peak, chance))
+    arrivals = chance.poisson(rates(options.weeks, options.peak, chance, jobs=options.jobs))
     needed = arrivals[-7 * DAY :].sum() * services.mean() / AT_ONCE / 3600
     print(
         f"{arrivals[-7 * DAY :].sum():,} requests in the week; {needed:.0f} engine hours if each were full\n"
