@@ -13,7 +13,8 @@ from gateway.databases.database import Database, Row
 from gateway.databases.postgres import PostgresDatabase
 from gateway.databases.sqlite import SqliteDatabase
 from gateway.observe.ledger.request_search import RequestFilter, find_requests
-from gateway.observe.ledger.usage_query import GROUPS, Interval, UsageFilter, read_usage, read_window_usage
+from gateway.observe.ledger.usage_detail import read_any_usage
+from gateway.observe.ledger.usage_query import GROUPS, Interval, UsageFilter, read_window_usage
 from tests.postgres_server import PostgresServer, postgres_programs
 
 COLUMNS = ("query", "rows found", "SQLite", "PostgreSQL")
@@ -69,7 +70,7 @@ def _timed(query: Query, database: Database) -> tuple[int, float]:
 def _queries(now: float) -> Iterator[tuple[str, Query]]:
     def usage(days: int, by: tuple[str, ...], interval: Interval | None = None, **equal: str) -> Query:
         where = UsageFilter(now - days * DAY, now, tuple(equal.items()))  # type: ignore[arg-type]
-        return lambda database: read_usage(database, where, by, interval)  # type: ignore[arg-type]
+        return lambda database: read_any_usage(database, where, by, interval)  # type: ignore[arg-type]
 
     def search(**where: object) -> Query:
         return lambda database: find_requests(database, RequestFilter(**where), limit=50).rows  # type: ignore[arg-type]

@@ -103,6 +103,10 @@ class Database(Protocol):
         """An expression for the UTC day (``2027-01-31``) of a column of Unix time."""
         ...
 
+    def second(self, created: str) -> str:
+        """An expression for the whole seconds of a column of Unix time."""
+        ...
+
     def month(self, start: str) -> str:
         """An expression for when the UTC month began, as Unix time, of a column of Unix time."""
         ...

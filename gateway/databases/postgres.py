@@ -86,6 +86,9 @@ class PostgresDatabase:
     def day(self, created: str) -> str:
         return f"to_char(to_timestamp({created}) AT TIME ZONE 'UTC', 'YYYY-MM-DD')"
 
+    def second(self, created: str) -> str:
+        return f"CAST(floor({created}) AS BIGINT)"
+
     def month(self, start: str) -> str:
         month = f"date_trunc('month', to_timestamp({start}) AT TIME ZONE 'UTC')"
         return f"CAST(extract(epoch FROM {month}) AS BIGINT)"

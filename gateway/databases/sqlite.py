@@ -85,6 +85,9 @@ class SqliteDatabase:
     def day(self, created: str) -> str:
         return f"strftime('%Y-%m-%d', {created}, 'unixepoch')"
 
+    def second(self, created: str) -> str:
+        return f"CAST({created} AS INTEGER)"
+
     def month(self, start: str) -> str:
         return f"unixepoch({start}, 'unixepoch', 'start of month')"
 

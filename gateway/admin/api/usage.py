@@ -17,7 +17,8 @@ from gateway.admin.site import Site, ledger_database, unreadable
 from gateway.databases.database import DatabaseError
 from gateway.databases.tables import HOUR
 from gateway.metering.price import NANO
-from gateway.observe.ledger.usage_query import GROUPS, SUMS, Group, Interval, UsageFilter, read_usage
+from gateway.observe.ledger.usage_detail import read_any_usage
+from gateway.observe.ledger.usage_query import GROUPS, SUMS, Group, Interval, UsageFilter
 from gateway.text.csv_cell import csv_cell
 from gateway.web.operation import Operation
 
@@ -43,6 +44,12 @@ class UsageQuery(Strict):
     user_agent: str | None = None
     purpose: str | None = None
     reason: str | None = None
+    user: str | None = None
+    """The hash of an end user, as the ledger has it."""
+    tag: str | None = None
+    finish_reason: str | None = None
+    experiment: str | None = None
+    arm: str | None = None
     top: Annotated[int, Field(ge=1, le=100)] | None = None
     """Of the first ``by``, only so many: those that cost, or ask, most in the whole time. The others are one,
     ``(others)``."""
@@ -59,6 +66,12 @@ class UsageRow(Told):
     user_agent: str | None = None
     purpose: str | None = None
     reason: str | None = None
+    user: str | None = None
+    tag: str | None = None
+    """A request with several counts under each."""
+    finish_reason: str | None = None
+    experiment: str | None = None
+    arm: str | None = None
     requests: int
     errors: int
     refused: int
@@ -85,7 +98,7 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
         where = _filter(query, now)
         ledger = ledger_database(request.context, site)
         try:
-            found = await asyncio.to_thread(read_usage, ledger, where, query.by, query.interval)
+            found = await asyncio.to_thread(read_any_usage, ledger, where, query.by, query.interval)
         except DatabaseError as error:
             raise unreadable(ledger, error) from None
         if query.top is not None and query.by:

@@ -16,13 +16,19 @@ from gateway.databases.database import Database
 from gateway.databases.tables import COUNTS, DAY, HALF, HOUR, SUMMED, TOKENS, exact, exact_sum
 from gateway.metering.window_usage import WindowUsage
 
-Group = Literal["tenant", "key", "model", "backend", "user_agent", "purpose", "reason"]
+Summed = Literal["tenant", "key", "model", "backend", "user_agent", "purpose", "reason"]
+Detail = Literal["user", "tag", "finish_reason", "experiment", "arm"]
+"""What no sum knows (``gateway.observe.ledger.usage_detail``)."""
+Group = Literal[Summed, Detail]
 Interval = Literal["hour", "day", "month"]
 
 GROUPS: tuple[Group, ...] = get_args(Group)
-_COLUMNS: dict[Group, str] = {
+COLUMNS: dict[Group, str] = {
     **{name: name for name in ("tenant", "model", "backend", "user_agent", "purpose", "reason")},
+    **{name: name for name in ("finish_reason", "experiment", "arm")},
     "key": "key_id",
+    "user": "end_user",
+    "tag": "tags",
 }
 SUMS = (*COUNTS, *TOKENS, "cost_nanodollars")
 """The columns that rows have beside their groups."""
@@ -48,7 +54,7 @@ def read_usage(
     database: Database, where: UsageFilter, by: Sequence[Group] = (), interval: Interval | None = None
 ) -> list[dict[str, Any]]:
     """A row for each group and interval that has any requests or charges, the dearest first; in order of time where
-    there is an ``interval``. ``cost_nanodollars`` is exact. Raises ``DatabaseError``."""
+    there is an ``interval``. ``cost_nanodollars`` is exact. No group is a ``Detail``. Raises ``DatabaseError``."""
     if not database.exists():
         return []
     with database.reading() as reader:
@@ -83,9 +89,9 @@ def _query(
     since, until = int(where.since // HOUR * HOUR), -int(-where.until // HOUR * HOUR)
     first, last = -(-since // DAY) * DAY, until // DAY * DAY
     parameters: dict[str, Any] = {"since": since, "until": until, **dict(where.equal)}
-    equal = [f"{_COLUMNS[group]} = :{group}" for group, _ in where.equal]
+    equal = [f"{COLUMNS[group]} = :{group}" for group, _ in where.equal]
 
-    names: dict[str, str] = {group: _COLUMNS[group] for group in by}
+    names: dict[str, str] = {group: COLUMNS[group] for group in by}
     if starts is not None:
         names = {"start": starts, **names}
     grouping = f" GROUP BY {', '.join(str(number + 1) for number in range(len(names)))}" if names else ""

@@ -284,6 +284,28 @@ async def test_usage_by_whom_and_over_time_as_json_and_csv(gateway: Gateway) -> 
     assert response.headers["content-type"].startswith("text/csv")
 
 
+async def test_usage_by_what_only_the_requests_know(gateway: Gateway) -> None:
+    for place, tags in enumerate(("red, blue", "red")):
+        asked = {**chat("fake", str(place)), "user": "ann@example.com"}
+        headers = {"authorization": f"Bearer {KEY}", "x-tollgate-tags": tags}
+        assert (await gateway.http.post("/v1/chat/completions", json=asked, headers=headers)).is_success
+    await recorded(gateway, 2)
+    rows = (await told(gateway, "GET", "/usage?by=tag&by=finish_reason&by=backend"))["rows"]
+    assert {(row["tag"], row["finish_reason"], row["requests"]) for row in rows} == {
+        ("red", "stop", 2),
+        ("blue", "stop", 1),
+    }
+    [user] = (await told(gateway, "GET", "/usage?by=user&tag=red&interval=hour"))["rows"]
+    assert user["requests"] == 2 and user["user"] and "ann" not in user["user"]
+    assert (await told(gateway, "GET", f"/usage?by=arm&by=experiment&user={user['user']}"))["rows"][0][
+        "arm"
+    ] == ""
+    response = await ask(gateway, "GET", "/usage?by=user&by=tag&format=csv&top=1")
+    lines = [*csv.DictReader(io.StringIO(response.text))]
+    assert [(line["user"], line["tag"]) for line in lines] == [(user["user"], "red"), (user["user"], "blue")]
+    assert (await ask(gateway, "GET", "/usage?by=mood")).status_code == 400
+
+
 def test_only_the_dearest_are_told_apart() -> None:
     nothing = dict.fromkeys(SUMS, 0)
     rows = [

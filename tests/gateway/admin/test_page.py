@@ -160,6 +160,15 @@ async def test_usage_is_exported_as_it_is_shown(gateway: Gateway, page: Page) ->
     exported = await page.run("fetch(document.querySelector('a.button').href).then((one) => one.text())")
     assert exported.startswith("start,user_agent,requests")
     assert re.search(r"\r\n\d{4}-\d\d-\d\dT\d\d:00:00Z,'=cmd/1,1,", exported)
+    await page.run(
+        "(() => { const one = document.getElementById('then'); one.value = 'finish_reason';"
+        " one.dispatchEvent(new Event('change')); })()"
+    )
+    await page.until("document.querySelector('main table thead')?.innerText.includes('Ending')")
+    assert await page.run("document.getElementById('then').value") == "finish_reason"
+    await page.until("document.querySelector('main tbody')?.innerText.includes('stop')")
+    exported = await page.run("fetch(document.querySelector('a.button').href).then((one) => one.text())")
+    assert exported.startswith("start,user_agent,finish_reason,requests")
 
 
 async def test_a_key_is_made_changed_rotated_and_revoked(gateway: Gateway, page: Page) -> None:

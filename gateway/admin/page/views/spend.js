@@ -8,14 +8,16 @@ import { bar, choice, field, loading, panel, panelWith, problem, table } from ".
 
 const DAY = 86400;
 const TOP = 7;
-const GROUPS = [["tenant", "Tenant"], ["key", "Key"], ["model", "Model"], ["backend", "Provider"], ["user_agent", "User agent"]];
+const GROUPS = [["tenant", "Tenant"], ["key", "Key"], ["model", "Model"], ["backend", "Provider"], ["user_agent", "User agent"],
+  ["user", "End user"], ["tag", "Tag"], ["finish_reason", "Ending"], ["experiment", "Experiment"], ["arm", "Arm"]];
+const MOST = 200;
 const TIMES = [["1", "24 hours"], ["7", "7 days"], ["30", "30 days"], ["365", "12 months"], ["own", "From … to …"]];
 const AMOUNTS = [["usd", "Dollars"], ["requests", "Requests"], ["tokens", "Tokens"]];
 const OF = { usd: (row) => row.usd, requests: (row) => row.requests, tokens: (row) => row.prompt_tokens + row.completion_tokens };
 const SHOW = { usd: dollars, requests: count, tokens: count };
 
 export function spend(place) {
-  const chosen = { by: "tenant", days: "1", amount: "usd" };
+  const chosen = { by: "tenant", then: "", days: "1", amount: "usd" };
   const controls = h("div.controls", {});
   const day = (name, back) => h("input", { name, type: "date", value: new Date(Date.now() - back * DAY * 1000).toISOString().slice(0, 10), onchange: () => read() });
   const [from, to] = [day("from", 30), day("to", 0)];
@@ -30,13 +32,14 @@ export function spend(place) {
   async function read() {
     const mine = (asked += 1);
     fill(controls,
-      choice("by", GROUPS, chosen.by, set("by")), choice("time", TIMES, chosen.days, set("days")), choice("amount", AMOUNTS, chosen.amount, set("amount")));
+      choice("by", GROUPS, chosen.by, set("by")), h("div", {}, second()), choice("time", TIMES, chosen.days, set("days")), choice("amount", AMOUNTS, chosen.amount, set("amount")));
+    const by = [chosen.by, chosen.then];
     own.hidden = chosen.days !== "own";
     const { since, until, interval } = span();
-    save.href = address(`/usage${query({ by: chosen.by, interval, since, until, format: "csv" })}`);
+    save.href = address(`/usage${query({ by, interval, since, until, format: "csv" })}`);
     try {
       const [series, all] = await Promise.all([
-        get(`/usage${query({ by: chosen.by, interval, since, until, top: TOP })}`), get(`/usage${query({ by: chosen.by, since, until, top: 100 })}`)]);
+        get(`/usage${query({ by: chosen.by, interval, since, until, top: TOP })}`), get(`/usage${query({ by, since, until, top: 100 })}`)]);
       if (mine !== asked) return;
       draw(series, interval);
       fill(list, totals(all.rows, chosen));
@@ -55,9 +58,16 @@ export function spend(place) {
     return { since, until, interval: days <= 2 ? "hour" : days > 92 ? "month" : "day" };
   }
 
+  /** The other group of the table and the export. */
+  function second() {
+    const options = GROUPS.filter(([name]) => name !== chosen.by).map(([value, text]) => h("option", { value, selected: value === chosen.then }, `and by ${text.toLowerCase()}`));
+    return h("select", { name: "then", id: "then", "aria-label": "And by", onchange: (event) => set("then")(event.target.value) }, h("option", { value: "" }, "and by …"), options);
+  }
+
   function set(name) {
     return (value) => {
       chosen[name] = value;
+      if (chosen.then === chosen.by) chosen.then = "";
       read();
     };
   }
@@ -112,12 +122,14 @@ function label(start, interval) {
   return interval === "month" ? `${month} ${at.getUTCFullYear()}` : `${at.getUTCDate()} ${month}`;
 }
 
-function totals(rows, { by, amount }) {
+function totals(rows, { by, then, amount }) {
   const of = OF[amount];
   const all = rows.reduce((sum, row) => sum + of(row), 0);
   const sorted = [...rows].sort((one, other) => of(other) - of(one));
-  return table("In all", [
-    { name: GROUPS.find(([name]) => name === by)[1], head: true, wide: true, cell: (row) => row[by] || "none" },
+  const heading = (group) => GROUPS.find(([name]) => name === group)[1];
+  const shown = table("In all", [
+    { name: heading(by), head: true, wide: true, cell: (row) => row[by] || "none" },
+    ...(then ? [{ name: heading(then), wide: true, cell: (row) => row[then] || "none" }] : []),
     { name: "Share", cell: (row) => h("span.with-bar", {}, bar(all ? of(row) / all : 0, "", { limited: false }), h("span.number", {}, percent(all ? of(row) / all : 0))) },
     { name: "Cost", right: true, cell: (row) => dollars(row.usd) },
     { name: "Requests", right: true, cell: (row) => count(row.requests) },
@@ -125,5 +137,6 @@ function totals(rows, { by, amount }) {
     { name: "Tokens in", right: true, small: true, cell: (row) => count(row.prompt_tokens) },
     { name: "of them cached", right: true, small: true, cell: (row) => count(row.cached_tokens) },
     { name: "Tokens out", right: true, small: true, cell: (row) => count(row.completion_tokens) },
-  ], sorted, { empty: "Nothing in this time." });
+  ], sorted.slice(0, MOST), { empty: "Nothing in this time." });
+  return sorted.length > MOST ? [shown, h("p.note", {}, `${count(sorted.length - MOST)} more rows are in the export.`)] : shown;
 }
