@@ -52,7 +52,7 @@ def running(weights: Path | None = None) -> Iterator[Stack]:
     ``weights``: a model for the bundled engine in place of the demo model.
     """
     ports = dict(
-        zip(("gateway", "engine", *(p.kind for p in SCRIPTED)), _free_ports(2 + len(SCRIPTED)), strict=True)
+        zip(("gateway", "engine", *(p.kind for p in SCRIPTED)), free_ports(2 + len(SCRIPTED)), strict=True)
     )
     urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     providers = {provider.kind: urls[provider.kind] for provider in SCRIPTED}
@@ -71,10 +71,10 @@ def running(weights: Path | None = None) -> Iterator[Stack]:
         for provider in SCRIPTED:
             command = [sys.executable, "-m", provider.module, str(ports[provider.kind])]
             ready = f"{urls[provider.kind]}{provider.ready}"
-            pids[provider.kind] = stack.enter_context(_process(command, folder / provider.kind, ready))
+            pids[provider.kind] = stack.enter_context(process(command, folder / provider.kind, ready))
         serve = ["-m", "gateway", "serve", "--policies", str(policies), "--port", str(ports["gateway"])]
         pids["gateway"] = stack.enter_context(
-            _process(
+            process(
                 [sys.executable, *serve],
                 folder / "gateway",
                 f"{urls['gateway']}/readyz",
@@ -88,7 +88,7 @@ def running(weights: Path | None = None) -> Iterator[Stack]:
 
 
 @contextmanager
-def _process(command: list[str], log: Path, ready: str, **env: str) -> Iterator[int]:
+def process(command: list[str], log: Path, ready: str, **env: str) -> Iterator[int]:
     """A process, from when ``ready`` is answered; ended in good order, and its group by force if need be."""
     with log.open("w+") as out:
         process = subprocess.Popen(
@@ -142,7 +142,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [sock.getsockname()[1] for sock in held]

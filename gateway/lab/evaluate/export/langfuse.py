@@ -25,19 +25,21 @@ def push(tool: Receiver, found: Sequence[Experiment]) -> None:
     """Written again, the same items, traces and scores are there: their ids are made of the run's."""
     first = found[0]
     data_set = tool.ask("POST", "/api/public/v2/datasets", {"name": first.data_set})
-    items = {row.case.id: _item_id(first, row) for row in first.rows}
     for row in first.rows:
-        item = {
-            "datasetName": first.data_set,
-            "id": items[row.case.id],
-            "input": inputs(row.case),
-            "expectedOutput": expected(row.case),
-            "metadata": told(row.case),
-        }
-        tool.ask("POST", "/api/public/dataset-items", item)
+        tool.ask("POST", "/api/public/dataset-items", item_of(first, row))
     projects = tool.ask("GET", "/api/public/projects").get("data") or [{}]
     for experiment in found:
         _push_results(tool, experiment, str(data_set["id"]), str(projects[0].get("id", "")))
+
+
+def item_of(experiment: Experiment, row: Row) -> dict[str, Any]:
+    return {
+        "datasetName": experiment.data_set,
+        "id": _item_id(experiment, row),
+        "input": inputs(row.case),
+        "expectedOutput": expected(row.case),
+        "metadata": told(row.case),
+    }
 
 
 def _push_results(tool: Receiver, experiment: Experiment, data_set: str, project: str) -> None:
