@@ -97,7 +97,7 @@ class Telemetry:
     ) -> None:
         """Somebody, or something, thinks so of a request's answer: it is sent to where the request's trace is.
 
-        Any thread may call it; it waits for nothing. ``trace_id`` is that of a request that was traced by the will of
+        It waits for nothing. ``trace_id`` is that of a request that was traced by the will of
         its caller; what else was not traced has no score. A ``comment`` is told where contents are (``content``): the
         caller has seen to it that it may leave.
         """
