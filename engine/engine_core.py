@@ -325,9 +325,13 @@ class EngineCore:
         self._refusals, self._queued = [], []
         self._changed = False
 
-    def _digest(self) -> list[tuple[int, int]] | None:
-        now = time.monotonic()
-        if self._scheduler.prefixes is None or now < self._digest_due:
+    def _digest(self) -> list[tuple[int, int, str]] | None:
+        now, prefixes, tiers = time.monotonic(), self._scheduler.prefixes, self._scheduler.tiers
+        if prefixes is None or now < self._digest_due:
             return None
         self._digest_due = now + _DIGEST_INTERVAL
-        return self._scheduler.prefixes.digest(_DIGEST_SIZE)
+        found = [(key, tokens, "") for key, tokens in prefixes.digest(_DIGEST_SIZE)]
+        if tiers is not None:
+            known = {key for key, _, _ in found}
+            found += [one for one in tiers.digest(_DIGEST_SIZE) if one[0] not in known]
+        return found

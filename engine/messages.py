@@ -183,8 +183,9 @@ class Step:
     """Sequences that wait for KV blocks from another tier of memory."""
     tiers: TierState | None = None
     """Of KV memory beyond the device's, where there is some."""
-    prefixes: list[tuple[int, int]] | None = None
-    """(key, tokens) of cached prefixes, as ``PrefixCache.digest`` returns; ``None``: unchanged."""
+    prefixes: list[tuple[int, int, str]] | None = None
+    """(key, tokens, tier) of cached prefixes, as ``PrefixCache.digest`` and ``TieredCache.digest`` return them, with no
+    tier for the device's; ``None``: unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

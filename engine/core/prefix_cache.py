@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from struct import pack
@@ -89,11 +89,16 @@ class PrefixCache:
         """Where prompts and answers ended or diverged, last used last."""
         self._halves: dict[bytes, Node] = {}
         """By parent's key and first half of the tokens: a node that begins so."""
+        self.on_evict_end: Callable[[Node], None] | None = None
+        """Called with each of these that is evicted, while it is still registered."""
         self.united = 0
         """How often a holder's block was replaced by one that was cached already."""
 
     def __len__(self) -> int:
         return len(self._nodes)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._nodes
 
     def root(self, adapter: str | None) -> Node:
         """The empty prefix of all prompts for the adapter."""
@@ -359,6 +364,8 @@ class PrefixCache:
     def _evict(self, block: int) -> None:
         node = self._by_block.pop(block)
         if block in _blocks(node)[: self._full]:
+            if self.on_evict_end is not None and node.key in self._ends:
+                self.on_evict_end(node)
             self._remove(node)
             return
         if node.block == block:

@@ -19,7 +19,7 @@ class EngineState:
     _hit_tokens: int = 0
     _computed_tokens: int = 0
     _preemptions: int = 0
-    _prefixes: list[tuple[int, int]] | None = None
+    _prefixes: list[tuple[int, int, str]] | None = None
 
     def observe(self, step: Step) -> None:
         self._last = step
@@ -75,7 +75,10 @@ class EngineState:
                 "hit_tokens": self._hit_tokens,
                 "hit_rate": round(self._hit_tokens / prompts, 4) if prompts else 0.0,
                 # The keys: engine/core/prefix_cache.py. Hexadecimal, as 64 bits are too many for some JSON readers.
-                "digest": [{"key": f"{key:016x}", "tokens": tokens} for key, tokens in self._prefixes or ()],
+                "digest": [
+                    {"key": f"{key:016x}", "tokens": tokens, **({"tier": tier} if tier else {})}
+                    for key, tokens, tier in self._prefixes or ()
+                ],
             },
             "speculation": {
                 "proposed": last.proposed if last else 0,

@@ -19,7 +19,11 @@ from engine.core.block_pool import BlockPool
 from engine.core.prefix_cache import Node, PrefixCache
 from engine.core.request import Request
 from engine.core.tiers.copier import Copied, Copier
+from engine.core.tiers.evicted_ends import EvictedEnds
 from engine.core.tiers.tier import Tier
+
+_MOST_UNORDERED = 256
+"""Chains that wait until they are written; of those before them the order stays as it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,10 @@ class TieredCache:
         """By key: weights of those under way."""
         self._generations: dict[str, int] = {}
         """Of adapters' weights."""
+        self._unordered: OrderedDict[bytes, tuple[list[bytes], float]] = OrderedDict()
+        """By their last key: chains that were used, and are not on disk up to their end yet; with their weight."""
+        self._evicted = EvictedEnds()
+        prefixes.on_evict_end = lambda node: self._evicted.add(self._key(node), node)
 
     @property
     def state(self) -> TierState:
@@ -105,12 +113,18 @@ class TieredCache:
         if node.alive:
             keys = self._keys_to(node)
             self.host.touch(keys, weight)
-            if self.disk is not None:
+            if self.disk is not None and keys:
                 self.disk.touch(keys, weight)
+                if node.adapter is None and keys[-1] not in self.disk:
+                    # Written one by one, the first of a chain would be evicted first, and nobody find the others.
+                    self._unordered[keys[-1]] = keys, weight
+                    if len(self._unordered) > _MOST_UNORDERED:
+                        self._unordered.popitem(last=False)
 
     def forget(self, adapter: str) -> None:
         """What was computed under this name is found no longer."""
         self._generations[adapter] = self._generations.get(adapter, 0) + 1
+        self._evicted.forget(adapter)
 
     def save(self) -> None:
         """Copies to host memory what was computed since the last call."""
@@ -141,6 +155,20 @@ class TieredCache:
             self._counts.saved += len(pairs)
         for weight, own in entries.items():
             self.host.keep(own, weight)
+
+    def digest(self, limit: int) -> list[tuple[int, int, str]]:
+        """As ``PrefixCache.digest``, of prefixes that the device has evicted, at most ``limit``; and where their last
+        block is, ``host`` or ``disk``: those before it are there too, or nearer, as a chain is evicted from its end. Of
+        one that has come back since the tier is ``""``."""
+        found = self._evicted.found(self._tier_of, limit)
+        return [(key, blocks * self._prefixes.block_size, tier) for key, blocks, tier in found]
+
+    def _tier_of(self, key: bytes, on_device: bytes) -> str | None:
+        if on_device in self._prefixes:
+            return ""
+        if key in self.host:
+            return "host"
+        return "disk" if key in self._reading or (self.disk is not None and key in self.disk) else None
 
     # What comes back
 
@@ -254,6 +282,8 @@ class TieredCache:
             if done.good:
                 self.disk.keep([(done.key, done.place)], weight)
                 self._counts.written += 1
+                if (chain := self._unordered.pop(done.key, None)) is not None:
+                    self.disk.touch(*chain)
             else:
                 self.disk.give_back(done.place)
                 self._counts.unwritten += 1

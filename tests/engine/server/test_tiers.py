@@ -42,6 +42,13 @@ def test_a_killed_engine_has_on_disk_what_it_computed(tiny_model: Path, tmp_path
         eventually(lambda: server.state()["kv_tiers"]["blocks_written"] >= 3 * LONG // 16)
         tiers = server.state()["kv_tiers"]
         assert tiers["blocks_loaded"] > 0 and tiers["host_blocks"] == tiers["disk_blocks"] > 0
+
+        def told() -> bool:
+            ask(server, 3)  # the digest is of the last step
+            return any(one.get("tier") == "host" for one in server.state()["prefix_cache"]["digest"])
+
+        eventually(told)
+        tiers = server.state()["kv_tiers"]
         metrics = server.http.get("/metrics").text
         assert f"kv_blocks_loaded_total {float(tiers['blocks_loaded'])}" in metrics
         os.kill(server.core_pid, signal.SIGKILL)

@@ -6,10 +6,12 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from struct import pack
 
 import pytest
 
 from engine.config import EngineConfig
+from engine.core.prefix_cache import block_key
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
@@ -123,6 +125,43 @@ def test_a_restart_finds_what_is_on_disk_and_refuses_what_was_changed(
     with engine(tiny_model, **options) as made:
         assert [answers(made, [prompt])[0] for prompt in prompts] == expected
         assert counts(made).corrupt > 0
+
+
+def test_the_digest_names_what_host_memory_and_disk_have(tiny_model: Path, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    prompts = [rng.choices(range(2, SHAPE["vocab_size"]), k=161) for _ in range(12)]
+    disk = {"disk_kv": tmp_path / "kv", "disk_kv_size": 90 * BLOCK}
+    with engine(tiny_model, host_kv_memory=60 * BLOCK, **disk) as made:
+        for prompt in prompts:
+            made.generate([(prompt, SamplingParams(max_tokens=1, temperature=0))])
+            made.settle()
+        tiers, prefixes = made.scheduler.tiers, made.scheduler.prefixes
+        assert tiers is not None and tiers.disk is not None and prefixes is not None
+        here = {key for key, _ in prefixes.digest(64)}
+        named = {key: (tokens, tier) for key, tokens, tier in tiers.digest(64)}
+        order = [tier for _, tier in named.values()]
+        # The device has the last 3 of 12 prompts, the others those before them, and the first are gone.
+        assert order == ["host"] * order.count("host") + ["disk"] * order.count("disk")
+        assert {"host", "disk"} == set(order) and len(order) < 10
+        for prompt in prompts:
+            key = prefixes.root(None).key
+            for start in range(0, 160, 16):
+                key = block_key(key, pack("<16I", *prompt[start : start + 16]))
+            number, asked = int.from_bytes(key, "little"), Request(0, prompt, PARAMS)
+            known = prefixes.match(prefixes.root(None), prompt)
+            # Of a chain on disk the end is evicted first: the rest can be found.
+            on_disk = [key in tiers.disk for key in tiers._keys_after(prefixes.root(None), asked)]
+            assert on_disk == sorted(on_disk, reverse=True)
+            assert len(tiers.missing(asked, known)) + known.depth == 10 or number not in {*here, *named}
+            if number in named:
+                assert named.pop(number)[0] == 160
+        assert not named
+        # One that comes back to the device is no further away than that.
+        number, _, tier = tiers.digest(1)[0]
+        prompt = prompts[-len(here) - 1]
+        made.generate([(prompt, SamplingParams(max_tokens=1, temperature=0))])
+        assert tier == "host" and (number, 160, "") in tiers.digest(64)
+        tiers.host.pool.check_integrity()
 
 
 def test_blocks_of_other_salts_are_not_found(tiny_model: Path) -> None:
