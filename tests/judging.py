@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from tests import faults
-from tests.fakes import Script
+from tests.fakes import Action, Script
 from tests.faults import Asked, Fault, ModelServer, sound
 from tests.serving import Gateway, a_policy
 
@@ -31,6 +31,7 @@ class JudgingServer(ModelServer):
         self.points = points
         self.judged: list[str] = []
         """What it was asked."""
+        self.silent = self.broken = False
 
     def next_script(self) -> Script:
         body = self.requests[-1].json()
@@ -38,6 +39,8 @@ class JudgingServer(ModelServer):
             return super().next_script()
         text = body["messages"][0]["content"]
         self.judged.append(text)
+        if self.silent or self.broken:
+            return (Action.HANG,) if self.silent else faults.broken(Asked(False, "", 0))
         return sound(Asked(bool(body.get("stream")), self._said(text), 50))
 
     def _said(self, text: str) -> str:

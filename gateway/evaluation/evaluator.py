@@ -94,6 +94,10 @@ class Evaluator:
         self._gauge()
         self._came.set()
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     async def aclose(self) -> None:
         """What waits is not judged."""
         tasks, self._tasks = self._tasks, []
@@ -222,7 +226,7 @@ class Evaluator:
         self._metrics.evaluations.labels(work.answered.model, outcome).inc()
 
     def _gauge(self) -> None:
-        self._metrics.evaluations_waiting.set(len(self._waiting))
+        self._metrics.evaluations_waiting.set(self.waiting)
 
 
 def _write(bench: Bench, scored: Scored, pair: Pair | None) -> None:

@@ -20,6 +20,7 @@ CREATE TABLE evaluations (
     tenant TEXT NOT NULL,
     request_id TEXT NOT NULL,
     created DOUBLE PRECISION NOT NULL,
+    hour BIGINT NOT NULL,
     series TEXT NOT NULL,
     model TEXT NOT NULL,
     target TEXT NOT NULL,
@@ -56,6 +57,7 @@ CREATE TABLE pairs (
 KEPT = 400 * 86_400.0
 """Seconds for which scores are kept."""
 TEXTS_KEPT = 30 * 86_400.0
+_HOUR = 3600
 _SWEEP = 3600.0
 _MOST_GROUPS = 1000
 
@@ -134,7 +136,8 @@ class EvaluationTable(OwnTables):
 
     def write(self, scored: Scored, pair: Pair | None) -> None:
         def change(one: Change) -> None:
-            _put(one, "evaluations", asdict(scored))
+            # Whole numbers are divided alike by both databases.
+            _put(one, "evaluations", {**asdict(scored), "hour": int(scored.created // _HOUR)})
             if pair is not None:
                 _put(one, "pairs", asdict(pair))
             if scored.created >= self._swept + _SWEEP:
@@ -150,19 +153,17 @@ class EvaluationTable(OwnTables):
         self._change(change)
         self._swept = max(self._swept, scored.created)
 
-    def scores(self, series: str, since: float, until: float, every: float | None) -> list[ScoreFigures]:
-        """A row for each model and, where ``every`` is given, each interval of so many seconds."""
+    def scores(self, series: str, since: float, until: float, hours: int | None) -> list[ScoreFigures]:
+        """A row for each model and, where ``hours`` are given, each interval of so many."""
         if not self.exists:
             return []
-        start = ":since" if every is None else "floor(created / :every) * :every"
+        start = f"hour / {hours} * {hours} * {_HOUR}" if hours else f"min(hour) * {_HOUR}"
         query = (
             f"SELECT model, {start} AS start, count(*) AS count, sum(score) AS total FROM evaluations "
-            "WHERE series = :series AND created >= :since AND created < :until GROUP BY 1, 2 ORDER BY 2, 1 "
-            f"LIMIT {_MOST_GROUPS}"
+            "WHERE series = :series AND created >= :since AND created < :until "
+            f"GROUP BY {'model, ' + start if hours else 'model'} ORDER BY 2, 1 LIMIT {_MOST_GROUPS}"
         )
         given: dict[str, Any] = {"series": series, "since": since, "until": until}
-        if every is not None:
-            given["every"] = every
         return [_score_figures(row) for row in self._rows(query, given)]
 
     def pairs(self, series: str, since: float, until: float) -> list[PairFigures]:

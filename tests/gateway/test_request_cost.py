@@ -46,6 +46,7 @@ CHEAPER = 1.4
 
 COSTS = {
     "where the policy asks for nothing": Cost(7_500, 260),
+    "in no sample of an evaluation": Cost(7_580, 265),
     "four limits": Cost(9_810, 310),
     "all that needs no model": Cost(26_800, 914),
     "an exact hit": Cost(2_910, 92),
@@ -172,6 +173,12 @@ def check(row: str, measure: Callable[[], Cost]) -> None:
 
 def test_what_nobody_asks_for(plain: Counted) -> None:
     check("where the policy asks for nothing", lambda: of_a_request(plain))
+
+
+def test_in_no_sample(tmp_path: Path) -> None:
+    evaluation = {"judge": "m", "share": 1e-9}
+    with counted(tmp_path, lambda url: a_policy(url, evaluation=evaluation)) as worker:
+        check("in no sample of an evaluation", lambda: of_a_request(worker))
 
 
 def test_four_limits(tmp_path: Path) -> None:

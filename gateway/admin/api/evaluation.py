@@ -23,7 +23,7 @@ from gateway.metering.price import NANO
 from gateway.runtime.runtime import Runtime
 from gateway.web.operation import Operation
 
-SECONDS = {"hour": 3600.0, "day": 86_400.0}
+HOURS = {"hour": 1, "day": 24}
 
 
 class EvaluationQuery(Strict):
@@ -37,7 +37,7 @@ class EvaluationQuery(Strict):
 class ScoreTold(Told):
     model: str
     start: float
-    """Unix time: of the interval, or of all of it."""
+    """Unix time: of the interval, or the hour of the first score of all."""
     count: int
     mean: float
     """From 0 to 1; between ``low`` and ``high`` with 95 % confidence."""
@@ -151,7 +151,7 @@ def _read(
 ) -> tuple[list[ScoreFigures], list[ScoreFigures], list[PairFigures], list[Row]]:
     return (
         table.scores(series, since, until, None),
-        table.scores(series, since, until, SECONDS[query.interval]),
+        table.scores(series, since, until, HOURS[query.interval]),
         table.pairs(series, since, until),
         table.worst(series, since, until, query.worst),
     )
