@@ -131,8 +131,8 @@ class StepsBefore:
         rows += [
             (f"guard '{guard}' {what}", self._lines.written(*at, key, index))
             for key, what, guards in (
-                ("guards", "looks after it", arm.guards),
-                ("without", "does not", arm.without),
+                ("guards", "is the arm's own", arm.guards),
+                ("without", "does not look after it", arm.without),
             )
             for index, guard in enumerate(guards)
         ]
