@@ -47,6 +47,7 @@ CHEAPER = 1.4
 COSTS = {
     "where the policy asks for nothing": Cost(7_500, 260),
     "in no sample of an evaluation": Cost(7_580, 265),
+    "part of no experiment": Cost(7_500, 260),
     "four limits": Cost(9_810, 310),
     "all that needs no model": Cost(26_800, 914),
     "an exact hit": Cost(2_910, 92),
@@ -179,6 +180,14 @@ def test_in_no_sample(tmp_path: Path) -> None:
     evaluation = {"judge": "m", "share": 1e-9}
     with counted(tmp_path, lambda url: a_policy(url, evaluation=evaluation)) as worker:
         check("in no sample of an evaluation", lambda: of_a_request(worker))
+
+
+def test_an_experiment_about_others(tmp_path: Path) -> None:
+    """Who is part of none pays for a look at their list."""
+    about = {"arms": {"a": {}, "b": {"prompt": "brief"}}, "where": {"tenants": ["rival"]}}
+    more = {"experiments": {"e": about}, "prompts": {"brief": "Be brief."}}
+    with counted(tmp_path, lambda url: a_policy(url, **more)) as worker:
+        check("part of no experiment", lambda: of_a_request(worker))
 
 
 def test_four_limits(tmp_path: Path) -> None:

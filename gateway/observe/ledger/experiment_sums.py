@@ -12,6 +12,8 @@ from typing import Any
 from gateway.databases.database import Database
 from gateway.databases.tables import REFUSED
 
+_TRUE, _FALSE = "(1 = 1)", "(1 = 0)"
+"""In SQLite a number, in PostgreSQL a truth."""
 _COST = """(cost_nanodollars + coalesce((SELECT sum(cost_nanodollars) FROM spendings
     WHERE spendings.request_id = requests.request_id), 0)) / 1e9"""
 _BLOCKED = "coalesce(error, '') = 'content_policy_violation'"
@@ -32,13 +34,11 @@ VALUES: Mapping[str, tuple[str, str]] = {
 """Of each metric its value, and of which requests it is known."""
 _UNITS = """
 SELECT arm, tenant, assignee, count(*) AS n, {sums}
-FROM requests WHERE experiment = :experiment AND created >= :since AND {asked} GROUP BY arm, tenant, assignee
+FROM requests WHERE experiment = :experiment AND experiment <> '' AND created >= :since AND {asked}
+GROUP BY arm, tenant, assignee
 """
+"""SQLite knows by the second condition that its index has the rows."""
 _ARMS = "SELECT arm, count(*) AS units, sum(n) AS requests, {sums} FROM ({units}) AS found GROUP BY arm"
-_RUNS = """
-SELECT experiment, arm, count(*) AS requests, min(created) AS began, max(created) AS ended FROM requests
-WHERE experiment >= :first AND experiment < :last AND created >= :since GROUP BY experiment, arm
-"""
 
 
 def sums_of(
@@ -73,17 +73,3 @@ def _query(metrics: Sequence[str]) -> str:
     asked = f"(NOT coalesce({REFUSED.format(error='error')}, {_FALSE}) OR {_BLOCKED})"
     units = _UNITS.format(sums=", ".join(inner), asked=asked)
     return _ARMS.format(sums=", ".join(outer), units=units)
-
-
-_TRUE, _FALSE = "(1 = 1)", "(1 = 0)"
-"""In SQLite a number, in PostgreSQL a truth."""
-
-
-def runs_of(database: Database, experiment: str, since: float) -> list[dict[str, Any]]:
-    """Requests of each run and arm of an experiment, with the times of the first and the last. Raises
-    ``DatabaseError``."""
-    if not database.exists():
-        return []
-    given = {"first": f"{experiment}#", "last": f"{experiment}$", "since": since}
-    with database.reading() as reader:
-        return reader.rows(_RUNS, given) if "assignee" in reader.columns("requests") else []

@@ -20,6 +20,7 @@ export function models(place, { live, state }) {
   let found = null;
   let known = null;
   let turned = null;
+  let looked = 0;
   const show = () => {
     if (found) fill(list, modelTable(found.models, live));
     if (known) fill(backends, backendTable(known.backends, live, may && drain));
@@ -34,13 +35,8 @@ export function models(place, { live, state }) {
     } catch (error) {
       fill(list, problem(error));
     }
-    try {
-      const told = await get("/experiments");
-      const { experimentPanel } = told.experiments.length ? await import("./experiments.js") : {};
-      fill(experiments, told.experiments.map((each) => experimentPanel(each)));
-    } catch (error) {
-      fill(experiments, problem(error));
-    }
+    if (looked % 6 === 0) await compare(); // once a minute: these are sums over all of their requests
+    looked += 1;
     try {
       const [{ feedback }, told] = await Promise.all([import("./feedback.js"), get("/feedback?by=model&comments=10")]);
       fill(opinions, ...feedback(told));
@@ -53,6 +49,15 @@ export function models(place, { live, state }) {
       evaluation?.destroy();
       evaluation = null;
       fill(judged, problem(error));
+    }
+  }
+  async function compare() {
+    try {
+      const told = await get("/experiments");
+      const { experimentPanel } = told.experiments.length ? await import("./experiments.js") : {};
+      fill(experiments, told.experiments.map((each) => experimentPanel(each)));
+    } catch (error) {
+      fill(experiments, problem(error));
     }
   }
   async function judgements() {
