@@ -10,6 +10,7 @@ from gateway.cli import (
     backup,
     bench,
     check,
+    drift,
     evaluate,
     experiments,
     explain,
@@ -42,8 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="say which Tollgate this is, and leave",
     )
     commands = parser.add_subparsers(
-        metavar="init|import|serve|check|test|evaluate|explain|record|replay|plan|schema|keys|usage|experiments|backends|caches|policy"
-        "|backup|restore|bench|scaler",
+        metavar="init|import|serve|check|test|evaluate|explain|record|replay|plan|schema|keys|usage|experiments|drift|backends|caches"
+        "|policy|backup|restore|bench|scaler",
         required=True,
     )
     for command in (
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         keys,
         usage,
         experiments,
+        drift,
         operate,
         backup,
         bench,

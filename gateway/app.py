@@ -40,6 +40,7 @@ from gateway.policy.reload import PolicyWatcher
 from gateway.runtime import shared
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.cost_watch import watch_costs
+from gateway.runtime.drift import Drift
 from gateway.runtime.generations import Generations
 from gateway.runtime.rollouts import Rollouts
 from gateway.runtime.sampler import Sampler
@@ -80,6 +81,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     )
     state.rollouts = rollouts = Rollouts(settings.state_dir, state.callbacks)
     state.evaluator = Evaluator(metrics, lambda arm, at, score: rollouts.scored(arm, JUDGE, at, score))
+    state.drift = drift = Drift(settings.state_dir, state.callbacks, metrics)
     # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
     history = PolicyHistory(settings.state_dir, settings.policies) if settings.last_good is not None else None
     generations = Generations(state, history)
@@ -104,6 +106,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
 
     async def apply(loaded: Loaded) -> None:
         await rollouts.update(loaded.policy)
+        await drift.update(loaded.policy)
         await generations.apply_policy(loaded)
         for runner in runners:
             runner.policy_changed()

@@ -144,7 +144,7 @@ class Pipeline:
     experiments: Experiments
     telemetry: Telemetry | None = None
     texts: tuple[KeepsAnswers, ...] = ()
-    """Who wants texts of answers, where they are recorded or judged."""
+    """Who wants texts of answers, where they are recorded or judged, or are to be JSON and drifts are looked for."""
     compares: Compares | None = None
     """Where answers of shadows are judged, too."""
 

@@ -25,6 +25,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "identity quota admission routing fallback cascade caching guards experiments wire sidecar",
         "backends",
         "stages batches feedback recording evaluation",
+        "stages batches feedback recording drift",
         "pipeline rendered runtime upstream_loop",
         "web",
         "lab scaler",

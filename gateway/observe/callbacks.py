@@ -1,5 +1,5 @@
 """Tells receivers of the policy's choice what happens: budgets, breakers, refused policies, blocked contents, outliers,
-roll-outs.
+roll-outs, drifts.
 
 Never any text of a request. Of what several workers or replicas see, the one that is first in ``Tally`` tells; their
 messages have the same id in any case, by which receivers can tell them apart where there is no common store.
@@ -186,6 +186,14 @@ class Callbacks:
         """``number`` is that of the decision: told again, it is the same message."""
         data = {"model": model, "rollout": rollout, "run": run, "share": share, "why": why}
         self._emit(_Event("rollout", f"rollout.{what}", (rollout, number), data))
+
+    def drift_found(
+        self, model: str, route: str, measure: str, since: int, facts: Mapping[str, Json]
+    ) -> None:
+        """``since`` is the hour in which it was found, in Unix time."""
+        hour = datetime.fromtimestamp(since, UTC).isoformat().replace("+00:00", "Z")
+        data = {"model": model, "route": route, "measure": measure, "since": hour, **facts}
+        self._emit(_Event("drift", "drift.found", (model, route, measure, since), data))
 
     def guard_blocked(self, call: Call) -> None:
         """A request that a guard refused, or an answer that one cut, as the receipt has it."""

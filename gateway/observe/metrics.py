@@ -319,6 +319,24 @@ class Metrics:
         self.ledger_waiting = make.plain_gauge(
             "tollgate_ledger_rows_waiting", "Rows that wait to be written to the ledger.", mode="livesum"
         )
+        self.drifts = make.sampled(
+            "tollgate_drifts",
+            "1 for each measure of a model and route that differs from the same hour of earlier weeks.",
+            ["model", "route", "measure"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.model_refusals = make.counter(
+            "tollgate_model_refusals_total",
+            "Requests that the model or its provider declined, by the model; counted where the ledger is written.",
+            ["model"],
+        )
+        self.feedback_score = make.histogram(
+            "tollgate_feedback_score",
+            "What callers think of answers, from 0 to 1, by the model that gave them.",
+            ["model"],
+            buckets.SCORE,
+        )
         self.recorded = make.counter(
             "tollgate_recorded_requests_total",
             "Requests to be recorded: written, or lost; of the written, those without the text that was to be kept.",

@@ -58,6 +58,7 @@ from gateway.recording.shipping import Shipping
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
 from gateway.runtime.backends import build_backends, build_engines, runs_here
+from gateway.runtime.drift import DriftAccounting
 from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.runtime.libraries import load_libraries
 from gateway.runtime.rollouts import RolloutAccounting
@@ -97,7 +98,10 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     recordings = _recordings(policy, state, before)
     records = _records(policy, state, accounting, recordings) if recordings is not None else None
     samples = _samples(policy, state, records or accounting)
-    told = samples or records or accounting
+    told: RequestAccounting = samples or records or accounting
+    drift = state.drift if policy.drift is not None else None
+    if drift is not None:
+        told = DriftAccounting(told, drift)
     backends = build_backends(loaded, state, before)
     state.pools.update(policy)
     update_terms(policy, state.pools)
@@ -146,7 +150,11 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         shadows=state.shadows,
         side_calls=side_calls,
         telemetry=telemetry,
-        texts=tuple(one for one in (records if policy.record.texts != "none" else None, samples) if one),
+        texts=tuple(
+            one
+            for one in (records if policy.record.texts != "none" else None, samples, drift)
+            if one is not None
+        ),
         compares=samples,
         experiments=experiments,
     )

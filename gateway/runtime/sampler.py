@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -41,8 +42,8 @@ class Sampler:
         self._state = state
         self._current = current
         self._watcher = watcher
-        self._ledgers: dict[Ledger, int] = {}
-        """Those in use, and how many of their lost rows have been counted."""
+        self._ledgers: dict[Ledger, tuple[int, Counter[str]]] = {}
+        """Those in use, and how many of their lost rows and of models' refusals have been counted."""
         self._losses: tuple[Quotas, int] | None = None
         """Of the store in use, how many have been counted."""
         self._budgets_due = 0.0
@@ -99,11 +100,13 @@ class Sampler:
     def _sample_ledger(self, ledger: Ledger | None) -> None:
         metrics = self._state.metrics
         if ledger is not None:
-            self._ledgers.setdefault(ledger, 0)
-        for one, counted in list(self._ledgers.items()):
-            lost = one.lost
+            self._ledgers.setdefault(ledger, (0, Counter()))
+        for one, (counted, refusals) in list(self._ledgers.items()):
+            lost, refused = one.lost, one.refusals.copy()
             metrics.ledger_lost.inc(lost - counted)
-            self._ledgers[one] = lost
+            for model, count in (refused - refusals).items():
+                metrics.model_refusals[(model,)].inc(count)
+            self._ledgers[one] = lost, refused
             if one is not ledger and one.closed:
                 del self._ledgers[one]
         metrics.ledger_waiting.set(sum(one.waiting for one in self._ledgers))

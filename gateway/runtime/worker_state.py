@@ -24,6 +24,7 @@ from gateway.observe.callbacks import Callbacks
 from gateway.observe.metrics import Metrics
 from gateway.routing.affinity import Affinity
 from gateway.routing.shadow import Shadows
+from gateway.runtime.drift import Drift
 from gateway.runtime.rollouts import Rollouts
 from gateway.sidecar.client import NoSidecar, SidecarClient
 from gateway.types import Backend
@@ -89,6 +90,8 @@ class WorkerState:
         """Of who serves; what only asks what would be done begins none."""
         self.evaluator: Evaluator | None = None
         """The same."""
+        self.drift: Drift | None = None
+        """As ``rollouts``."""
         self._disabled_since: dict[str, float] = {}
 
     def disabled_since(self, names: Collection[str]) -> Mapping[str, float]:
@@ -100,6 +103,8 @@ class WorkerState:
     async def aclose(self) -> None:
         if self.rollouts is not None:
             await self.rollouts.aclose()
+        if self.drift is not None:
+            await self.drift.aclose()
         await self.callbacks.aclose()
         await self.outgoing.aclose()
         await self.poster.aclose()

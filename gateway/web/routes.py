@@ -146,7 +146,7 @@ def build(
         Route("/v1/models", models.all),
         Route("/v1/models/{model:path}", models.one),
         Route("/v1/requests/{request_id}", requests.receipt),
-        Route("/v1/requests/{request_id}/feedback", SendFeedback(), methods=["POST"]),
+        Route("/v1/requests/{request_id}/feedback", SendFeedback(metrics), methods=["POST"]),
         # Programs look whether anybody is there before they send a key: Claude Code does at each start.
         Route("/", health.healthz),
         Route("/healthz", health.healthz),

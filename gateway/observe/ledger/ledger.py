@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from gateway.databases.database import Database, DatabaseError, Row
@@ -41,6 +42,8 @@ class Ledger:
         self._writer = BatchWriter("ledger", self._write, end=self._table.close)
         self._away = False
         """Whether the last attempt to write failed."""
+        self.refusals: Counter[str] = Counter()
+        """Requests that the model declined, by its public name, of those that were written; counted in the thread."""
 
     @property
     def lost(self) -> int:
@@ -109,6 +112,7 @@ class Ledger:
                     self._writer.lost += 1
                     log.exception("a row of the ledger '%s' is lost to a bug", self.database)
             self._insert(rows)
+            self._count_refusals(entries)
             if self._away:
                 self._away = False
                 log.info(
@@ -131,6 +135,11 @@ class Ledger:
             )
             for row in rows:
                 self._insert_alone(row)
+
+    def _count_refusals(self, entries: list[_Entry]) -> None:
+        for entry in entries:
+            if isinstance(entry, Ended) and entry.model_refused and entry.candidate is not None:
+                self.refusals[entry.candidate.model] += 1
 
     def _insert(self, rows: list[Row]) -> None:
         spendings = [row for row in rows if len(row) == len(SPENDINGS)]

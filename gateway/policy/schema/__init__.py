@@ -85,6 +85,7 @@ from gateway.policy.schema.storage import (
     BatchSettings,
     CacheSettings,
     CacheStore,
+    DriftSettings,
     ExactCache,
     FileSettings,
     LedgerSettings,
@@ -119,6 +120,7 @@ __all__ = [
     "Classifier",
     "Complexity",
     "Cors",
+    "DriftSettings",
     "EngineBackend",
     "EntraAuth",
     "Escalate",
@@ -247,6 +249,8 @@ class Policy(Frozen):
     """Traffic that is kept to be replayed."""
     evaluation: Evaluation | None = None
     """Answers that a judge model scores, on idle capacity."""
+    drift: DriftSettings | None = None
+    """Whether what models are asked and do changes is looked at."""
     shared_prompts: dict[Name, Text] = Field(default={})
     """System prompts whose beginnings models of ``prefix_sharing: system`` keep for all tenants together."""
     limits: RequestLimits = RequestLimits()

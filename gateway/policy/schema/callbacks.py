@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from gateway.policy.schema.values import Count, Form, Frozen, HttpUrl, Timeout
 
-CallbackEvent = Literal["budget", "breaker", "policy", "guard", "cost", "rollout"]
+CallbackEvent = Literal["budget", "breaker", "policy", "guard", "cost", "rollout", "drift"]
 PREFIX = "whsec_"
 
 
@@ -59,6 +59,7 @@ class Callback(Frozen):
         "policy",
         "guard",
         "rollout",
+        "drift",
     )
     budget_at: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (0.5, 0.8, 1.0)
     """Shares of a budget."""

@@ -190,6 +190,20 @@ class RecordSettings(Frozen):
     """Holds the secret that wraps the tenants' data keys; None: one that is made in the state folder."""
 
 
+class DriftSettings(Frozen):
+    """What models are asked and do, by the hour, against the same hour of the four weeks before.
+
+    Counts by bin are where the ledger is, for five weeks; nothing of any text.
+    """
+
+    least_requests: Annotated[int, Field(strict=True, ge=20, le=10**6)] = 100
+    """Of a model and route in an hour; hours with fewer are not judged."""
+    least_psi: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 0.02
+    """What differs by less is not told, however sure it is."""
+    false_alarms_per_month: Annotated[float, Field(strict=True, gt=0, le=1000, allow_inf_nan=False)] = 1.0
+    """Over all models, routes and measures together."""
+
+
 class BatchSettings(Frozen):
     """What ``/v1/batches`` takes, and what its lines may use.
 

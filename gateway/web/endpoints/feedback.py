@@ -18,6 +18,7 @@ from gateway.feedback.feedback import Feedback
 from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.ledger.request_search import RequestFilter, find_requests
 from gateway.observe.ledger.score import write_score
+from gateway.observe.metrics import Metrics
 from gateway.policy.schema import Policy
 from gateway.residency import allowed
 from gateway.runtime.runtime import Runtime
@@ -64,6 +65,9 @@ class WrittenFeedback(BaseModel):
 
 
 class SendFeedback:
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """POST. Raises ``NotFound`` for requests of others, and for those that nobody remembers."""
         async with counted(scope, NAME) as headers:
@@ -98,6 +102,8 @@ class SendFeedback:
             await _tell_telemetry(context, caller, told)
             if told.score is not None and (before is None or before.score is None):
                 _tell_rollouts(runtime, answered, told.score)
+            if told.score is not None and told.model in runtime.policy.models:
+                self._metrics.feedback_score[(told.model,)].observe(told.score)
             answer = WrittenFeedback(
                 id=request_id,
                 created=told.created,
