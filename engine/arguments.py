@@ -212,7 +212,17 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add(
         "--tensor-parallel",
         type=int,
-        help="processes that share the model, each on a GPU of its own (default: 1)",
+        help="processes that share each layer, each on a GPU of its own (default: 1)",
+    )
+    add(
+        "--pipeline-parallel",
+        type=int,
+        help="stages with some of the layers each, of --tensor-parallel processes (default: 1)",
+    )
+    add(
+        "--expert-parallel",
+        type=int,
+        help="as --tensor-parallel: its processes have some experts each, whole, and not a shard of each (default: 1)",
     )
     add(
         "--over-context",

@@ -49,7 +49,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     # Imported here: nothing else in this module needs torch, and it takes a second.
     from engine.worker.device import gpu_uuids, pick_device, pick_dtype
     from engine.worker.memory import check_room, predict_weights, taken
-    from engine.worker.runner import Runner
+    from engine.worker.pipelined_runner import start_runner
     from engine.worker.tiers.start import open_tiers
 
     device = pick_device(config.device)
@@ -58,9 +58,9 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     watch.lap("imports")
     predicted = predict_weights(config.model, dtype, config.quantization, device)
     # Ranks on a CPU share its memory; on GPUs each has its own.
-    mine = predicted // config.tensor_parallel if device.type == "cuda" else predicted
+    mine = predicted // config.ranks if device.type == "cuda" else predicted
     check_room(mine, device, config.quantization)
-    runner = Runner(config)
+    runner = start_runner(config)
     watch.lap("model")
     blocks = runner.cache.blocks
     max_num_seqs, max_batched_tokens = _limits(config, runner, blocks)
@@ -91,6 +91,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         stateful=runner.stateful,
         tiers=tiers,
         pinned_share=config.pinned_share,
+        stages=runner.ranks.stages,
     )
     runner.warm_up()
     watch.lap("warm-up")
@@ -119,7 +120,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         host_blocks=tiers.host.pool.total if tiers is not None else 0,
         disk_blocks=tiers.disk.pool.total if tiers is not None and tiers.disk is not None else 0,
         max_adapters=max(config.max_adapters, len(config.adapters)),
-        gpus=gpu_uuids(runner.device, config.tensor_parallel),
+        gpus=gpu_uuids(runner.device, config.ranks),
         startup=watch.laps,
         memory=memory,
     )

@@ -10,6 +10,8 @@ from engine.errors import StartupError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
+
 STEPS = {"cpu": (64, 512), "cuda": (256, 2048)}
 """By device: sequences computed together, and tokens of a step. Neither was measured on a GPU."""
 
@@ -84,7 +86,11 @@ class EngineConfig:
     """LoRA adapters that may be loaded at a time; 0: none, and their machinery is left out."""
     max_adapter_rank: int = 64
     tensor_parallel: int = 1
-    """Ranks that share the model."""
+    """Ranks that share each layer."""
+    pipeline_parallel: int = 1
+    """Stages, each with as many ranks and some of the layers."""
+    expert_parallel: int = 1
+    """Ranks that have some experts each: those of ``tensor_parallel``, or 1: they have a shard of each expert."""
     deterministic: bool = False
     """Output is the same to the bit however requests are batched, chunked, preempted or speculated."""
     kernels: str | None = None
@@ -98,7 +104,7 @@ class EngineConfig:
     log_level: str = "info"
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_adapter_rank", "tensor_parallel"):
+        for name in ("block_size", "max_adapter_rank", *_PARALLEL):
             if getattr(self, name) < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {getattr(self, name)}.")
         for name in (
@@ -114,10 +120,18 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
-        if self.overlap == "on" and self.tensor_parallel > 1:
+        if self.overlap == "on" and self.ranks > 1:
             raise StartupError(
-                "--overlap on needs --tensor-parallel 1: only the first rank has what was sampled."
+                "--overlap on needs one rank, which alone has what was sampled: leave out --overlap, or "
+                "--tensor-parallel and --pipeline-parallel."
             )
+        if self.expert_parallel not in (1, self.tensor_parallel):
+            raise StartupError(
+                f"--expert-parallel {self.expert_parallel} divides experts over the ranks of --tensor-parallel: give "
+                f"--tensor-parallel {self.expert_parallel}, too."
+            )
+        if self.pipeline_parallel > 1:
+            self._check_pipeline()
         if self.max_model_len == 1:
             raise StartupError("--max-model-len must allow a prompt and an answer: 2 tokens or more.")
         if self.max_adapters < 0:
@@ -158,13 +172,32 @@ class EngineConfig:
         if self.host_kv_memory is not None:
             self._check_tiers()
 
+    @property
+    def ranks(self) -> int:
+        """Processes that share the model."""
+        return self.tensor_parallel * self.pipeline_parallel
+
+    def _check_pipeline(self) -> None:
+        """Raises ``StartupError`` for what does not go with stages."""
+        given = {
+            f"--speculation {self.speculation}": self.speculation != "off",
+            "--adapter": bool(self.adapters),
+            "--max-adapters": self.max_adapters > 0,
+        }
+        for flag, is_given in given.items():
+            if is_given:
+                raise StartupError(
+                    f"{flag} is not supported with --pipeline-parallel: leave out either, or use --tensor-parallel."
+                )
+
     def _check_tiers(self) -> None:
         """Raises ``StartupError`` for what does not go with KV memory in tiers."""
         if not self.prefix_caching:
             raise StartupError("--host-kv-memory needs prefix caching: leave out --no-prefix-caching.")
-        if self.tensor_parallel > 1:
+        if self.ranks > 1:
             raise StartupError(
-                "--host-kv-memory needs --tensor-parallel 1 so far: each rank has a part of every block."
+                "--host-kv-memory needs --tensor-parallel 1 and --pipeline-parallel 1 so far: each rank has a part of "
+                "every block."
             )
         if self.speculation in ("draft", "eagle"):
             raise StartupError(

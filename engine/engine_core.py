@@ -71,7 +71,13 @@ class EngineCore:
     def _take_up(self, loaded: LoadedEngine) -> None:
         self._runner = loaded.runner
         self._scheduler = loaded.scheduler
-        self._steps = StepLoop(loaded.scheduler, loaded.runner, ahead=loaded.ahead, plan=self._plan)
+        self._steps = StepLoop(
+            loaded.scheduler,
+            loaded.runner,
+            ahead=loaded.ahead,
+            plan=self._plan,
+            stages=loaded.runner.ranks.stages,
+        )
         self._prefill_chunks = loaded.prefill_chunks
         self._adapters = AdapterLoading(self._runner, self._scheduler, self._channel.send)
 
@@ -112,12 +118,13 @@ class EngineCore:
     def _sleep(self, level: int) -> None:
         if not self._scheduler.idle or self._steps.in_flight or self._compiling:
             self._channel.send(SleepDone("Requests are open: a model sleeps once they have ended."))
-        elif self._runner.tp.size > 1 or self._runner.adapters is not None or self._has_tiers:
+        elif self._runner.ranks.size > 1 or self._runner.adapters is not None or self._has_tiers:
             # Ranks would each have to, adapters that were loaded meanwhile would be lost, and copies of blocks to other
             # tiers may be under way.
             self._channel.send(
                 SleepDone(
-                    "A model with --tensor-parallel, adapters, --host-kv-memory or --disk-kv does not sleep."
+                    "A model with --tensor-parallel, --pipeline-parallel, adapters, --host-kv-memory or --disk-kv "
+                    "does not sleep."
                 )
             )
         else:

@@ -6,6 +6,9 @@ While the device computes step N, step N+1 is planned and launched behind it, wi
 the device. When N is done, the device goes on at once; meanwhile its tokens come to the host and are committed, then
 the sampling of N+1 is launched, to which grammars and penalties are bound. So a step takes as long as the longer of
 the two, not as both. A request that turns out to have ended in N has computed a token too many in N+1.
+
+In a pipeline of stages as many steps are in flight, each with other requests: what one samples is sampled when it
+comes out.
 """
 
 from __future__ import annotations
@@ -60,13 +63,17 @@ class StepLoop:
         *,
         ahead: bool,
         plan: Callable[[], Plan] | None = None,
+        stages: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``ahead``: whether a step may be launched before the results of the one before are known.
-        ``plan``: makes the next plan; ``None``: ``scheduler.schedule``."""
+        ``plan``: makes the next plan; ``None``: ``scheduler.schedule``. ``stages``: of a pipeline."""
         self._scheduler = scheduler
         self._runner = runner
-        self._ahead = ahead
+        self._ahead = ahead or stages > 1
+        self._piped = stages > 1
+        self._depth = max(2, stages)
+        """Steps in flight at most."""
         self._plan = plan or scheduler.schedule
         self._clock = clock
         self._flights: deque[_Flight] = deque()
@@ -91,15 +98,22 @@ class StepLoop:
             abandoned = self._launch()
             if abandoned is not None or not self._flights:
                 return abandoned
-        if (
+        while self._may_launch():
+            before = len(self._flights)
+            self._short_of_memory = self._launch() is not None
+            if len(self._flights) == before:
+                break
+        return self._land()
+
+    def _may_launch(self) -> bool:
+        """Whether another step may follow those in flight."""
+        return (
             self._ahead
-            and len(self._flights) == 1
+            and len(self._flights) < self._depth
             and not self._short_of_memory
             and not self._scheduler.idle
             and self._scheduler.can_run_ahead
-        ):
-            self._short_of_memory = self._launch() is not None
-        return self._land()
+        )
 
     def _launch(self) -> Landed | None:
         """Plans and submits a step, if there is anything to compute. Returns it if it was abandoned."""
@@ -121,6 +135,8 @@ class StepLoop:
     def _land(self) -> Landed:
         flight = self._flights.popleft()
         try:
+            if self._piped:
+                self._runner.sample(flight.step, self._scheduler.dropped(flight.plan))
             sampled = self._runner.collect(flight.step)
         except OutOfMemory as error:
             return self._retract(flight, error)
@@ -131,7 +147,7 @@ class StepLoop:
             outputs = [output for output in outputs if output.request_id not in sampled.failed]
             for request_id in sampled.failed:
                 self._scheduler.abort(request_id)
-        if self._flights:
+        if self._flights and not self._piped:
             following = self._flights[0]
             try:
                 self._runner.sample(following.step, self._scheduler.dropped(following.plan))

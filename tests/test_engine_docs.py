@@ -34,6 +34,7 @@ PAGE = (ROOT / "docs" / "engine.md").read_text()
 URL = "http://127.0.0.1:8100"
 ADAPTER = "/models/adapters/fox"
 PACKAGES = [
+    "parallel",
     "core",
     "worker",
     "attention",

@@ -18,7 +18,8 @@ from engine.core.waiting_queue import RANK, WaitingQueue
 class RequestQueues:
     """A running request has one of the batch's ``max_num_seqs`` slots, and blocks; the others hold nothing."""
 
-    def __init__(self, tables: BlockTables, max_num_seqs: int) -> None:
+    def __init__(self, tables: BlockTables, max_num_seqs: int, *, separate: bool = False) -> None:
+        """``separate``: as ``StepsInFlight`` has it."""
         self.max_num_seqs = max_num_seqs
         self.running: list[Request] = []
         """By rank."""
@@ -32,7 +33,7 @@ class RequestQueues:
         """Open requests of each tenant, parked ones not counted."""
         self.ended: list[int] = []
         """Those that finished or were aborted, and no plan has said so yet."""
-        self.steps = StepsInFlight(tables)
+        self.steps = StepsInFlight(tables, separate=separate)
         self._tables = tables
 
     @property

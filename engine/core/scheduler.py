@@ -70,6 +70,7 @@ class Scheduler:
         stateful: bool = False,
         tiers: TierSet | None = None,
         pinned_share: float = 0.25,
+        stages: int = 1,
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
@@ -89,6 +90,8 @@ class Scheduler:
         ``tiers``: memory beyond the device's that keeps copies of blocks, where all layers are in one group that sees
         all tokens.
         ``pinned_share``: of the blocks, most that prompts may ask to be kept.
+        ``stages``: of a pipeline. Each may have a step in flight, with its part of the requests: none that waits for
+        its token in another.
         """
         demand = BlockDemand(windows, block_size, max_batched_tokens * (1 + overlapping))
         if not chunked_prefill and max_batched_tokens < max_model_len + max_num_seqs:
@@ -118,7 +121,7 @@ class Scheduler:
         if tiers is not None and self.prefixes is not None:
             self.tiers = TieredCache(pool, self.prefixes, tiers)
         self._tables = BlockTables(pool, self.prefixes, block_size, demand, self._states, self.tiers)
-        self.queues = RequestQueues(self._tables, max_num_seqs)
+        self.queues = RequestQueues(self._tables, max_num_seqs, separate=stages > 1)
         self.running, self.waiting, self.parked = self.queues.running, self.queues.waiting, self.queues.parked
         self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0)
         self._prefill = PrefillBudget(self.queues, self._tables, self._admission, chunked=chunked_prefill)
@@ -156,6 +159,7 @@ class Scheduler:
             pins=self.pins,
             clock=clock,
         )
+        self._stages = stages
         self._stalled = False
 
     @property
@@ -283,13 +287,14 @@ class Scheduler:
         if self._chunked_prefill and self.prefill_chunk is not None and decoding:
             prompts = min(prompts, self.prefill_chunk)
         parts = self._prefill.divide(prompts)
-        budget, prompts = self._schedule_running(plan, budget, prompts, parts)
+        most = self._most_requests()
+        budget, prompts = self._schedule_running(plan, budget, prompts, parts, most)
         if not plan.requests and self.running and not plan.ahead:
             # All that decoded were preempted, and it was for them that prompts were limited.
             parts = self._prefill.divide(budget, admitting=False)
-            budget, prompts = self._schedule_running(plan, budget, budget, parts)
+            budget, prompts = self._schedule_running(plan, budget, budget, parts, most)
         if len(plan.preempted) == preempted and not plan.stalled:
-            budget -= self._schedule_waiting(plan, min(budget, prompts), parts)
+            budget -= self._schedule_waiting(plan, min(budget, prompts), parts, most)
         if self.max_drafts:
             # Draft tokens take no blocks from a request that waits for some.
             contended = bool(self.waiting) and len(self.running) < self.queues.max_num_seqs
@@ -349,13 +354,22 @@ class Scheduler:
         self._forks.check_integrity(self.queues.by_id)
         self.queues.check_integrity()
 
-    def _schedule_running(self, plan: Plan, budget: int, prompts: int, parts: Parts) -> tuple[int, int]:
+    def _most_requests(self) -> int:
+        """In a step: with a pipeline their part of all, so that each stage has something to do."""
+        if self._stages == 1:
+            return self.queues.max_num_seqs
+        open_ = len(self.running) + min(len(self.waiting), self.queues.free_slots)
+        return max(1, -(-open_ // self._stages))
+
+    def _schedule_running(
+        self, plan: Plan, budget: int, prompts: int, parts: Parts, most: int
+    ) -> tuple[int, int]:
         """One token for each running request that decodes, its part for each that has a prompt to compute. Returns
-        what is left of ``budget`` and of ``prompts``."""
+        what is left of ``budget`` and of ``prompts``. ``most``: requests in the plan."""
         running, block_size, ahead, tables = self.running, self.block_size, plan.ahead, self._tables
         must_wait = self.queues.steps.must_wait
         position = 0
-        while position < len(running):
+        while position < len(running) and len(plan.requests) < most:
             request = running[position]
             position += 1
             start = request.computed
@@ -385,14 +399,14 @@ class Scheduler:
             budget -= count
         return budget, prompts
 
-    def _schedule_waiting(self, plan: Plan, tokens: int, parts: Parts) -> int:
+    def _schedule_waiting(self, plan: Plan, tokens: int, parts: Parts, most: int) -> int:
         """Admits those that have a part, then others in their order as long as the first one fits, with ``tokens`` for
         their prompts. Returns the tokens used."""
         left = tokens
         for request in parts.newcomers:
-            if self._admission.can_admit(request):
+            if len(plan.requests) < most and self._admission.can_admit(request):
                 left -= self._admit(request, plan, min(parts.tokens[request.id], left))
-        while left > 0 and self.waiting:
+        while left > 0 and self.waiting and len(plan.requests) < most:
             request = self._admission.next()
             if not self._admission.can_admit(request):
                 break

@@ -16,7 +16,9 @@ class StepsInFlight:
     to another while something writes to it.
     """
 
-    def __init__(self, tables: BlockTables) -> None:
+    def __init__(self, tables: BlockTables, *, separate: bool = False) -> None:
+        """``separate``: none reads what another samples, as that is not known where it is computed."""
+        self._separate = separate
         self.submitted = 0
         """The number of the last step that was submitted,"""
         self.landed = 0
@@ -91,6 +93,8 @@ class StepsInFlight:
             return True
         if not request.pending:
             return False
+        if self._separate:
+            return True
         return bool(request.siblings) or request.generated + request.pending >= request.params.max_tokens
 
     def close(self, request: Request) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.parallel.group import TPGroup
 from engine.weights.stored_rows import StoredRows
 from kernels.native.calls import look_up
 
@@ -24,3 +25,20 @@ class Embedding:
     def weight(self) -> Tensor:
         """All of it [vocab, hidden], in the compute dtype."""
         return self._rows if isinstance(self._rows, Tensor) else torch.cat(list(self._rows.pieces()))
+
+
+class ShardedEmbedding(Embedding):
+    """Of which each rank has the rows of as many tokens: what the others do not know is the sum of all."""
+
+    def __init__(self, rows: Tensor, tp: TPGroup) -> None:
+        """``rows``: this rank's [vocab / ranks, hidden]."""
+        super().__init__(rows)
+        self._first = tp.rank * len(rows)
+        self._count = len(rows)
+        self._tp = tp
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        own = tokens - self._first
+        foreign = (own < 0) | (own >= self._count)
+        x = super().__call__(own.masked_fill(foreign, 0))
+        return self._tp.all_reduce(x.masked_fill_(foreign[:, None], 0))

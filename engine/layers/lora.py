@@ -21,7 +21,7 @@ from torch.nn import functional
 from engine.config import EngineConfig
 from engine.errors import InvalidRequest
 from engine.layers.linear import Linear
-from engine.parallel import TPGroup
+from engine.parallel.group import TPGroup
 from engine.weights.adapters import Adapter, read_adapter
 from kernels.launch import on_triton
 from kernels.lora import Bank, lora

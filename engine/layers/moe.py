@@ -30,8 +30,8 @@ class MixtureMLP:
 
     ``choose``: from scores, number and ``normalise`` to experts and their weights, if not ``route``.
 
-    On a GPU experts with plain weights that ``route`` chooses are computed all at once. Their weights are moved into
-    one tensor one by one, so that at most one expert's weights are held twice.
+    ``at_once``: on a GPU experts with plain weights that ``route`` chooses are computed all at once. Their weights are
+    moved into one tensor one by one, so that at most one expert's weights are held twice.
     """
 
     def __init__(
@@ -45,13 +45,15 @@ class MixtureMLP:
         router_bias: Tensor | None = None,
         scaled_inputs: bool = False,
         invariant: bool = False,
+        at_once: bool = True,
     ) -> None:
         # MKL's results do not depend on a row's position if the number of outputs is a multiple of 8.
         missing = -len(router) % 8
         bias = None if router_bias is None else functional.pad(router_bias, (0, missing))
         self._router = Linear(functional.pad(router, (0, 0, 0, missing)), bias, invariant=invariant)
         self._stacks: list[Tensor] | None = None
-        at_once = on_triton(router) and choose is route
+        self._count = len(router)
+        at_once = at_once and on_triton(router) and choose is route
         self._experts = self._stacked(experts, len(router)) if at_once else list(experts)
         self._dtype = router.dtype
         self._choose = choose
@@ -60,7 +62,7 @@ class MixtureMLP:
         self._scaled_inputs = scaled_inputs
 
     def __call__(self, x: Tensor) -> Tensor:
-        scores = self._router(x.to(self._dtype))[:, : len(self._experts)]
+        scores = self._scores(x)
         if self._stacks is not None:
             one = self._experts[0]
             activation = "geglu" if one.activation is geglu else "swiglu"
@@ -78,6 +80,10 @@ class MixtureMLP:
         for expert, rows, ranks in group(chosen):
             out.index_add_(0, rows, self._weighted(expert, x[rows], weights[rows, ranks, None]))
         return out
+
+    def _scores(self, x: Tensor) -> Tensor:
+        """[tokens, experts]"""
+        return self._router(x.to(self._dtype))[:, : self._count]
 
     def _weighted(self, expert: int, x: Tensor, weight: Tensor) -> Tensor:
         run = self._experts[expert]

@@ -170,6 +170,11 @@ class AltUpDecoder(Decoder):
                 "Gemma 3n does not support tensor parallelism, as its sparse MLPs look at whole rows: leave out "
                 "--tensor-parallel."
             )
+        if build.part.stage.count > 1:
+            raise UnsupportedModel(
+                "Gemma 3n does not support pipeline parallelism, as its layers share keys and values: leave out "
+                "--pipeline-parallel."
+            )
         self._config, self._altup = config, altup
         super().__init__(config, build, length, head=head)
         own = [layer for layer, source in enumerate(altup.sources) if source == layer]

@@ -12,7 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engine.layers.embedding import Embedding
+from engine.errors import UnsupportedModel
+from engine.layers.embedding import Embedding, ShardedEmbedding
 from engine.layers.linear import Linear
 from engine.layers.lora import AdaptedLinear, AdapterBank
 from engine.layers.native import Int6Linear, unpacked
@@ -24,7 +25,8 @@ from engine.layers.quantized import (
     Int8Linear,
     packed_parts,
 )
-from engine.layers.row_parallel import RowParallelLinear
+from engine.layers.row_parallel import GatheredLinear, RowParallelLinear
+from engine.parallel.part import WHOLE_MODEL, Part
 from engine.weights.quantize import ChannelWeight, Int4Weight, Int6Weight, join, same_inputs
 from engine.weights.weight_cache import WeightCache
 from engine.weights.weight_loader import DIMENSION, Split, Weight, WeightLoader
@@ -39,11 +41,13 @@ class LayerBuilder:
         adapters: AdapterBank | None = None,
         invariant: bool = False,
         cache: WeightCache | None = None,
+        part: Part = WHOLE_MODEL,
     ) -> None:
         """``invariant``: a row's result must not depend on the batch, at the cost of slower prompts. ``cache``: of
-        layers that were built before."""
+        layers that were built before. ``part``: what of the model is built; ``weights`` are for its ``tp``."""
         self.weights = weights
         self.invariant = invariant
+        self.part = part
         self._adapters = adapters
         self._cache = cache
 
@@ -55,13 +59,23 @@ class LayerBuilder:
         bias: bool = False,
         split: Split | None = None,
         rows: Mapping[str, Tensor] | None = None,
+        copies: Mapping[str, int] | None = None,
     ) -> Product:
         """Layers with the same input are merged into one; ``parts`` maps their names to their output sizes.
-        ``rows``: the order of this rank's outputs, for the parts that are not to keep theirs.
+        ``rows``: the order of this rank's outputs, for the parts that are not to keep theirs. ``copies``: the parts of
+        whose shards each is on so many ranks.
 
         Raises ``UnsupportedModel`` if the weights do not fit.
         """
-        biases = [self.weights.bias(name, out, split) for name, out in parts.items()] if bias else []
+        times = copies or {}
+        if times and self._adapters is not None:
+            raise UnsupportedModel(
+                "Adapters are not supported where ranks have the same KV heads: choose a --tensor-parallel that "
+                "divides the number of KV heads, or leave the adapters out."
+            )
+        biases = []
+        if bias:
+            biases = [self.weights.bias(name, out, split, times.get(name, 1)) for name, out in parts.items()]
         if rows:
             orders = [rows.get(name) for name in parts]
             biases = [
@@ -74,7 +88,10 @@ class LayerBuilder:
         added = torch.cat(biases) if biases and once else None
 
         def build() -> Product:
-            weights = [self.weights.weight(name, out, in_features, split) for name, out in parts.items()]
+            weights = [
+                self.weights.weight(name, out, in_features, split, times.get(name, 1))
+                for name, out in parts.items()
+            ]
             if rows:
                 orders = [rows.get(name) for name in parts]
                 weights = [reordered(weight, order) for weight, order in zip(weights, orders, strict=True)]
@@ -87,11 +104,41 @@ class LayerBuilder:
         """Raises ``UnsupportedModel`` if the weights do not fit."""
         # A model that was converted before was checked then.
         checked = self._cache is not None and self._cache.complete
+        if self.shards(count) and self.weights.holds_plain(name):
+            tp = self.weights.tp
+            rows = self.weights.take_part(f"{name}.weight", (count, size), 0, tp, "tokens")
+            return ShardedEmbedding(rows, tp)
         return Embedding(self.weights.rows(name, (count, size), checked=checked))
+
+    def unties(self, name: str, embedding: Embedding) -> bool:
+        """Whether the checkpoint has a plain tensor of that name that is not the embedding."""
+        sharded = isinstance(embedding, ShardedEmbedding)
+        return self.weights.differs(name, embedding.weight, sharded=sharded)
+
+    def shards(self, vocabulary: int) -> bool:
+        """Whether ranks have an equal part each of what there is of each token, and not all of it."""
+        tp = self.weights.tp
+        return self.part.vocabulary and tp.size > 1 and vocabulary % tp.size == 0
+
+    def head(self, name: str, vocabulary: int, in_features: int, *, bias: bool) -> Product:
+        """The output head."""
+        if not self.shards(vocabulary):
+            return self.linear({name: vocabulary}, in_features, bias=bias)
+        # Nothing wraps it: a head has no adapters.
+        added = self.weights.bias(name, vocabulary, "out") if bias else None
+
+        def build() -> Product:
+            return self._product([self.weights.weight(name, vocabulary, in_features, "out")], added, True)
+
+        return GatheredLinear(self._cached(name, build, added), self.weights.tp)
 
     def tied(self, name: str, embedding: Embedding, bias: Tensor | None = None) -> Product:
         """The LM head that is tied to the embedding [vocab, hidden]."""
-        return self._cached(f"{name} tied", lambda: self._plain(embedding.weight(), bias, head=True), bias)
+        weight, tp = embedding.weight, self.weights.tp
+        if isinstance(embedding, ShardedEmbedding):
+            bias = None if bias is None else tp.shard(bias, 0, "tokens")
+        head = self._cached(f"{name} tied", lambda: self._plain(weight(), bias, head=True), bias)
+        return GatheredLinear(head, tp) if isinstance(embedding, ShardedEmbedding) else head
 
     def _cached(self, name: str, build: Callable[[], Product], bias: Tensor | None) -> Product:
         """The layer as the cache has it; else what ``build`` makes, which is put there if it can be."""

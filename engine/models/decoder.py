@@ -21,6 +21,7 @@ from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig
 from engine.models.hidden_states import HiddenStates
 from engine.state_cache import StateShape
+from engine.weights.weight_loader import WeightLoader
 
 log = logging.getLogger("engine.models")
 
@@ -120,16 +121,32 @@ class Decoder:
                 "Models with layers that keep a state in place of keys and values do not support tensor parallelism: "
                 "leave out --tensor-parallel."
             )
+        self.stage = stage = build.part.stage
+        """Which of the layers it has."""
+        if stage.count > max(1, config.layers):
+            raise UnsupportedModel(
+                f"The model has {config.layers} layers, too few for {stage.count} stages: lower --pipeline-parallel."
+            )
+        if any(config.mixers) and stage.count > 1:
+            raise UnsupportedModel(
+                "Models with layers that keep a state in place of keys and values do not support pipeline "
+                "parallelism: leave out --pipeline-parallel."
+            )
         self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden
         self.max_positions = config.max_positions
         prefix = next((name for name in PREFIXES if f"{name}embed_tokens.weight" in weights), PREFIXES[0])
         self._prefix = prefix
-        self.embedding = build.embedding(f"{prefix}embed_tokens", config.vocab_size, config.hidden)
+        if stage.first:
+            self.embedding = build.embedding(f"{prefix}embed_tokens", config.vocab_size, config.hidden)
         self._scale = config.embedding_scale
         if config.rounded_scale:
             self._scale = torch.tensor(self._scale, dtype=weights.dtype).item()
         self._blocks: list[tuple[Any, int]] = []
         for i, rope in enumerate(config.layer_ropes):
+            if i not in stage.layers(config.layers):
+                weights.ignore(f"{prefix}layers.{i}.")
+                continue
             block = self._block(config, build, f"{prefix}layers.{i}", i)
             # Layers without a rotation take the last table.
             self._blocks.append((block, len(config.ropes) if rope is None else rope))
@@ -139,13 +156,16 @@ class Decoder:
             weights.ignore(f"{prefix}layers.{config.layers + i}.")
         kept = {layer: mixer.state for layer, mixer in enumerate(config.mixers) if mixer}
         self.state_shape = StateShape(kept) if kept else None
-        windows = tuple(window for layer, window in enumerate(config.windows) if layer not in kept)
+        windows = tuple(config.windows[layer] for layer in stage.layers(config.layers) if layer not in kept)
         # A latent is for all heads: every rank has it.
-        kv_heads = 1 if config.latent else tp.divide(config.kv_heads, "KV heads")
+        kv_heads = 1 if config.latent else config.kv_heads * tp.copies(config.kv_heads) // tp.size
         latent = config.latent.rank if config.latent else None
         self.kv_shape = KVShape(len(windows), kv_heads, config.head_dim, windows, latent, config.chunked)
-        self._norm = parts.norm(config, weights, f"{prefix}{config.final_norm}")
-        if head:
+        if stage.first:
+            self._norm = parts.norm(config, weights, f"{prefix}{config.final_norm}")
+        else:
+            _ignore_ends(config, weights, prefix)
+        if head and stage.first:
             self._head = _head(config, build, prefix, self.embedding)
         self._logit_scale = config.logit_scale
         self._softcap = config.logit_softcap
@@ -183,7 +203,25 @@ class Decoder:
         cache: KVCache,
         states: HiddenStates | None = None,
     ) -> Tensor:
-        x, rotations = self.embed(tokens), self.rotations(positions)
+        return self._norm(*self._layers(self.embed(tokens), positions, batch, cache, states))[0]
+
+    def through(self, x: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
+        x, residual = self._layers(x, positions, batch, cache)
+        return x if residual is None else x + residual
+
+    def normed(self, x: Tensor) -> Tensor:
+        return self._norm(x, None)[0]
+
+    def _layers(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        batch: AttentionMetadata,
+        cache: KVCache,
+        states: HiddenStates | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Of this stage: what they add to the residual last, and the residual."""
+        rotations = self.rotations(positions)
         residual: Tensor | None = None
         for number, ((block, rope), (layer, own)) in enumerate(
             zip(self._blocks, cache.by_layer(batch), strict=True)
@@ -193,7 +231,7 @@ class Decoder:
             x, residual = block(x, residual, rotations[rope], own, layer)
         if states is not None:
             states.keep(len(self._blocks), x, residual)
-        return self._norm(x, residual)[0]
+        return x, residual
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits = self._head(hidden)
@@ -204,6 +242,13 @@ class Decoder:
         return logits.div_(self._softcap).tanh_().mul_(self._softcap)
 
 
+def _ignore_ends(config: DecoderConfig, weights: WeightLoader, prefix: str) -> None:
+    """What the first stage has of a decoder beside its layers."""
+    for name in (*_UNUSED, f"{prefix}embed_tokens.", f"{prefix}{config.final_norm}.", "lm_head."):
+        weights.ignore(name)
+    weights.ignore("language_model.lm_head.")
+
+
 def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Embedding) -> Product:
     weights = build.weights
     for name in _UNUSED:
@@ -211,7 +256,7 @@ def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Em
     # Next to the decoder, or to the module that contains it.
     name = "language_model.lm_head" if prefix == "language_model.model." else "lm_head"
     if config.tied:
-        if not weights.differs(f"{name}.weight", embedding.weight):
+        if not build.unties(f"{name}.weight", embedding):
             weights.ignore(f"{name}.weight")
             bias = weights.bias(name, config.vocab_size) if config.head_bias else None
             return build.tied(f"{prefix}embed_tokens", embedding, bias)
@@ -220,4 +265,4 @@ def _head(config: DecoderConfig, build: LayerBuilder, prefix: str, embedding: Em
             "%s.weight: it is used. Correct config.json to silence this warning.",
             name,
         )
-    return build.linear({name: config.vocab_size}, config.hidden, bias=config.head_bias)
+    return build.head(name, config.vocab_size, config.hidden, bias=config.head_bias)

@@ -15,6 +15,7 @@ from engine.layers.moe import Choice, MixtureMLP, SharedMixture
 from engine.layers.norm import HeadNorm, JointHeadNorm, LayerNorm, RMSNorm, RotatedHeadNorm
 from engine.layers.product import Product
 from engine.layers.rope import ScaledRotation
+from engine.layers.scattered_mixture import ScatteredMixture
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig, Experts, Latent
 from engine.weights.weight_loader import WeightLoader
@@ -63,12 +64,13 @@ def gated(
     *,
     bias: bool = False,
     activation: Callable[[Tensor], Tensor] | None = None,
+    whole: bool = False,
 ) -> GatedMLP:
-    """``gate_up``: the names of the gate's and the other layer, or one for both."""
+    """``gate_up``: the names of the gate's and the other layer, or one for both. ``whole``: this rank has all of it."""
     parts = {f"{name}.{part}": 2 * width // len(gate_up) for part in gate_up}
     return GatedMLP(
-        build.linear(parts, config.hidden, bias=bias, split="out"),
-        build.linear({f"{name}.{down}": config.hidden}, width, bias=bias, split="in"),
+        build.linear(parts, config.hidden, bias=bias, split=None if whole else "out"),
+        build.linear({f"{name}.{down}": config.hidden}, width, bias=bias, split=None if whole else "in"),
         activation or config.activation,
     )
 
@@ -81,10 +83,12 @@ def attention(
     tp = build.weights.tp
     heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
     # This rank's heads.
-    local_heads, local_kv_heads = tp.divide(heads, "heads"), tp.divide(kv_heads, "KV heads")
+    copies = tp.copies(kv_heads)
+    local_heads, local_kv_heads = tp.divide(heads, "heads"), tp.sharing(copies).divide(kv_heads, "KV heads")
     queries = heads * (1 + config.gated_attention)
     counts = (queries, kv_heads, kv_heads) if len(config.qkv) > 1 else (heads + 2 * kv_heads,)
     parts = {f"{name}.{part}": count * dim for part, count in zip(config.qkv, counts, strict=True)}
+    same = dict.fromkeys(list(parts)[1:], copies) if copies > 1 else None
     rows = None
     rope = config.ropes[config.layer_ropes[layer] or 0]
     if config.interleaved and config.layer_ropes[layer] is not None:
@@ -106,7 +110,7 @@ def attention(
     if rope.query_growth or (config.unrotated_growth and not turned):
         rotate = ScaledRotation(rotate, local_heads)
     return PagedAttention(
-        build.linear(parts, config.hidden, bias=config.qkv_bias, split="out", rows=rows),
+        build.linear(parts, config.hidden, bias=config.qkv_bias, split="out", rows=rows, copies=same),
         build.linear({f"{name}.{config.out}": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
         local_heads,
         local_kv_heads,
@@ -205,6 +209,12 @@ def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: 
     if experts.bias or experts.exact_router:
         # Scores and bias are in float32, as in training: differences between experts are small.
         router = router.float()
+    divided, tp = build.part.experts and weights.tp.size > 1, weights.tp
+    own = range(experts.count)
+    if divided:
+        each = tp.divide(experts.count, "experts")
+        own = range(tp.rank * each, (tp.rank + 1) * each)
+        weights.ignore_others(f"{name}.experts.", own)
     mlps = (
         gated(
             config,
@@ -215,13 +225,15 @@ def mixture(config: DecoderConfig, experts: Experts, build: LayerBuilder, name: 
             experts.down,
             bias=experts.biases,
             activation=experts.activation,
+            whole=divided,
         )
-        for i in range(experts.count)
+        for i in own
     )
     router_bias = None
     if experts.router_bias:
         router_bias = take(f"{name}.{experts.router}.bias", (experts.count,)).to(router.dtype)
-    routed = MixtureMLP(
+    kind = partial(ScatteredMixture, tp=tp) if divided else MixtureMLP
+    routed: Product = kind(
         router,
         mlps,
         experts.top_k,

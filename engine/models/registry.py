@@ -46,7 +46,7 @@ from engine.models.mixture_kin import ernie_moe, hunyuan_moe, olmoe, phimoe
 from engine.models.olmo import exaone4, olmo2, olmo3
 from engine.models.qwen_next import qwen3_5, qwen3_5_moe, qwen3_next
 from engine.models.refused import MISSING
-from engine.parallel import SINGLE_RANK, TPGroup
+from engine.parallel.part import WHOLE_MODEL, Part
 from engine.state_cache import StateShape
 from engine.weights.formats import detect_format
 from engine.weights.progress import progress
@@ -62,6 +62,7 @@ class Model(Protocol):
     vocab_size: int
     max_positions: int
     """The longest context that the model supports."""
+    hidden_size: int
     kv_shape: KVShape
     """This rank's."""
     state_shape: StateShape | None
@@ -81,6 +82,14 @@ class Model(Protocol):
     ) -> Tensor:
         """Hidden states [tokens, hidden] of ``tokens`` int64 [tokens] at ``positions`` int64 [tokens]. ``states``
         keeps those between layers."""
+        ...
+
+    def through(self, x: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
+        """This stage's layers [tokens, hidden] → what the next stage reads."""
+        ...
+
+    def normed(self, x: Tensor) -> Tensor:
+        """The last stage's output [tokens, hidden] as hidden states, on the first stage."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -181,14 +190,15 @@ def load_model(
     device: torch.device,
     dtype: torch.dtype,
     *,
-    tp: TPGroup = SINGLE_RANK,
+    part: Part = WHOLE_MODEL,
     adapters: AdapterBank | None = None,
     max_model_len: int | None = None,
     quantization: str | None = None,
     invariant: bool = False,
     weights_cache: str = OFF,
 ) -> Model:
-    """``max_model_len``: the longest context to be served; ``None``: the longest that the model supports.
+    """``part``: what of it is loaded.
+    ``max_model_len``: the longest context to be served; ``None``: the longest that the model supports.
     ``weights_cache``: where converted weights are kept: ``auto``, ``off`` or a folder.
 
     Raises ``ModelUnavailable`` or ``UnsupportedModel``.
@@ -209,6 +219,11 @@ def load_model(
     described, stored_format = read_family(known, config), detect_format(config)
     reader: Any
     if file := gguf_file(folder):
+        if part.stage.count > 1 or part.experts:
+            raise UnsupportedModel(
+                "GGUF files are not divided over stages or by experts: use --tensor-parallel alone, or a checkpoint in "
+                "safetensors files."
+            )
         # Imported lazily: only GGUF needs it.
         from engine.weights.gguf_checkpoint import GgufCheckpoint, GgufGroups
 
@@ -222,7 +237,7 @@ def load_model(
         reader,
         device,
         dtype,
-        tp=tp,
+        tp=part.tp,
         quantization=quantization,
         quantized_format=stored_format,
     )
@@ -230,9 +245,9 @@ def load_model(
     if device.type == "cpu" and available() and (quantization or stored_format):
         # Weights that stay plain are as quickly packed as read.
         kept = stored_format.name if stored_format else None
-        options = (json.dumps(config, sort_keys=True), dtype, quantization, kept, tp.rank, tp.size)
+        options = (json.dumps(config, sort_keys=True), dtype, quantization, kept, *_marks(part))
         cache = weight_cache(weights_cache, folder, reader.paths, options, size=reader.total_bytes)
-    build = LayerBuilder(weights, adapters=adapters, invariant=invariant, cache=cache)
+    build = LayerBuilder(weights, adapters=adapters, invariant=invariant, cache=cache, part=part)
     with cache or nullcontext(), progress(reader.total_bytes) as reader.on_read:
         altup = described.altup
         model = (
@@ -244,3 +259,11 @@ def load_model(
             weights.finish()
     reader.release()
     return model
+
+
+def _marks(part: Part) -> tuple[object, ...]:
+    """What tells its converted weights from those of other parts."""
+    return (
+        *(part.tp.rank, part.tp.size, part.stage.index, part.stage.count),
+        *(part.experts, part.vocabulary and part.tp.size > 1),
+    )

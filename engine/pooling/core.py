@@ -132,6 +132,7 @@ def check_flags(config: EngineConfig) -> None:
         "--adapter": bool(config.adapters) or config.max_adapters > 0,
         "--speculation": config.speculation != "off",
         "--tensor-parallel": config.tensor_parallel > 1,
+        "--pipeline-parallel": config.pipeline_parallel > 1,
         "--context-cap": bool(config.context_caps),
         "--kv-cache-dtype": config.kv_cache_dtype != "auto",
     }.items():

@@ -84,8 +84,9 @@ class _Builder(LayerBuilder):
         bias: bool = False,
         split: Split | None = None,
         rows: Mapping[str, Tensor] | None = None,
+        copies: Mapping[str, int] | None = None,
     ) -> Product:
-        product = super().linear(parts, in_features, bias=bias, split=split, rows=rows)
+        product = super().linear(parts, in_features, bias=bias, split=split, rows=rows, copies=copies)
         if split is None or not self._tokens:
             return product
         self.layers.append(ObservedLayer(product, parts, in_features, self._tokens, self._hessian))
@@ -103,6 +104,7 @@ class _Trunk(LayerBuilder):
         bias: bool = False,
         split: Split | None = None,
         rows: Mapping[str, Tensor] | None = None,
+        copies: Mapping[str, int] | None = None,
     ) -> Product:
         for name, out in parts.items():
             self.weights.take(f"{name}.weight", (out, in_features))

@@ -7,6 +7,7 @@ is taken.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,13 +52,22 @@ class SafetensorsReader:
         Raises ``UnsupportedModel`` if there is none of that name and shape.
         """
         tensor = self._get(name)
-        if tuple(tensor.shape) != shape:
-            raise UnsupportedModel(
-                f"The tensor {name} has the shape {tuple(tensor.shape)}, but config.json calls for {shape}."
-            )
+        _check_shape(name, tuple(tensor.shape), shape)
         taken = tensor.to(self._device, self._dtype)
         self._count(name, tensor)
         return taken
+
+    def take_part(self, name: str, shape: tuple[int, ...], dim: int, first: int, count: int) -> Tensor:
+        """As ``take`` of the whole ``shape``, but only ``count`` entries along ``dim``, from ``first``: no more is
+        read."""
+        file = self._files.get(name)
+        if file is None or isinstance(file, PickledTensors):
+            return self.take(name, shape).narrow(dim, first, count)
+        stored = file.get_slice(name)
+        _check_shape(name, tuple(stored.get_shape()), shape)
+        tensor: Tensor = stored[(slice(None),) * dim + (slice(first, first + count),)]
+        self._count(name, tensor)
+        return tensor.to(self._device, self._dtype)
 
     def raw(self, name: str) -> Tensor:
         """The tensor as it is stored, on the CPU. Raises ``UnsupportedModel`` if there is none of that name."""
@@ -86,6 +96,13 @@ class SafetensorsReader:
         if name.endswith("."):
             self._left = {left for left in self._left if not left.startswith(name)}
 
+    def ignore_others(self, prefix: str, kept: range) -> None:
+        """Marks tensors as unused whose names begin with ``prefix`` and a number that is not among ``kept``."""
+        numbered = re.compile(re.escape(prefix) + r"(\d+)\.")
+        self._left = {
+            name for name in self._left if (found := numbered.match(name)) is None or int(found[1]) in kept
+        }
+
     def finish(self) -> None:
         """Raises ``UnsupportedModel`` if a tensor was left over, as the model would then not be computed in full.
 
@@ -100,6 +117,11 @@ class SafetensorsReader:
             raise UnsupportedModel(
                 f"The weights hold tensors that this model family does not use: {', '.join(names[:3])}{more}."
             )
+
+
+def _check_shape(name: str, found: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    if found != shape:
+        raise UnsupportedModel(f"The tensor {name} has the shape {found}, but config.json calls for {shape}.")
 
 
 def open_file(path: Path) -> safe_open:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.parallel import SINGLE_RANK, TPGroup
+from engine.parallel.group import SINGLE_RANK, TPGroup
 from engine.weights.formats import check
 from engine.weights.quantize import (
     GROUPS,
@@ -66,6 +66,19 @@ class RowCheckpoint(Protocol):
         ...
 
 
+@runtime_checkable
+class PartCheckpoint(Protocol):
+    """One that a rank reads its part of."""
+
+    def ignore_others(self, prefix: str, kept: range) -> None:
+        """Marks tensors as unused whose names go on with a number that is not among ``kept``."""
+        ...
+
+    def take_part(self, name: str, shape: tuple[int, ...], dim: int, first: int, count: int) -> Tensor:
+        """As ``take`` of the whole ``shape``, but only ``count`` entries along ``dim``, from ``first``."""
+        ...
+
+
 class WeightLoader:
     def __init__(
         self,
@@ -110,6 +123,11 @@ class WeightLoader:
     def ignore(self, name: str) -> None:
         self._checkpoint.ignore(name)
 
+    def ignore_others(self, prefix: str, kept: range) -> None:
+        """Marks what is named ``prefix`` and a number as unused by this rank, but for the numbers ``kept``."""
+        if isinstance(self._checkpoint, PartCheckpoint):
+            self._checkpoint.ignore_others(prefix, kept)
+
     def rows(self, name: str, shape: tuple[int, int], *, checked: bool = False) -> Tensor | StoredRows:
         """An embedding ``name.weight``, which is not widened where it is read row by row. ``checked``: it is known to
         be finite.
@@ -128,11 +146,17 @@ class WeightLoader:
                 return stored
         return self.take(f"{name}.weight", shape)
 
-    def differs(self, name: str, weight: Callable[[], Tensor]) -> bool:
-        """Whether the checkpoint has a plain tensor of that name that differs from ``weight``."""
+    def differs(self, name: str, weight: Callable[[], Tensor], *, sharded: bool = False) -> bool:
+        """Whether the checkpoint has a plain tensor of that name that differs from ``weight``, which with ``sharded``
+        is this rank's of equally many rows each."""
         if name not in self:
             return False
         ours = weight()
+        if sharded:
+            rows, width = ours.shape
+            return not torch.equal(
+                self.take_part(name, (rows * self.tp.size, width), 0, self.tp, "rows"), ours
+            )
         return not torch.equal(self.take(name, tuple(ours.shape)), ours)
 
     def finish(self) -> None:
@@ -141,8 +165,33 @@ class WeightLoader:
             self._checkpoint.ignore(f"*{end}")
         self._checkpoint.finish()
 
-    def weight(self, name: str, out_features: int, in_features: int, split: Split | None = None) -> Weight:
-        """This rank's shard of ``name.weight``."""
+    def take_part(self, name: str, shape: tuple[int, ...], dim: int, tp: TPGroup, what: str) -> Tensor:
+        """This rank's shard of a plain tensor of ``shape`` along ``dim``; only that is read, where the format allows.
+
+        Raises ``UnsupportedModel`` if there is none of that name and shape, or it cannot be divided."""
+        width = tp.divide(shape[dim], what)
+        reader = self._checkpoint
+        if isinstance(reader, PartCheckpoint):
+            return finite(reader.take_part(name, shape, dim, tp.rank * width, width), name)
+        return tp.shard(finite(reader.take(name, shape), name), dim, what)
+
+    def holds_plain(self, layer: str) -> bool:
+        """Whether ``layer.weight`` is not in a quantized format."""
+        reader = self._checkpoint
+        if self._format is None or not isinstance(reader, RawTensors):
+            return True
+        return not self._format.holds(reader, layer)
+
+    def weight(
+        self, name: str, out_features: int, in_features: int, split: Split | None = None, copies: int = 1
+    ) -> Weight:
+        """This rank's shard of ``name.weight``. ``copies``: ranks that have the same one."""
+        tp = self.tp.sharing(copies)
+        dimension, what = None if split is None else DIMENSION[split], f"parts of {name}"
+        # A row that is quantized is quantized as a whole.
+        by_rows = split == "out" or self._quantization is None
+        if dimension is not None and tp.size > 1 and by_rows and self.holds_plain(name):
+            return self.take_part(f"{name}.weight", (out_features, in_features), dimension, tp, what)
         whole: Weight | None = self._read(name, out_features, in_features)
         if whole is None:
             whole = finite(self._checkpoint.take(f"{name}.weight", (out_features, in_features)), name)
@@ -155,19 +204,18 @@ class WeightLoader:
             whole = self._six_bits(whole, name, split)
         elif isinstance(whole, ChannelWeight):
             whole = ChannelWeight(whole.codes.to(self.device), finite(whole.scale, name).to(self.device))
-        dimension, what = None if split is None else DIMENSION[split], f"parts of {name}"
-        if dimension is None or self.tp.size == 1:
+        if dimension is None or tp.size == 1:
             return whole
-        if split == "in" and isinstance(whole, Tensor) and not in_features % self.tp.size:
+        if split == "in" and isinstance(whole, Tensor) and not in_features % tp.size:
             # A whole row has one scale, on whichever ranks: several ranks compute the same as one.
             whole = self.quantized(whole)
         if isinstance(whole, Tensor):
-            return self.tp.shard(whole, dimension, what)
+            return tp.shard(whole, dimension, what)
         if isinstance(whole, ChannelWeight):
-            scale = self.tp.shard(whole.scale, 0, what) if split == "out" else whole.scale
-            return ChannelWeight(self.tp.shard(whole.codes, dimension, what).contiguous(), scale)
+            scale = tp.shard(whole.scale, 0, what) if split == "out" else whole.scale
+            return ChannelWeight(tp.shard(whole.codes, dimension, what).contiguous(), scale)
         if isinstance(whole, Int6Weight):
-            codes, scale = (self.tp.shard(part, dimension, what) for part in (whole.codes, whole.scale))
+            codes, scale = (tp.shard(part, dimension, what) for part in (whole.codes, whole.scale))
             return Int6Weight(codes, scale)
         if not isinstance(whole, Int4Weight):
             raise TypeError(f"{type(whole).__name__} cannot be sharded")
@@ -175,9 +223,9 @@ class WeightLoader:
             raise UnsupportedModel(
                 f"{name} has reordered inputs (desc_act) and cannot be sharded: leave out --tensor-parallel."
             )
-        if split == "in" and not in_features % self.tp.size:
-            whole = regrouped(whole, math.gcd(whole.size, in_features // self.tp.size))
-        cut = (self.tp.shard(part, dimension, what) for part in (whole.codes, whole.scale, whole.offset))
+        if split == "in" and not in_features % tp.size:
+            whole = regrouped(whole, math.gcd(whole.size, in_features // tp.size))
+        cut = (tp.shard(part, dimension, what) for part in (whole.codes, whole.scale, whole.offset))
         return Int4Weight(*cut, whole.order)
 
     def _six_bits(self, weight: Int6Weight, name: str, split: Split | None) -> Int6Weight | Tensor:
@@ -187,9 +235,9 @@ class WeightLoader:
             return weight
         return finite(weight.weight().to(self.device, self.dtype), name)
 
-    def bias(self, name: str, out_features: int, split: Split | None = None) -> Tensor:
+    def bias(self, name: str, out_features: int, split: Split | None = None, copies: int = 1) -> Tensor:
         whole = self.take(f"{name}.bias", (out_features,))
-        return self.tp.shard(whole, 0, f"outputs of {name}") if split == "out" else whole
+        return self.tp.sharing(copies).shard(whole, 0, f"outputs of {name}") if split == "out" else whole
 
     def quantized(self, weight: Tensor, head: bool = False) -> Weight:
         """A plain weight, quantized by ``quantization``.

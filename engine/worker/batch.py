@@ -39,6 +39,8 @@ class Batch:
     """A request's rows are adjacent and in order; those of siblings that begin follow."""
     logits_indices: Tensor
     """int64 [len(sampling_rows)]: the row of hidden states that each is sampled from."""
+    drawn: list[int]
+    """The same."""
     adapters: list[tuple[str, int, int]]
     """Rows by adapter: (adapter, first row, row after its last)."""
     scored: list[tuple[ScheduledRequest, int]]
@@ -159,6 +161,7 @@ class BatchBuilder:
             attention=attention,
             sampling_rows=sampling_rows,
             logits_indices=rows_drawn,
+            drawn=logits_indices,
             adapters=[
                 (scheduled.adapter, end - len(scheduled.tokens), end)
                 for scheduled, end in zip(order, last_rows, strict=True)

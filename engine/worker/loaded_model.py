@@ -14,7 +14,7 @@ from engine.kv_cache import KVCache, KVShape
 from engine.kv_groups import group_layers
 from engine.layers.lora import start_bank
 from engine.models.registry import load_model
-from engine.parallel import TPGroup
+from engine.parallel.ranks import Ranks
 from engine.state_cache import StateCache
 from engine.worker.device import pick_dtype, pick_threads
 from engine.worker.draft_model import DraftModelProposer
@@ -31,23 +31,23 @@ log = logging.getLogger("engine.worker")
 class LoadedModel:
     """Raises ``StartupError`` if it does not load."""
 
-    def __init__(self, config: EngineConfig, device: torch.device, tp: TPGroup) -> None:
+    def __init__(self, config: EngineConfig, device: torch.device, ranks: Ranks) -> None:
         self.config = config
-        self.tp = tp
-        self.device = tp.local_device(device)
+        self.ranks = ranks
+        self.device = ranks.local_device(device)
         if self.device.index is not None:
             # Triton launches on the current device, whatever device its arguments are on.
             torch.cuda.set_device(self.device)
         self.dtype = pick_dtype(config.dtype, config.model, self.device)
-        threads = config.threads or max(1, pick_threads(config.model) // tp.size)
+        threads = config.threads or max(1, pick_threads(config.model) // ranks.size)
         torch.set_num_threads(threads)
-        self.adapters = start_bank(config, tp)
+        self.adapters = start_bank(config, ranks.part.tp)
         before = taken(self.device)
         self.model = load_model(
             config.model,
             self.device,
             self.dtype,
-            tp=tp,
+            part=ranks.part,
             adapters=self.adapters,
             max_model_len=config.max_model_len,
             quantization=config.quantization,
@@ -76,8 +76,9 @@ class LoadedModel:
             self.state_bytes = (config.max_num_seqs or 1) * self.model.state_shape.slot_bytes(self.dtype)
         shape = self.model.kv_shape
         self.groups = group_layers(_windows(shape, config), self.max_model_len)
+        """The same on all ranks."""
         # Of several ranks only the first has what was sampled.
-        self.runs_ahead = self.device.type == "cuda" and tp.size == 1
+        self.runs_ahead = self.device.type == "cuda" and ranks.size == 1
         """Whether a step that was submitted is computed while the next one is planned."""
         self.overlapping = self.runs_ahead if config.overlap == "auto" else config.overlap == "on"
         """Whether steps are to be planned while others are in flight."""
@@ -95,14 +96,14 @@ class LoadedModel:
         config = self.config
         step_tokens = (config.max_batched_tokens or 1) * (1 + self.overlapping)
         demand = BlockDemand([group.window for group in self.groups], config.block_size, step_tokens)
-        blocks = self.tp.all_reduce_min(
+        blocks = self.ranks.all_reduce_min(
             count_blocks(
                 config,
                 demand,
                 block_bytes=self.block_bytes,
                 max_model_len=self.max_model_len,
                 device=self.device,
-                ranks=self.tp.size,
+                ranks=self.ranks.size,
                 profile=profile,
                 states=self.state_bytes,
             )
@@ -144,7 +145,7 @@ class LoadedModel:
     def _load_proposer(self) -> Proposer | None:
         """On rank 0 only: what is accepted, it sends to the others."""
         config = self.config
-        if config.speculation == "off" or self.tp.rank > 0:
+        if config.speculation == "off" or self.ranks.rank > 0:
             return None
         if config.speculation == "ngram":
             return NgramProposer()
@@ -168,5 +169,8 @@ def _windows(shape: KVShape, config: EngineConfig) -> Sequence[int | None]:
     windows = shape.windows or (None,) * shape.layers
     if config.speculation in ("draft", "eagle") and None not in windows:
         # The draft's cache has the blocks of the first group, and may need more than these windows.
+        return (None,) * shape.layers
+    if config.pipeline_parallel > 1:
+        # Stages have the same block tables, but not layers of the same kinds.
         return (None,) * shape.layers
     return windows

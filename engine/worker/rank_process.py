@@ -15,7 +15,9 @@ from engine.channel import Channel
 from engine.core.plan import Plan
 from engine.errors import StartupError
 from engine.messages import LoadAdapter, UnloadAdapter
-from engine.worker.ranks import FollowerRank
+from engine.worker.follower import FollowerRank
+from engine.worker.pipelined_runner import PipelinedRunner
+from engine.worker.rank_messages import Finish, HeadRows
 from engine.worker.runner import Runner
 
 _PR_SET_PDEATHSIG = 1
@@ -33,20 +35,30 @@ def main(fd: int) -> int:
         logs.set_up(join.config.log_level)
         try:
             follower = FollowerRank(join, channel)
-            runner = Runner(join.config, follower)
+            kind = Runner if follower.stages == 1 else PipelinedRunner
+            runner = kind(join.config, follower)
         except StartupError as error:
             channel.send(error.message)
             return 0
-        while True:
-            match follower.receive():
-                case Plan() as plan:
-                    runner.execute(plan)
-                case LoadAdapter(key, folder):
-                    runner.load_adapter(key, folder)
-                case UnloadAdapter(key):
-                    runner.unload_adapter(key)
+        serve(runner, follower)
     except EOFError:
         return 0
+
+
+def serve(runner: Runner, follower: FollowerRank) -> None:
+    """Until rank 0 is gone: then raises ``EOFError``."""
+    while True:
+        match follower.receive():
+            case Plan() as plan:
+                runner.submit(plan)
+            case HeadRows(rows):
+                runner.share(rows)
+            case Finish() if isinstance(runner, PipelinedRunner):
+                runner.finish()
+            case LoadAdapter(key, folder):
+                runner.load_adapter(key, folder)
+            case UnloadAdapter(key):
+                runner.unload_adapter(key)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from engine.core.plan import Plan, SamplerOutput
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
 from engine.messages import LoadAdapter, UnloadAdapter
-from engine.parallel import TPGroup
+from engine.parallel.ranks import Ranks
 from engine.worker.batch import SHORT, Batch, BatchBuilder
 from engine.worker.cpu_recordings import CpuRecordings, records
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
@@ -27,6 +27,7 @@ from engine.worker.download import Download
 from engine.worker.draft_model import DraftModelProposer
 from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes
 from engine.worker.loaded_model import LoadedModel
+from engine.worker.rank_messages import HeadRows
 from engine.worker.ranks import start_ranks
 from engine.worker.rejection_sampler import accepted, accepted_tokens
 from engine.worker.sampler import PendingLogprobs, Sampler
@@ -48,10 +49,10 @@ class Runner:
     """Raises ``StartupError`` if the model does not load or does not fit."""
 
     def __init__(
-        self, config: EngineConfig, tp: TPGroup | None = None, *, meter: Meter | None = None
+        self, config: EngineConfig, ranks: Ranks | None = None, *, meter: Meter | None = None
     ) -> None:
-        """``tp``: this process's rank among those that share the model; ``None``: rank 0, which starts the others, if
-        any.
+        """``ranks``: those that share the model, as this one knows them; ``None``: it is rank 0, which starts the
+        others, if any.
         ``meter``: of the memory that the KV cache is to fill; ``None``: the GPU's, where there is one."""
         device = pick_device(config.device)
         config = config.on(device.type)
@@ -61,23 +62,23 @@ class Runner:
                 f"--deterministic is supported on a CPU only: on {device.type} the result of a matrix product may "
                 "depend on how many rows it has. Leave it out, or use --device cpu."
             )
-        self.tp = tp or start_ranks(config, device)
+        self.ranks = ranks or start_ranks(config, device)
         self._meter = meter
         try:
             self._load(config, device)
         except torch.OutOfMemoryError as error:
-            self.tp.close()
+            self.ranks.close()
             raise StartupError(
                 f"{device} has too little memory: {error}. Make the weights or the cache smaller (--quantization, "
                 "--kv-cache-dtype, --kv-cache-memory) or the steps (--max-batched-tokens, --max-num-seqs)."
             ) from error
         except BaseException:
-            # A start that fails leaves no other processes and no process group behind.
-            self.tp.close()
+            # A start that fails leaves no other processes behind.
+            self.ranks.close()
             raise
 
     def _load(self, config: EngineConfig, device: torch.device) -> None:
-        self._loaded = loaded = LoadedModel(config, device, self.tp)
+        self._loaded = loaded = LoadedModel(config, device, self.ranks)
         self.device, self.dtype = loaded.device, loaded.dtype
         self.model, self.adapters = loaded.model, loaded.adapters
         self.weight_bytes, self.block_bytes = loaded.weight_bytes, loaded.block_bytes
@@ -95,13 +96,18 @@ class Runner:
         # Graphs with all-reduces of several ranks are untested, and so are those with states, so there are none.
         # Attention over latents gathers what it reads: recorded, that would be the longest context for each sequence.
         plain = self.model.kv_shape.latent is None and not self.stateful
-        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.tp.size == 1 and plain
+        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.ranks.size == 1 and plain
         self._graphs: DecodeGraphs | CpuRecordings | None = None
         self.grammars: GrammarManager | None = None
-        if self.tp.rank == 0 and (config.model / "tokenizer.json").is_file():
+        if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
             # Only rank 0 samples.
             self.grammars = GrammarManager(config.model, self.model.vocab_size)
         self._sampler = Sampler()
+        self._shares_head = self.ranks.part.vocabulary and self.ranks.layout.tensor > 1
+        self._tells = True
+        """Whether other ranks do what this one sends them, not what they themselves plan."""
+        self._hidden: Tensor | None = None
+        """The hidden states that rows are taken from, where the head is shared."""
         self.compilations = Compilations()
         self.speculation: Speculation | None = None
         if self._meter is None and self.device.type == "cuda":
@@ -137,7 +143,7 @@ class Runner:
     def _forecasting(self) -> bool:
         """Whether grammars propose what must or may well come next. Graphs are for single tokens, so steps with drafts
         would not be replayed; and no token is taken back from a state."""
-        if self.speculation is not None or self.stateful:
+        if self.speculation is not None or self.stateful or self.ranks.stages > 1:
             return False
         return self.grammars is not None and not self._recording
 
@@ -147,14 +153,14 @@ class Runner:
         if self.adapters is None:
             raise InvalidRequest("The engine was started without adapters: give it --max-adapters.")
         self.adapters.load(key, folder)
-        self.tp.send(LoadAdapter(key, folder))
+        self.ranks.send(LoadAdapter(key, folder))
 
     def unload_adapter(self, key: str) -> None:
         """On all ranks. Raises ``KeyError`` if there is no such adapter."""
         if self.adapters is None:
             raise KeyError(key)
         self.adapters.unload(key)
-        self.tp.send(UnloadAdapter(key))
+        self.ranks.send(UnloadAdapter(key))
 
     def submit(self, plan: Plan, after: Step | None = None) -> Step:
         """Launches it; on a CPU it is computed now.
@@ -183,7 +189,7 @@ class Runner:
         try:
             return run()
         except torch.OutOfMemoryError as error:
-            if self.tp.size > 1:
+            if self.ranks.size > 1:
                 # The other ranks are in the middle of the step, and wait for this one.
                 raise
             reason = str(error)
@@ -197,26 +203,15 @@ class Runner:
 
     @torch.inference_mode()
     def _submit(self, plan: Plan, after: Step | None) -> Step:
-        self.tp.send(plan)
+        self.ranks.send(plan)
         return self._launch(plan, after)
 
     def _launch(self, plan: Plan, after: Step | None = None) -> Step:
         step = Step(plan)
-        if self.speculation:
-            self.speculation.begin(plan)
-        if self.grammars and plan.ended:
-            self.grammars.release(plan.ended)
-        self.cache.copy(plan.copies, plan.state_copies)
-        if not plan.requests:
+        batch = self._begin(step, after)
+        if batch is None:
             return step
-        batch = self._batches.build(plan, after.row_by_request if after else None)
-        if batch.fed and after is not None and after.sampled is not None:
-            places, rows = batch.fed
-            batch.tokens[places] = after.sampled[rows]
-        step.rows = batch.sampling_rows
         masks = self._start_masks(step) if after is None else None
-        if self.adapters:
-            self.adapters.select(batch.adapters, self.device)
         states = self.speculation.states() if self.speculation else None
         hidden = self._replayed(batch) if states is None else None
         if hidden is None:
@@ -224,13 +219,54 @@ class Runner:
         if states is not None:
             states.last = hidden
             step.observed = batch, states
-        if batch.scored:
-            step.output.prompt_logprobs = score(self.model.logits, hidden, batch.scored)
+        if self._shares_head:
+            self._hidden = hidden
+        self._score(step, batch, hidden)
         if step.rows:
+            self._tell(batch.drawn)
             step.logits = self.model.logits(hidden[batch.logits_indices])
             if after is None:
                 self._sample(step, masks)
         return step
+
+    def _begin(self, step: Step, after: Step | None = None) -> Batch | None:
+        """The step's batch; ``None`` if nothing is to be computed."""
+        plan = step.plan
+        if self.speculation:
+            self.speculation.begin(plan)
+        if self.grammars and plan.ended:
+            self.grammars.release(plan.ended)
+        self.cache.copy(plan.copies, plan.state_copies)
+        if not plan.requests:
+            return None
+        batch = self._batches.build(plan, after.row_by_request if after else None)
+        if batch.fed and after is not None and after.sampled is not None:
+            places, rows = batch.fed
+            batch.tokens[places] = after.sampled[rows]
+        step.rows = batch.sampling_rows
+        if self.adapters:
+            self.adapters.select(batch.adapters, self.device)
+        return batch
+
+    def _score(self, step: Step, batch: Batch, hidden: Tensor) -> None:
+        if batch.scored:
+
+            def logits(rows: range) -> Tensor:
+                self._tell(rows)
+                return self.model.logits(hidden[rows.start : rows.stop])
+
+            step.output.prompt_logprobs = score(logits, batch.scored)
+
+    def _tell(self, rows: Sequence[int]) -> None:
+        """Which rows' logits follow, to the ranks that share the head."""
+        if self._shares_head and self._tells:
+            self.ranks.send_stage(HeadRows(list(rows)))
+
+    @torch.inference_mode()
+    def share(self, rows: Sequence[int]) -> None:
+        """What ``HeadRows`` asks for."""
+        if self._hidden is not None:
+            self.model.logits(self._hidden[rows])
 
     def _replayed(self, batch: Batch) -> Tensor | None:
         """Hidden states by a recording, if there is one."""
@@ -304,8 +340,12 @@ class Runner:
 
     def _compute(self, plan: Plan) -> SamplerOutput:
         """Of this rank alone."""
+        # Nothing is sent to other ranks: they run the same.
+        self._tells = False
         with torch.inference_mode():
-            return self._collect(self._launch(plan))
+            output = self._collect(self._launch(plan))
+        self._tells = True
+        return output
 
     def warm_up(self) -> None:
         """Runs a chunk and a few single tokens, so that the first request does not pay for lazy initialization."""
@@ -368,7 +408,7 @@ class Runner:
     def _record_steps(self) -> None:
         """On a CPU: from now on decode steps are replayed, where they can be."""
         # A recording would have the slots of the states that it was made with.
-        plain = self.device.type == "cpu" and self.tp.size == 1 and not self.stateful
+        plain = self.device.type == "cpu" and self.ranks.size == 1 and not self.stateful
         if plain and records(self.cache):
             try:
                 self._graphs = CpuRecordings(self.model, self.cache, self._max_num_seqs, self.max_model_len)
@@ -404,7 +444,6 @@ class Runner:
         """The most that serving can do, in a cache just large enough for a step. Returns that cache's bytes."""
         blocks = -(-min(self._max_tokens, self.max_model_len) // self.block_size) + 1
         self._allocate(blocks)
-        # Nothing is sent to other ranks: they run the same trial.
         self._cover(self._compute)
         self._record_graphs()
         return blocks * self.block_bytes

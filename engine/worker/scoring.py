@@ -15,11 +15,11 @@ _ROWS = 64
 
 
 def score(
-    logits: Callable[[Tensor], Tensor], hidden: Tensor, scored: Sequence[tuple[ScheduledRequest, int]]
+    logits: Callable[[range], Tensor], scored: Sequence[tuple[ScheduledRequest, int]]
 ) -> dict[int, list[TokenLogprobs]]:
     """The logprobs of the prompts' tokens that follow those of this step, by request.
 
-    ``hidden``: [tokens, hidden size], all of the step's rows; ``logits`` makes [rows, vocabulary] of some of them.
+    ``logits`` makes [rows, vocabulary] of some of the step's rows.
     ``scored``: requests that ask for it, each with the row of its first token. Logprobs are log-softmaxes of the
     unmodified logits, as those of answers are.
     """
@@ -32,7 +32,7 @@ def score(
         found = logprobs_of[scheduled.request_id] = []
         for begin in range(0, len(following), _ROWS):
             tokens = following[begin : begin + _ROWS]
-            rows = hidden[first + begin : first + begin + len(tokens)]
+            rows = range(first + begin, first + begin + len(tokens))
             found += _likely(logits(rows), tokens, scheduled.prompt_logprobs or 0)
     return logprobs_of
 

@@ -60,8 +60,9 @@ def run(
         overlapping=ahead,
         prefix_caching=not runner.stateful,
         stateful=runner.stateful,
+        stages=runner.ranks.stages,
     )
-    loop = StepLoop(scheduler, runner, ahead=ahead)
+    loop = StepLoop(scheduler, runner, ahead=ahead, stages=runner.ranks.stages)
     outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})
     submitted = 0
     while submitted < len(requests) or not scheduler.idle or loop.in_flight:

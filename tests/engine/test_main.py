@@ -57,6 +57,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "max_adapters": 5,
         "max_adapter_rank": 16,
         "tensor_parallel": 2,
+        "expert_parallel": 2,
         "block_size": 32,
         "kv_cache_blocks": 11,
         "max_model_len": 64,
@@ -74,7 +75,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
-    others |= {"draft_quantization"}
+    others |= {"draft_quantization", "pipeline_parallel"}
     others |= {
         "digests",
         "cuda_graphs",
@@ -92,6 +93,8 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
     engine = read_options(options("--model", str(tiny_model), *flags)).engine
     assert [engine.kv_cache_memory, engine.host_kv_memory, engine.disk_kv_size] == [3000] * 3
     assert engine.disk_kv == Path("3000").absolute()
+    staged = read_options(options("--model", str(tiny_model), "--pipeline-parallel", "3"))
+    assert staged.engine.pipeline_parallel == 3
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
 

@@ -18,7 +18,7 @@ from engine.errors import InvalidRequest, StartupError
 from engine.layers.linear import Linear
 from engine.layers.lora import AdaptedLinear, AdapterBank
 from engine.layers.quantized import Int4Linear, Int8Linear
-from engine.parallel import TPGroup
+from engine.parallel.group import TPGroup
 from engine.weights.quantize import to_int4, to_int8
 from engine.worker.runner import Runner
 from tests.engine import dense

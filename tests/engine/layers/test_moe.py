@@ -11,7 +11,7 @@ from engine.layers.linear import Linear
 from engine.layers.mlp import GatedMLP
 from engine.layers.moe import MixtureMLP
 from engine.layers.row_parallel import RowParallelLinear
-from engine.parallel import TPGroup
+from engine.parallel.group import TPGroup
 from tests.engine.models.hub import Paged, expected, save
 
 HIDDEN, WIDTH, COUNT = 32, 64, 6

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from engine.errors import InvalidRequest
 from engine.layers.lora import AdapterBank
-from engine.parallel import SINGLE_RANK
+from engine.parallel.group import SINGLE_RANK
 from tests.engine.lora import ALL, merge, write_adapter
 from tests.engine.models.hub import CPU, Paged, expected, save
 from tests.engine.models.test_families import CASES, tokens

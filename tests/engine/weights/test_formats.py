@@ -17,7 +17,7 @@ from engine.evaluation.samples import exam
 from engine.evaluation.ways import FULL, Way, predict
 from engine.kv_cache import KVCache
 from engine.models.registry import load_model
-from engine.parallel import TPGroup
+from engine.parallel.group import TPGroup
 from engine.weights.awq import Awq
 from engine.weights.formats import check, detect_format
 from engine.weights.fp8 import Fp8

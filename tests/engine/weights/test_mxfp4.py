@@ -16,7 +16,8 @@ from engine.errors import UnsupportedModel
 from engine.layers.linear import Linear
 from engine.layers.native import NativeLinear
 from engine.models.registry import load_model
-from engine.parallel import SINGLE_RANK, TPGroup
+from engine.parallel.group import SINGLE_RANK, TPGroup
+from engine.parallel.part import Part
 from engine.quantizer.recipe import Recipe
 from engine.quantizer.run import quantize
 from engine.weights.mxfp4 import Mxfp4, halves, in_six_bits, unpacked
@@ -193,7 +194,7 @@ def test_ranks_have_whole_blocks_in_six_bits_and_the_rest_widened(tmp_path: Path
     write(tmp_path)
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(5))
     whole, shared = (
-        load_model(tmp_path, CPU, torch.float32, tp=tp)._blocks[0][0]._mlp._experts[1]  # type: ignore[attr-defined]
+        load_model(tmp_path, CPU, torch.float32, part=Part(tp))._blocks[0][0]._mlp._experts[1]  # type: ignore[attr-defined]
         for tp in (SINGLE_RANK, TPGroup(1, 2))
     )
     gate, up = whole.gate_up(x).chunk(2, -1)

@@ -208,7 +208,7 @@ def test_two_ranks_give_the_same_bits_in_company_as_alone(folders: dict[str, Pat
         alone = [answers(runner, [request])[0] for request in asked]
         assert answers(runner, asked, sequences=5, budget=16, late=2) == alone
     finally:
-        runner.tp.close()
+        runner.ranks.close()
 
 
 def test_it_is_refused_where_it_has_not_been_seen(

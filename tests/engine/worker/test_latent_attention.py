@@ -97,7 +97,7 @@ def test_two_ranks_say_the_same(saved: Saved) -> None:
         assert (layer.keys.shape[3], layer.values.shape[3]) == (8, 32)
         check(ask(runner), model)
     finally:
-        runner.tp.close()
+        runner.ranks.close()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.errors import StartupError, UnsupportedModel
 from engine.models.registry import load_model
-from engine.parallel import TPGroup
+from engine.parallel.group import TPGroup
+from engine.parallel.layout import Layout
+from engine.parallel.part import Part
 from engine.server.tokenizer import Tokenizer
 from engine.worker.ranks import LeaderRank
 from engine.worker.runner import Runner
@@ -46,7 +48,7 @@ def started(model: Path, size: int = 2, **options: Any) -> Iterator[Runner]:
     try:
         yield runner
     finally:
-        runner.tp.close()
+        runner.ranks.close()
 
 
 def requests(lengths: tuple[int, ...] = (1, 9, 33, 50)) -> list[tuple[list[int], SamplingParams]]:
@@ -124,7 +126,7 @@ def test_families_are_shared_too(tmp_path: Path, family: str, changes: dict[str,
 def test_what_cannot_be_shared_is_refused_by_name(tmp_path: Path, family: str, named: str) -> None:
     save(tmp_path, family)
     with pytest.raises(UnsupportedModel, match=f"{named}.*--tensor-parallel"):
-        load_model(tmp_path, CPU, torch.float32, tp=TPGroup(0, 2))
+        load_model(tmp_path, CPU, torch.float32, part=Part(TPGroup(0, 2)))
 
 
 @pytest.mark.parametrize(("method", "width"), [*slow(("int8", 128), ("int4", 128)), ("int4", 96)])
@@ -212,14 +214,14 @@ def test_drafts_and_choices_are_the_first_ranks_alone(tiny_model: Path) -> None:
 def test_ranks_agree_on_the_smallest_cache() -> None:
     class Three(LeaderRank):
         def __init__(self) -> None:
-            self.size = 3
-            self._processes = []
+            self.layout = Layout(3)
+            self._peers = []
             self.reported: list[object] = []
 
         def _receive_from(self, rank: int) -> int:
             return {1: 70, 2: 40}[rank]
 
-        def _broadcast(self, message: object) -> None:
+        def _broadcast(self, message: object, ranks: int | None = None) -> None:
             self.reported.append(message)
 
     tp = Three()
@@ -240,7 +242,7 @@ def test_what_cannot_be_shared_is_refused(model_of: Callable[..., Path]) -> None
 
 def test_more_ranks_than_gpus_are_refused(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(StartupError, match="needs as many GPUs; PyTorch finds 1"):
+    with pytest.raises(StartupError, match="need as many GPUs; PyTorch finds 1"):
         LeaderRank(EngineConfig(model=tiny_model, tensor_parallel=2), torch.device("cuda"))
 
 
@@ -253,14 +255,20 @@ def test_a_start_that_fails_or_is_interrupted_leaves_no_ranks_behind(
     def interrupt(*parts: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    for where in ("engine.worker.loaded_model.load_model", "engine.worker.ranks.dist.all_reduce"):
+    for where in ("engine.worker.loaded_model.load_model", "engine.worker.ranks.meet"):
         with monkeypatch.context() as patch:
             patch.setattr(where, interrupt)
             with pytest.raises(KeyboardInterrupt):
                 Runner(config)
-        assert not torch.distributed.is_initialized()
+        assert not children()
     with started(tiny_model) as runner:
         assert run(runner, requests()).tokens
+
+
+def children() -> list[str]:
+    """Of this process, those that are ranks."""
+    pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [pid for pid in pids if "rank_process" in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 def server_name(server: EngineServer) -> str:

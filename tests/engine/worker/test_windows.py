@@ -15,7 +15,8 @@ from engine.core.block_demand import BlockDemand
 from engine.core.sampling_params import SamplingParams
 from engine.errors import UnsupportedModel
 from engine.models.registry import load_model
-from engine.parallel import TPGroup
+from engine.parallel.group import TPGroup
+from engine.parallel.part import Part
 from engine.worker.runner import Runner
 from tests.engine.models.hub import CPU, GEMMA3N, LLAMA4, greedy, save
 from tests.engine.steps import Outcome, run
@@ -156,14 +157,14 @@ def test_ranks_say_the_same(saved) -> None:
     folder, model, windows = saved
     if isinstance(model, transformers.Gemma3nForCausalLM):
         with pytest.raises(UnsupportedModel, match=r"Gemma 3n does not support.*--tensor-parallel"):
-            load_model(folder, CPU, torch.float32, tp=TPGroup(0, 2))
+            load_model(folder, CPU, torch.float32, part=Part(TPGroup(0, 2)))
         return
     runner = runner_of(folder, block_size=4, tensor_parallel=2)
     try:
         assert runner.windows == windows
         check(ask(runner), model)
     finally:
-        runner.tp.close()
+        runner.ranks.close()
 
 
 def test_the_cache_is_as_large_as_windows_need(saved) -> None:

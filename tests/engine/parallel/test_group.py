@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engine.errors import UnsupportedModel
-from engine.parallel import TPGroup
+from engine.parallel.group import TPGroup
 
 
 def test_each_rank_cuts_its_part() -> None:

@@ -1,0 +1,67 @@
+"""Another rank on this machine: a process that rank 0 starts and speaks to over a socket pair."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from engine.channel import Channel
+
+_LEAVE = 5.0
+"""Seconds that it gets to exit by itself."""
+
+
+class LocalRank:
+    where = ""
+    """Beside its number, for messages."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "engine.worker.rank_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+            )
+        self._channel = Channel(self._socket)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Raises ``EOFError`` when it is gone."""
+        self._channel.send(message)
+
+    def send_encoded(self, data: bytes) -> None:
+        """``send`` of what ``channel.encode`` has made."""
+        try:
+            self._socket.sendall(data)
+        except (BrokenPipeError, ConnectionResetError):
+            raise EOFError("the other process is gone") from None
+
+    def receive(self) -> Any:
+        """Its next message, of which there is one at a time. Raises ``EOFError`` when it is gone."""
+        (message,) = self._channel.receive(None)
+        return message
+
+    def wait(self) -> bool:
+        """Until it has ended; whether that was a failure."""
+        return self._process.wait() != 0
+
+    def stop(self) -> None:
+        """Tells it to leave."""
+        self._socket.close()
+
+    def close(self) -> None:
+        """Until it has left, by force if necessary."""
+        self.stop()
+        try:
+            self._process.wait(_LEAVE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
