@@ -18,6 +18,7 @@ from engine.tool_arguments import (
     add_draft_training,
     add_evaluation,
     add_quantization,
+    add_rank,
     add_verification,
 )
 from engine.version import version
@@ -40,6 +41,13 @@ def parser() -> argparse.ArgumentParser:
     add_serve(serve)
     add_fleet(serve)
     serve.set_defaults(run=run_serve)
+    rank = commands.add_parser(
+        "rank",
+        help="a rank on this host, for an engine on another (serve --nodes)",
+        description="Listens until it is stopped. Rank 0 has to prove that it knows the secret.",
+    )
+    add_rank(rank)
+    rank.set_defaults(run=run_rank)
     evaluation = commands.add_parser(
         "eval",
         help="what quantized weights and caches cost in quality",
@@ -151,6 +159,20 @@ def run_serve(options: dict[str, Any]) -> int:
     from engine.server.serve import serve
 
     return serve(config, lambda url: print(f"engine ready on {url}", flush=True))
+
+
+def run_rank(options: dict[str, Any]) -> int:
+    logs.set_up(options["log_level"])
+    from engine.nodes.address import parse_address
+    from engine.nodes.host import serve
+    from engine.nodes.proof import read_secret
+    from engine.weights.source import locate
+
+    address = parse_address(options["listen"], "--listen")
+    secret = read_secret(options["nodes_secret"], "--nodes-secret")
+    model = locate(options["model"])
+    serve(address, model, secret, options["device"], lambda at: print(f"rank listens on {at}", flush=True))
+    return 0
 
 
 def run_evaluation(options: dict[str, object]) -> int:

@@ -225,6 +225,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         help="as --tensor-parallel: its processes have some experts each, whole, and not a shard of each (default: 1)",
     )
     add(
+        "--nodes",
+        metavar="HOST:PORT,…",
+        help="where the last ranks are, each a python -m engine rank that listens there (default: all are here)",
+    )
+    add("--nodes-secret", type=Path, metavar="FILE", help="with the secret that the nodes are given, too")
+    add(
         "--over-context",
         choices=["clip", "refuse"],
         help="whether a max_tokens beyond what the prompt leaves of the context is clipped or refused (default: clip)",

@@ -16,7 +16,11 @@ _CHUNK = 1 << 18
 
 
 def encode(message: Any) -> bytes:
-    payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return frame(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def frame(payload: bytes) -> bytes:
+    """A message that is pickled already."""
     return _LENGTH.pack(len(payload)) + payload
 
 

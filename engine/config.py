@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import StartupError
+from engine.nodes.address import Address
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -91,6 +92,10 @@ class EngineConfig:
     """Stages, each with as many ranks and some of the layers."""
     expert_parallel: int = 1
     """Ranks that have some experts each: those of ``tensor_parallel``, or 1: they have a shard of each expert."""
+    nodes: tuple[Address, ...] = ()
+    """Where the last ranks are: one at each address, on other hosts."""
+    nodes_secret: Path | None = None
+    """The file with the secret that they know, too."""
     deterministic: bool = False
     """Output is the same to the bit however requests are batched, chunked, preempted or speculated."""
     kernels: str | None = None
@@ -132,6 +137,8 @@ class EngineConfig:
             )
         if self.pipeline_parallel > 1:
             self._check_pipeline()
+        if self.nodes or self.nodes_secret is not None:
+            self._check_nodes()
         if self.max_model_len == 1:
             raise StartupError("--max-model-len must allow a prompt and an answer: 2 tokens or more.")
         if self.max_adapters < 0:
@@ -189,6 +196,20 @@ class EngineConfig:
                 raise StartupError(
                     f"{flag} is not supported with --pipeline-parallel: leave out either, or use --tensor-parallel."
                 )
+
+    def _check_nodes(self) -> None:
+        """Raises ``StartupError`` for what does not go with ranks on other hosts."""
+        if self.nodes_secret is None or not self.nodes:
+            raise StartupError("--nodes and --nodes-secret go together: give both, or neither.")
+        if len(self.nodes) >= self.ranks:
+            raise StartupError(
+                f"--nodes names {len(self.nodes)} ranks beside this one, but --tensor-parallel "
+                f"{self.tensor_parallel} times --pipeline-parallel {self.pipeline_parallel} are {self.ranks} in all."
+            )
+        if self.adapters or self.max_adapters:
+            raise StartupError(
+                "--adapter and --max-adapters are not supported with --nodes yet: leave out either."
+            )
 
     def _check_tiers(self) -> None:
         """Raises ``StartupError`` for what does not go with KV memory in tiers."""

@@ -10,6 +10,7 @@ from typing import cast
 from engine.config import EngineConfig, ServerConfig
 from engine.drafts.kind import draft_kind
 from engine.errors import StartupError
+from engine.nodes.address import parse_addresses
 
 
 def read_options(options: dict[str, object], *, find: Callable[[str], Path] | None = None) -> ServerConfig:
@@ -56,6 +57,8 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
         rest["adapters"] = tuple(cast(list[tuple[str, Path]], rest["adapters"]))
     if "digests" in rest:
         rest["digests"] = tuple(cast(list[tuple[str, str]], rest["digests"]))
+    if "nodes" in rest:
+        rest["nodes"] = parse_addresses(str(rest["nodes"]), "--nodes")
     if "context_caps" in rest:
         rest["context_caps"] = tuple(cast(list[tuple[int, int]], rest["context_caps"]))
     if "draft_model" in rest:

@@ -31,6 +31,21 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
+def add_rank(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--listen", required=True, metavar="HOST:PORT", help="as --nodes of the engine names it")
+    add("--model", required=True, help="as --model of the engine: the same files, on this host")
+    add(
+        "--nodes-secret",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="with the secret that the engine is given, too",
+    )
+    add("--device", help="such as cuda:1, where this host has several ranks (default: the first of its kind)")
+    add("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+
+
 def add_quantization(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(

@@ -52,6 +52,18 @@ def known_digest(path: Path, folder: Path) -> str:
     return digest
 
 
+def model_digest(model: Path, notes: Path | None) -> str:
+    """Of what ranks have to have alike: config.json and the weights. ``notes``: the folder of known digests.
+
+    Raises ``ModelUnavailable``."""
+    weights = [file] if (file := gguf_file(model)) else sorted(model.glob("*.safetensors"))
+    found = hashlib.sha256()
+    for path in (model / "config.json", *weights):
+        found.update(path.name.encode() + b"\0")
+        found.update((known_digest(path, notes) if notes is not None else file_digest(path)).encode())
+    return found.hexdigest()
+
+
 def check_digests(model: Path, pinned: Sequence[tuple[str, str]]) -> None:
     """``pinned``: (name of a file in the folder ``model``, its SHA-256); an empty name stands for the only file of
     weights.

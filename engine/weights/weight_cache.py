@@ -115,7 +115,7 @@ def weight_cache(
     """
     if choice == OFF or (choice == AUTO and size < _SMALLEST):
         return None
-    root = _home()
+    root = cache_home()
     try:
         digests = [known_digest(file, root / "digests") if root else file_digest(file) for file in files]
     except (OSError, ModelUnavailable) as error:
@@ -132,7 +132,7 @@ def weight_cache(
     return WeightCache(name, hashlib.sha256(seen).hexdigest()[:32], folders, size)
 
 
-def _home() -> Path | None:
+def cache_home() -> Path | None:
     """Of this user's caches; ``None`` for one without a home."""
     if given := os.environ.get("XDG_CACHE_HOME"):
         return Path(given) / "tollgate"

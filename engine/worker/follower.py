@@ -6,12 +6,12 @@ import time
 from collections import deque
 
 import torch
-import torch.distributed as dist
 
 from engine.channel import Channel
+from engine.nodes.sealed_channel import SealedChannel
 from engine.parallel.meeting import meet
 from engine.parallel.ranks import Ranks
-from engine.worker.join import LOOPBACK, Join, join_part, layout_of, local_device
+from engine.worker.join import Join, join_part, layout_of, open_store
 from engine.worker.plan_deltas import PlanDelta, PlanReceiver
 
 _NOTICE = 5.0
@@ -21,21 +21,21 @@ _NOTICE = 5.0
 class FollowerRank(Ranks):
     """Raises ``EOFError`` when rank 0 has exited."""
 
-    def __init__(self, join: Join, channel: Channel) -> None:
+    def __init__(self, join: Join, channel: Channel | SealedChannel) -> None:
         super().__init__(join.rank, layout_of(join.config))
         self._channel = channel
         self._plans = PlanReceiver()
         self._inbox: deque[object] = deque()
+        self._device = device = torch.device(join.device)
         channel.send(True)
-        device = self.local_device(torch.device(join.device))
         if device.index is not None:
             torch.cuda.set_device(device)
-        store = dist.FileStore(str(join.store), self.size)
-        tensor, self.pipe = meet(self.layout, join.rank, store, device, LOOPBACK, _lost)
+        store = open_store(join.store, self.size)
+        tensor, self.pipe = meet(self.layout, join.rank, store, device, join.host, _lost)
         self.part = join_part(join.config, join.rank, tensor, vocabulary=join.vocabulary)
 
     def local_device(self, device: torch.device) -> torch.device:
-        return local_device(device, self.rank)
+        return self._device
 
     def all_reduce_min(self, blocks: int) -> int:
         self._channel.send(blocks)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from engine.config import EngineConfig
+from engine.nodes.address import Address
 from engine.parallel.collectives import Collectives
 from engine.parallel.group import TPGroup
 from engine.parallel.layout import Layout, Stage
+from engine.parallel.meeting import MEET
 from engine.parallel.part import Part
 
 LOOPBACK = "127.0.0.1"
@@ -23,8 +27,11 @@ class Join:
     config: EngineConfig
     rank: int
     device: str
-    store: Path
-    """A file by which the ranks rendezvous."""
+    """``cpu``, or ``cuda`` with this rank's number on its host; on other hosts they choose it."""
+    store: Path | Address
+    """A file, or a port of rank 0's host, by which the ranks rendezvous."""
+    host: str
+    """This rank's host, as the others know it."""
     vocabulary: bool
     """As ``Part`` has it."""
 
@@ -46,3 +53,10 @@ def join_part(config: EngineConfig, rank: int, tensor: Collectives | None, *, vo
 
 def local_device(device: torch.device, rank: int) -> torch.device:
     return torch.device("cuda", rank) if device.type == "cuda" else device
+
+
+def open_store(store: Path | Address, size: int) -> Any:
+    """Another rank's end of the rendezvous."""
+    if isinstance(store, Path):
+        return dist.FileStore(str(store), size)
+    return dist.TCPStore(store.host, store.port, size, False, timeout=MEET, wait_for_workers=False)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
-from engine.channel import Channel
+from engine.channel import Channel, frame
 
 _LEAVE = 5.0
 """Seconds that it gets to exit by itself."""
@@ -37,10 +37,10 @@ class LocalRank:
         """Raises ``EOFError`` when it is gone."""
         self._channel.send(message)
 
-    def send_encoded(self, data: bytes) -> None:
-        """``send`` of what ``channel.encode`` has made."""
+    def send_payload(self, payload: bytes) -> None:
+        """``send`` of a message that is pickled already."""
         try:
-            self._socket.sendall(data)
+            self._socket.sendall(frame(payload))
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError("the other process is gone") from None
 

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from engine.channel import encode
 from engine.config import EngineConfig
 from engine.core.plan import Plan
 from engine.errors import StartupError
-from engine.parallel.meeting import meet
+from engine.nodes.address import Address
+from engine.nodes.remote_rank import RemoteRank
+from engine.parallel.meeting import MEET, meet
 from engine.parallel.ranks import Ranks
 from engine.worker.join import LOOPBACK, Join, join_part, layout_of, local_device
 from engine.worker.local_rank import LocalRank
+from engine.worker.nodes import reach
 from engine.worker.plan_deltas import PlanSender
 
 log = logging.getLogger("engine.parallel")
@@ -38,17 +43,18 @@ class LeaderRank(Ranks):
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
         super().__init__(0, layout_of(config))
-        if device.type == "cuda" and torch.cuda.device_count() < self.size:
+        here = self.size - len(config.nodes)
+        if device.type == "cuda" and torch.cuda.device_count() < here:
             raise StartupError(
-                f"{self.size} ranks (--tensor-parallel times --pipeline-parallel) need as many GPUs; PyTorch finds "
-                f"{torch.cuda.device_count()}."
+                f"{here} ranks on this machine (--tensor-parallel times --pipeline-parallel, less --nodes) need as "
+                f"many GPUs; PyTorch finds {torch.cuda.device_count()}."
             )
         self.on_death: Callable[[int], None] = self._leave
         """Called in a thread of its own with the rank of a process that has exited."""
         self._plans = PlanSender(config.block_size)
         self._closing = False
         self._gone = threading.Event()
-        self._peers: list[LocalRank] = []
+        self._peers: list[LocalRank | RemoteRank] = []
         try:
             self._gather(config, device)
         except BaseException:
@@ -61,23 +67,42 @@ class LeaderRank(Ranks):
         # Rank 0 alone proposes draft tokens and loads the start's adapters; it sends the others the results.
         theirs = replace(config, speculation="off", draft_model=None, adapters=())
         theirs = replace(theirs, max_adapters=max(config.max_adapters, len(config.adapters)))
+        vocabulary = _vocabulary(config)
+        self._peers += [LocalRank() for _ in range(1, self.size - len(config.nodes))]
+        self._peers += reach(config)
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "ranks"
-            for rank in range(1, self.size):
-                self._peers.append(LocalRank())
-                self._peers[-1].send(Join(theirs, rank, device.type, path, vocabulary=_vocabulary(config)))
+            place, store, host = self._rendezvous(Path(folder) / "ranks")
+            for rank, peer in enumerate(self._peers, 1):
+                where = peer.far if isinstance(peer, RemoteRank) else host
+                device_name = str(local_device(device, rank)) if isinstance(peer, LocalRank) else device.type
+                peer.send(Join(theirs, rank, device_name, place, where, vocabulary))
             # A rank that cannot import torch is detected before any waits for it.
             for rank in range(1, self.size):
                 self._receive_from(rank)
             try:
-                store = dist.FileStore(str(path), self.size)
                 mine = self.local_device(device)
                 if mine.index is not None:
                     torch.cuda.set_device(mine)
-                tensor, self.pipe = meet(self.layout, 0, store, mine, LOOPBACK, self._lost)
+                tensor, self.pipe = meet(self.layout, 0, store, mine, host, self._lost)
             except RuntimeError as error:
                 raise StartupError(f"The ranks cannot connect to each other: {error}") from error
-        self.part = join_part(config, 0, tensor, vocabulary=_vocabulary(config))
+        self.part = join_part(config, 0, tensor, vocabulary=vocabulary)
+
+    def _rendezvous(self, path: Path) -> tuple[Path | Address, Any, str]:
+        """Where the ranks find each other: as they are told, as this one has it, and this host's address."""
+        host = next((peer.near for peer in self._peers if isinstance(peer, RemoteRank)), None)
+        if host is None:
+            return path, dist.FileStore(str(path), self.size), LOOPBACK
+        # The port is on that address alone.
+        server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        place = Address(host, server.getsockname()[1])
+        store = dist.TCPStore(
+            *(*place, self.size, True),
+            timeout=MEET,
+            wait_for_workers=False,
+            master_listen_fd=server.detach(),
+        )
+        return place, store, host
 
     def local_device(self, device: torch.device) -> torch.device:
         return local_device(device, self.rank)
@@ -121,10 +146,10 @@ class LeaderRank(Ranks):
 
     def _broadcast(self, message: object, ranks: int | None = None) -> None:
         """To the first of the ``ranks``."""
-        data = encode(message)
+        payload = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             for peer in self._peers[: None if ranks is None else ranks - 1]:
-                peer.send_encoded(data)
+                peer.send_payload(payload)
         except EOFError:
             self._lost()
             raise
@@ -133,7 +158,7 @@ class LeaderRank(Ranks):
         # An operation has noticed first; the watching thread knows which rank it was.
         self._gone.wait(_NOTICE)
 
-    def _watch(self, rank: int, peer: LocalRank) -> None:
+    def _watch(self, rank: int, peer: LocalRank | RemoteRank) -> None:
         if peer.wait() and not self._closing:
             self.on_death(rank)
             self._gone.set()

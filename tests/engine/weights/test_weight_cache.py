@@ -213,7 +213,7 @@ def test_without_a_home_the_folder_that_is_named_is_taken(
     folder = quantized(tmp_path)
     plain = run(folder, "off")
     for number, home in enumerate((None, Path("/dev/null"))):
-        monkeypatch.setattr(weight_cache, "_home", lambda home=home: home)
+        monkeypatch.setattr(weight_cache, "cache_home", lambda home=home: home)
         assert torch.equal(run(folder, tmp_path / f"cache-{number}"), plain)
         assert len(kept(tmp_path / f"cache-{number}")) == 1
 
