@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from engine.config import parse_bytes
+from engine.handover.address import parse_address
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
@@ -118,6 +119,41 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "--disk-kv-unused",
         type=_bytes,
         help="what such files that no engine uses any more may take in the folder (default: 4 times --disk-kv-size)",
+    )
+    add(
+        "--role",
+        choices=["prefill", "decode", "both"],
+        help="prefill: compute prompts for other engines; decode: have prompts computed by others; both (default: "
+        "everything by itself)",
+    )
+    add(
+        "--handover-address",
+        metavar="ADDRESS",
+        type=_address,
+        help="where other engines ask for the KV blocks of their prompts: tcp://HOST:PORT or unix:///PATH",
+    )
+    add(
+        "--handover-secret-file",
+        metavar="FILE",
+        type=_folder,
+        help="with what all these engines know, 16 bytes or more (default: what TOLLGATE_HANDOVER_SECRET has)",
+    )
+    add(
+        "--prefill-from",
+        metavar="ADDRESS",
+        action="append",
+        type=_address,
+        help="an engine to have prompts computed by, where a request names none; may be given several times",
+    )
+    add(
+        "--handover-min-tokens",
+        type=int,
+        help="tokens of a prompt that must be missing here for another engine to be asked (default: 256)",
+    )
+    add(
+        "--handover-timeout",
+        type=float,
+        help="seconds without a KV block after which the rest of a prompt is computed here (default: 10)",
     )
     add(
         "--pinned-share",
@@ -293,6 +329,13 @@ def _adapter(text: str) -> tuple[str, Path]:
 
 def _folder(text: str) -> Path:
     return Path(text).expanduser().absolute()
+
+
+def _address(text: str) -> str:
+    try:
+        return str(parse_address(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _digest(text: str) -> tuple[str, str]:

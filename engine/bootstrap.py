@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from engine.core.block_pool import BlockPool
 from engine.core.prefill_chunk import PrefillChunkController
 from engine.core.scheduler import Scheduler
 from engine.errors import StartupError
+from engine.handover.role import Handover, open_handover
 from engine.messages import Ready
 from engine.startup import Stopwatch, describe
 from engine.weights.digest import check_digests
@@ -33,10 +35,13 @@ class LoadedEngine:
     ready: Ready
     ahead: bool
     """Whether steps are launched before the results of those before them are known."""
+    handover: Handover | None = None
+    """With --role."""
 
 
-def load_engine(config: EngineConfig) -> LoadedEngine:
-    """Raises ``StartupError`` if the model does not load or does not fit."""
+def load_engine(config: EngineConfig, ring: Callable[[], None] | None = None) -> LoadedEngine:
+    """``ring`` ends the loop's wait, for an engine with a role. Raises ``StartupError`` if the model does not load or
+    does not fit."""
     watch = Stopwatch()
     if config.kernels is not None:
         # Inherited by the other ranks.
@@ -50,7 +55,8 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     from engine.worker.device import gpu_uuids, pick_device, pick_dtype
     from engine.worker.memory import check_room, predict_weights, taken
     from engine.worker.pipelined_runner import start_runner
-    from engine.worker.tiers.start import open_tiers
+    from engine.worker.tiers.block_copier import BlockCopier
+    from engine.worker.tiers.start import handover_fingerprint, open_tiers
 
     device = pick_device(config.device)
     config = config.on(device.type)
@@ -95,6 +101,16 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
     )
     runner.warm_up()
     watch.lap("warm-up")
+    handover = None
+    if ring is not None and tiers is not None and isinstance(tiers.copier, BlockCopier):
+        handover = open_handover(
+            config,
+            scheduler,
+            tiers.copier,
+            handover_fingerprint(config, runner),
+            ring,
+            vocab_size=runner.model.vocab_size,
+        )
     log.info("started in %s", watch)
     memory = {
         "weights_predicted": predicted,
@@ -120,6 +136,8 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         host_blocks=tiers.host.pool.total if tiers is not None else 0,
         disk_blocks=tiers.disk.pool.total if tiers is not None and tiers.disk is not None else 0,
         max_adapters=max(config.max_adapters, len(config.adapters)),
+        role=config.role or "",
+        handover_address=handover.address if handover is not None else "",
         gpus=gpu_uuids(runner.device, config.ranks),
         startup=watch.laps,
         memory=memory,
@@ -130,6 +148,7 @@ def load_engine(config: EngineConfig) -> LoadedEngine:
         PrefillChunkController(config.max_itl_ratio, max_batched_tokens),
         ready,
         ahead=runner.overlapping,
+        handover=handover,
     )
 
 

@@ -5,6 +5,7 @@ Pickle is safe here: both ends are ours, and the socket has no name that anyone 
 
 from __future__ import annotations
 
+import os
 import pickle
 import select
 import socket
@@ -45,6 +46,23 @@ class MessageDecoder:
         return messages
 
 
+class Bell:
+    """Ends a wait for messages, from any thread, now or when it begins."""
+
+    def __init__(self) -> None:
+        self.file = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def ring(self) -> None:
+        os.eventfd_write(self.file, 1)
+
+    def hush(self) -> None:
+        """Called before looking for what it was rung for."""
+        try:
+            os.eventfd_read(self.file)
+        except BlockingIOError:
+            return
+
+
 class Channel:
     """The engine process's end: blocking, because that process has nothing else to do."""
 
@@ -54,14 +72,26 @@ class Channel:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
+    def add(self, bell: Bell) -> None:
+        """From now on a wait also ends when it rings."""
+        self._poll.register(bell.file, select.POLLIN)
+
+    def wait(self, timeout: float) -> None:
+        """Until a message has come or a bell rings, or so many seconds."""
+        self._poll.poll(timeout * 1000)
+
     def receive(self, timeout: float | None = 0.0) -> list[Any]:
-        """All messages that have come. Waits up to ``timeout`` seconds for the first (``None``: for ever).
+        """All messages that have come. Waits up to ``timeout`` seconds for the first (``None``: for ever), or until a
+        bell rings.
 
         Raises ``EOFError`` when the other process is gone.
         """
         messages: list[Any] = []
         wait = None if timeout is None else timeout * 1000
-        while not messages and self._poll.poll(wait):
+        own = self._socket.fileno()
+        while not messages and (ready := self._poll.poll(wait)):
+            if all(file != own for file, _ in ready):
+                return []
             try:
                 data = self._socket.recv(_CHUNK)
             except ConnectionResetError:

@@ -80,6 +80,7 @@ class EngineClient(EngineProcess[Ready]):
         salt: bytes = b"",
         shared: int = 0,
         pin: float = 0.0,
+        prefill_at: str = "",
     ) -> Generation:
         """Parameters are those of ``messages.Submit``; ``deadline`` is a ``time.monotonic()``.
 
@@ -115,6 +116,7 @@ class EngineClient(EngineProcess[Ready]):
                     salt,
                     shared,
                     pin,
+                    prefill_at,
                 )
             )
         return generation

@@ -58,6 +58,19 @@ class EngineConfig:
     """of at most so many bytes."""
     disk_kv_unused: int | None = None
     """Bytes that such files that no engine uses any more may take there; ``None``: four times ``disk_kv_size``."""
+    role: str | None = None
+    """``prefill``: computes prompts for other engines; ``decode``: has prompts computed by others; ``both``. ``None``:
+    does all by itself."""
+    handover_address: str | None = None
+    """Where other engines ask for the KV blocks of their prompts."""
+    handover_secret_file: Path | None = None
+    """With what all of them know; ``None``: it is in the environment."""
+    handover_timeout: float = 10.0
+    """Seconds without a block after which a prompt is computed here."""
+    handover_min_tokens: int = 256
+    """Tokens of a prompt that must be missing here for another engine to be asked."""
+    prefill_from: tuple[str, ...] = ()
+    """Addresses of engines to ask where a request names none."""
     pinned_share: float = 0.25
     """Most of the KV blocks that prompts may ask to be kept for a time."""
     max_model_len: int | None = None
@@ -178,6 +191,30 @@ class EngineConfig:
             )
         if self.host_kv_memory is not None:
             self._check_tiers()
+        self._check_role()
+
+    def _check_role(self) -> None:
+        """Raises ``StartupError`` for flags that a role needs, or that need one."""
+        gives, asks = self.role in ("prefill", "both"), self.role in ("decode", "both")
+        if self.role not in (None, "prefill", "decode", "both"):
+            raise StartupError(f"--role {self.role} is not one of prefill, decode, both.")
+        if gives and self.handover_address is None:
+            raise StartupError(
+                f"--role {self.role} needs --handover-address, where other engines ask for KV blocks, such as "
+                "tcp://10.0.0.5:8200 or unix:///run/tollgate/prefill.sock."
+            )
+        if self.handover_address is not None and not gives:
+            raise StartupError("--handover-address is for --role prefill and --role both.")
+        if self.prefill_from and not asks:
+            raise StartupError("--prefill-from is for --role decode and --role both.")
+        if self.role is not None and self.host_kv_memory is None:
+            raise StartupError("--role needs --host-kv-memory: blocks come and go through it.")
+        if not 0 < self.handover_timeout < float("inf"):
+            raise StartupError(
+                f"--handover-timeout must be more than 0 seconds, not {self.handover_timeout}."
+            )
+        if self.handover_min_tokens < 0:
+            raise StartupError(f"--handover-min-tokens must be 0 or more, not {self.handover_min_tokens}.")
 
     @property
     def ranks(self) -> int:

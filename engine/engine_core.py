@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from engine.adapter_loading import AdapterLoading
 from engine.bootstrap import LoadedEngine, collect, load_engine
-from engine.channel import Channel
+from engine.channel import Bell, Channel
 from engine.config import EngineConfig
 from engine.core.plan import Plan
 from engine.core.request import Request
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, OutOfMemory, QueueFull, StartupError
+from engine.handover.role import Handover
 from engine.messages import (
     Abort,
     LoadAdapter,
@@ -50,7 +51,12 @@ class EngineCore:
         """Loads the model. Raises ``StartupError``."""
         self._config = config
         self._channel = channel
-        loaded = load_engine(config)
+        self._bell: Bell | None = None
+        """Rung when blocks come from another engine, or one asks for some."""
+        if config.role is not None:
+            self._bell = Bell()
+            channel.add(self._bell)
+        loaded = load_engine(config, self._bell.ring if self._bell is not None else None)
         self.ready = loaded.ready
         self._take_up(loaded)
         self._asleep = 0
@@ -79,6 +85,7 @@ class EngineCore:
             stages=loaded.runner.ranks.stages,
         )
         self._prefill_chunks = loaded.prefill_chunks
+        self._handover = loaded.handover
         self._adapters = AdapterLoading(self._runner, self._scheduler, self._channel.send)
 
     def run(self) -> None:
@@ -90,6 +97,8 @@ class EngineCore:
                         self._wake()
                 continue
             self._submit_compiled()
+            if self._handover is not None:
+                self._hand_over(self._handover)
             idle = self._scheduler.idle and not self._steps.in_flight
             timeout = _COMPILE_POLL if self._compiling else _IDLE_CHECK
             if self._scheduler.copying:
@@ -108,8 +117,16 @@ class EngineCore:
                 self._changed = not self._scheduler.copying
             elif idle and not self._compiling:
                 self._scheduler.check_integrity()
-                for message in self._channel.receive(None):
+                waiting = self._handover is not None and self._handover.busy
+                for message in self._channel.receive(_IDLE_CHECK if waiting else None):
                     self._handle(message)
+
+    def _hand_over(self, handover: Handover) -> None:
+        if self._bell is not None:
+            self._bell.hush()
+        before = replace(handover.state)
+        handover.tick()
+        self._changed = self._changed or handover.state != before
 
     @property
     def _has_tiers(self) -> bool:
@@ -228,6 +245,7 @@ class EngineCore:
             shared=message.shared,
             siblings=message.siblings,
             pin=message.pin,
+            prefill_at=message.prefill_at,
         )
         try:
             self._scheduler.submit(request)
@@ -248,7 +266,10 @@ class EngineCore:
         landed = self._steps.step()
         if landed is None:
             if self._scheduler.queues.loading:
-                self._scheduler.wait(_LOAD_POLL)
+                if self._handover is not None:
+                    self._channel.wait(_LOAD_POLL)
+                else:
+                    self._scheduler.wait(_LOAD_POLL)
             elif not self._scheduler.idle:
                 raise RuntimeError("there are requests, but none of them can run")
             self._send(Landed(Plan()))
@@ -326,6 +347,7 @@ class EngineCore:
             blocks_pinned=len(scheduler.pins or ()),
             loading=len(scheduler.queues.loading),
             tiers=scheduler.tiers.state if scheduler.tiers is not None else None,
+            handover=self._handover.state if self._handover is not None else None,
             prefixes=self._digest(),
         )
         self._channel.send(Outputs(landed.outputs, self._refusals, step))

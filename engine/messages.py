@@ -9,6 +9,7 @@ from engine.config import EngineConfig
 from engine.core.plan import RequestOutput
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
+from engine.core.tiers.remote import HandoverState
 from engine.core.tiers.tiered_cache import TierState
 
 # HTTP process → engine process
@@ -45,6 +46,8 @@ class Submit:
     """except those that the prompt's first so many tokens fill."""
     pin: float = 0.0
     """Seconds after its end for which its prompt is to be kept."""
+    prefill_at: str = ""
+    """The address of an engine that can be asked for its prompt's blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,10 @@ class Ready:
     """and a file."""
     max_adapters: int = 0
     """LoRA adapters that can be loaded at a time; 0: none."""
+    role: str = ""
+    """``--role``,"""
+    handover_address: str = ""
+    """and where other engines ask for blocks; empty: they cannot."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs that it computes on, by rank."""
     startup: dict[str, float] = field(default_factory=dict)
@@ -183,6 +190,8 @@ class Step:
     """Sequences that wait for KV blocks from another tier of memory."""
     tiers: TierState | None = None
     """Of KV memory beyond the device's, where there is some."""
+    handover: HandoverState | None = None
+    """Of an engine with a role."""
     prefixes: list[tuple[int, int, str]] | None = None
     """(key, tokens, tier) of cached prefixes, as ``PrefixCache.digest`` and ``TieredCache.digest`` return them, with no
     tier for the device's; ``None``: unchanged."""

@@ -12,6 +12,10 @@ from engine.drafts.kind import draft_kind
 from engine.errors import StartupError
 from engine.nodes.address import parse_addresses
 
+STAGING = 2**30
+"""Bytes of host memory for blocks that come and go, where a role is given and --host-kv-memory is not. Pages of it are
+taken as they are written to."""
+
 
 def read_options(options: dict[str, object], *, find: Callable[[str], Path] | None = None) -> ServerConfig:
     """``find`` takes the place of ``engine.weights.source.locate``.
@@ -61,6 +65,10 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
         rest["nodes"] = parse_addresses(str(rest["nodes"]), "--nodes")
     if "context_caps" in rest:
         rest["context_caps"] = tuple(cast(list[tuple[int, int]], rest["context_caps"]))
+    if "prefill_from" in rest:
+        rest["prefill_from"] = tuple(cast(list[str], rest["prefill_from"]))
+    if "role" in rest:
+        rest.setdefault("host_kv_memory", STAGING)
     if "draft_model" in rest:
         draft = str(rest["draft_model"])
         rest["draft_model"] = find(DEMO_DRAFT if draft == DEMO else draft)

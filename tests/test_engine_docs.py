@@ -37,6 +37,7 @@ PACKAGES = [
     "parallel",
     "nodes",
     "core",
+    "handover",
     "worker",
     "attention",
     "layers",

@@ -38,7 +38,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
             "state_batch state_cache"
         ),
         "core demo",
-        "weights",
+        "weights handover",
         "messages grammar layers step_loop",
         "models",
         "worker",

@@ -43,14 +43,15 @@ class Admission:
         """From waiting to running, with blocks for all its tokens."""
         self._queues.waiting.remove(request)
         self._tables.open(request, plan.copies)
-        plan.hit_tokens += request.computed
+        hits, request.elsewhere = max(0, request.computed - request.elsewhere), 0
+        plan.hit_tokens += hits
         self._queues.run(request)
         if not request.started:
             request.started = True
-            request.cached = request.computed
+            request.cached = hits
             if self._tables.prefixes is not None and not request.scoring:
                 plan.prefix_queries += request.prompt_length
-                plan.prefix_hits += request.computed
+                plan.prefix_hits += hits
             plan.admitted.append(request.id)
 
     def beside(self, requests: Iterable[Request], heads: Sequence[Request]) -> list[Request]:

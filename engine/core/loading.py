@@ -3,6 +3,8 @@
 A request that could be admitted is looked up beyond the device first. Where its blocks come back sooner than they
 would be computed, by the speeds measured so far, it is *loading* until they are cached on the device, where it then
 finds them like any others; so it holds nothing meanwhile, and others go on. A preempted one comes back by this rule.
+What no tier here has may be asked of another engine (``engine/handover``): whatever comes of that, the request goes on
+with what is there.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from engine.core.latency_estimator import LatencyEstimator
 from engine.core.prefix_cache import Node
 from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
+from engine.core.tiers.remote import Fetch, RemoteBlocks
 from engine.core.tiers.tiered_cache import TieredCache
 from engine.core.tiers.worth import worth_loading
 
@@ -40,6 +43,8 @@ class _Job:
     awaited: set[bytes]
     """Those of them that are read from the disk."""
     began: float
+    fetch: Fetch | None = None
+    """Of further blocks, which another engine computes; ``keys`` has them, too."""
     loaded: int = 0
 
 
@@ -60,14 +65,23 @@ class Loading:
         self._tiers = tiers
         self._latency = latency
         self._clock = clock
+        self.remote: RemoteBlocks | None = None
+        """Another engine that may have what no tier has."""
         self._jobs: list[_Job] = []
         self._declined = 0
         self._overdue: set[bytes] = set()
         """Blocks that a request has waited for in vain, and that are still being read."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether ``tick`` has something to do although nothing is to be computed."""
+        return self._tiers.busy or bool(self._jobs) or (self.remote is not None and self.remote.busy)
+
     def tick(self) -> None:
         """Before each plan: copies what is to be copied, and returns those to the queue whose blocks are back."""
         self._tiers.tick()
+        if self.remote is not None:
+            self.remote.tick()
         if self._overdue:
             self._overdue = {key for key in self._overdue if self._tiers.is_reading(key)}
         if self._queues.waiting:
@@ -92,11 +106,18 @@ class Loading:
         if request.chain is None or request.scoring:
             return False
         keys = self._worth(request, request.chain)
-        if not keys:
+        every = keys
+        fetch = None
+        if self.remote is not None and request.adapter is None:
+            every = self._tiers.keys(request, request.chain)
+            fetch = self.remote.begin(request, request.chain.depth + len(keys), every[len(keys) :])
+        if not keys and fetch is None:
             return False
         awaited = self._tiers.fetch(keys, request.weight)
         self._queues.load(request)
-        self._jobs.append(_Job(request, request.chain, keys, awaited, self._clock()))
+        self._jobs.append(
+            _Job(request, request.chain, every if fetch else keys, awaited, self._clock(), fetch)
+        )
         return True
 
     def _worth(self, request: Request, known: Node) -> list[bytes]:
@@ -129,12 +150,14 @@ class Loading:
         now = self._clock()
         for job in jobs:
             if job.request not in queues.loading:
+                if job.fetch is not None:
+                    job.fetch.cancel()
                 continue  # it was aborted, or parked
             job.awaited = {key for key in job.awaited if self._tiers.is_reading(key)}
             if job.awaited and now - job.began > _PATIENCE:
                 self._overdue |= job.awaited
                 job.awaited = set()
-            if job.awaited or left <= 0:
+            if job.awaited or left <= 0 or (job.fetch is not None and not job.fetch.done):
                 self._jobs.append(job)
                 continue
             count = self._tiers.load(job.request, job.known, job.keys, left)
@@ -144,5 +167,7 @@ class Loading:
                 self._jobs.append(job)
                 continue
             queues.loaded(job.request)
+            if job.fetch is not None:
+                job.request.elsewhere = job.fetch.computed
             # What the device had was evicted meanwhile: by now that is in host memory, too.
             job.request.sought = job.known.alive

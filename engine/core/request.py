@@ -41,6 +41,7 @@ class Request:
         "credit",
         "deadline",
         "draft_tokens",
+        "elsewhere",
         "estimated",
         "forked",
         "found",
@@ -51,6 +52,7 @@ class Request:
         "params",
         "pending",
         "pin",
+        "prefill_at",
         "priority",
         "prompt_length",
         "prompt_logprobs",
@@ -85,6 +87,7 @@ class Request:
         shared: int = 0,
         siblings: Sequence[Sibling] = (),
         pin: float = 0.0,
+        prefill_at: str = "",
     ) -> None:
         """``submitted`` and ``deadline`` are seconds of the scheduler's clock."""
         self.id = id
@@ -101,6 +104,8 @@ class Request:
         """except those that the prompt's first so many tokens fill, which all tenants share."""
         self.pin = pin
         """Seconds after its end for which its prompt is to be kept; 0: like any other."""
+        self.prefill_at = prefill_at
+        """Where another engine can be asked for its prompt's blocks; empty: wherever the engine's flags say."""
         self.siblings = list(siblings)
         """Choices of the same prompt that begin when it is computed."""
         self.draft_tokens: list[int] = []
@@ -143,6 +148,8 @@ class Request:
         """Whether the block that it writes next may be shared with other choices of the same prompt."""
         self.cached = 0
         """Prompt tokens that the prefix cache had; 0 once reported."""
+        self.elsewhere = 0
+        """Prompt tokens that another engine computed for it since, which it finds as if they were cached."""
         self.prompt_logprobs: list[TokenLogprobs] | None = None if params.prompt_logprobs is None else []
         """Of the prompt's tokens from the second on, as far as computed. ``None``: not requested, or reported
         already."""

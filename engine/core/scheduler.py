@@ -40,6 +40,7 @@ from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
 from engine.core.results import Results
 from engine.core.state_slots import StateSlots
+from engine.core.tiers.remote import RemoteBlocks
 from engine.core.tiers.tiered_cache import TieredCache, TierSet
 
 
@@ -242,12 +243,18 @@ class Scheduler:
     @property
     def copying(self) -> bool:
         """Whether blocks are being copied between tiers of memory, or are to be."""
-        return self.tiers is not None and self.tiers.busy
+        return self._loading is not None and self._loading.busy
 
     def copy(self) -> None:
         """Goes on with that, as each ``schedule`` does, where none is needed."""
-        if self.tiers is not None:
-            self.tiers.tick()
+        if self._loading is not None:
+            self._loading.tick()
+
+    def ask(self, remote: RemoteBlocks) -> None:
+        """Prompts that no tier here has are asked of another engine. Raises ``ValueError`` without tiers."""
+        if self._loading is None:
+            raise ValueError("blocks of another engine come through tiers")
+        self._loading.remote = remote
 
     def wait(self, seconds: float) -> None:
         """Until a block is copied between tiers of memory, but not longer; then ``schedule`` goes on."""

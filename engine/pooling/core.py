@@ -133,6 +133,7 @@ def check_flags(config: EngineConfig) -> None:
         "--speculation": config.speculation != "off",
         "--tensor-parallel": config.tensor_parallel > 1,
         "--pipeline-parallel": config.pipeline_parallel > 1,
+        "--role": config.role is not None,
         "--context-cap": bool(config.context_caps),
         "--kv-cache-dtype": config.kv_cache_dtype != "auto",
     }.items():

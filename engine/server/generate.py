@@ -84,6 +84,7 @@ class Generator:
             salt=salt,
             shared=shared,
             pin=pin,
+            prefill_at=hints.prefill_at,
         )
         choices = [
             _ChoiceStream(

@@ -27,6 +27,8 @@ class Hints:
     """Which of its prefixes other tenants may find: ``none``, the ``system`` prompt, or ``all``."""
     refuse_over_context: bool = False
     """Refuse a ``max_tokens`` that exceeds the context, instead of clipping it."""
+    prefill_at: str = ""
+    """The address of an engine that can be asked for the prompt's KV blocks."""
 
     def salt(self, own: str | None) -> bytes:
         """The prefix cache's salt for this request; ``own``: the body's ``cache_salt``. Empty: none."""
@@ -41,7 +43,8 @@ class Hints:
 def read_hints(headers: Mapping[bytes, bytes], now: float) -> Hints:
     """``x-tollgate-priority`` (an integer, clamped to ±1000), ``x-tollgate-weight`` (clamped to 0.01 … 100),
     ``x-tollgate-deadline`` (seconds from ``now``), ``x-tollgate-over-context`` (``refuse``), ``x-tollgate-tenant`` (a
-    name, of 64 characters at most) and ``x-tollgate-prefix-sharing`` (``system`` or ``all``).
+    name, of 64 characters at most), ``x-tollgate-prefix-sharing`` (``system`` or ``all``) and ``x-tollgate-prefill``
+    (an address, as ``--handover-address`` of another engine has it).
 
     A value that cannot be parsed is ignored.
     """
@@ -57,6 +60,7 @@ def read_hints(headers: Mapping[bytes, bytes], now: float) -> Hints:
         tenant=headers.get(b"x-tollgate-tenant", b"")[:_LONGEST].decode("latin-1"),
         sharing=sharing if (sharing := _text(headers, b"x-tollgate-prefix-sharing")) in _SHARING else "none",
         refuse_over_context=headers.get(b"x-tollgate-over-context") == b"refuse",
+        prefill_at=_text(headers, b"x-tollgate-prefill"),
     )
 
 

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from engine.core.rate import Rate
 from engine.core.tiers.tiered_cache import TierState
 from engine.messages import Ready, Step
+from engine.server.handover_metrics import HandoverMetrics
 from engine.server.histogram import TokenHistogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -101,6 +102,12 @@ class EngineMetrics:
             ),
         }
         self._tiers = TierState()
+        self._handover = HandoverMetrics(
+            counter(
+                "handover_prompts", "Prompts between engines with a role, by what came of them.", "outcome"
+            ),
+            counter("handover_blocks", "KV blocks between engines with a role.", "outcome"),
+        )
         self._batch = histogram("step_batch_size", "Sequences in a step.", _SIZES)
         self._duration = histogram("step_duration_seconds", "Time a step takes.", _SHORT)
 
@@ -132,6 +139,8 @@ class EngineMetrics:
             for name, moved in self._moved.items():
                 moved.inc(getattr(step.tiers, name) - getattr(self._tiers, name))
             self._tiers = step.tiers
+        if step.handover is not None:
+            self._handover.observe(step.handover)
         for _, seconds in step.queued:
             self.queue.observe(seconds)
         if step.sequences:

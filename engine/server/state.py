@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.core.tiers.tiered_cache import TierState
 from engine.messages import Ready, Step
+from engine.server.handover_metrics import described
 from engine.server.metrics import Throughput
 
 
@@ -71,6 +72,9 @@ class EngineState:
                 "blocks_refused": tiers.corrupt,
                 "blocks_unwritten": tiers.unwritten,
             },
+            "handover": described(
+                ready.role or None, ready.handover_address, last.handover if last else None
+            ),
             "prefix_cache": {
                 "hit_tokens": self._hit_tokens,
                 "hit_rate": round(self._hit_tokens / prompts, 4) if prompts else 0.0,

@@ -88,7 +88,10 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
     others |= {"share_port", "standby_port", "uds", "leave_with_stdin", "sleep_mode"}
     # These do not go with some of the others.
     rest = {"kv_cache_memory", "host_kv_memory", "disk_kv", "disk_kv_size", "disk_kv_unused"}
-    assert settings - set(given) - others == {"model", "engine", *rest}
+    roles = {"role", "prefill_from"} | {
+        f"handover_{name}" for name in ("address", "secret_file", "timeout", "min_tokens")
+    }
+    assert settings - set(given) - others - roles == {"model", "engine", *rest}
     flags = [text for name in rest for text in (f"--{name.replace('_', '-')}", "3000")]
     engine = read_options(options("--model", str(tiny_model), *flags)).engine
     assert [engine.kv_cache_memory, engine.host_kv_memory, engine.disk_kv_size] == [3000] * 3
@@ -97,6 +100,26 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
     assert staged.engine.pipeline_parallel == 3
     sized = read_options(options("--model", str(tiny_model), "--kv-cache-memory", "1MiB"))
     assert sized.engine.kv_cache_memory == 2**20
+
+
+def test_a_role_has_its_flags_and_memory_for_blocks_on_their_way(tiny_model: Path) -> None:
+    at, secret = ("--handover-address", "tcp://0.0.0.0:8200"), ("--handover-secret-file", "/run/secret")
+    flags = (
+        "--prefill-from",
+        "unix:///a.sock",
+        "--prefill-from",
+        "tcp://[::1]:5",
+        "--handover-min-tokens",
+        "7",
+    )
+    engine = read_options(options("--model", str(tiny_model), "--role", "both", *at, *secret, *flags)).engine
+    assert (engine.role, engine.handover_address) == ("both", "tcp://0.0.0.0:8200")
+    assert engine.handover_secret_file == Path("/run/secret")
+    assert engine.prefill_from == ("unix:///a.sock", "tcp://[::1]:5")
+    assert (engine.handover_min_tokens, engine.host_kv_memory) == (7, 2**30)
+    timed = ("--role", "decode", "--handover-timeout", "3", "--host-kv-memory", "1MiB")
+    engine = read_options(options("--model", str(tiny_model), *timed)).engine
+    assert (engine.handover_timeout, engine.host_kv_memory) == (3.0, 2**20)
 
 
 def test_switches_and_lists_have_flags_of_their_own(tiny_model: Path) -> None:

@@ -20,6 +20,7 @@ from engine.core.prefix_cache import Node, PrefixCache
 from engine.core.request import Request
 from engine.core.tiers.copier import Copied, Copier
 from engine.core.tiers.evicted_ends import EvictedEnds
+from engine.core.tiers.loans import Loans
 from engine.core.tiers.tier import Tier
 
 _MOST_UNORDERED = 256
@@ -71,6 +72,7 @@ class TieredCache:
         self.host = tiers.host
         self.disk = tiers.disk
         self.copier = tiers.copier
+        self.loans = Loans(tiers.host)
         self._counts = _Counts()
         self._prefixes = prefixes
         self._fresh: list[tuple[Node, float]] = []
@@ -200,6 +202,17 @@ class TieredCache:
             awaited.add(key)
         return awaited
 
+    def keys(self, request: Request, node: Node) -> list[bytes]:
+        """Of the full blocks of the request's tokens after ``node``, short of the last token."""
+        return list(self._keys_after(node, request))
+
+    def offer(self, request: Request) -> None:
+        """Copies to host memory what the device has of the request's tokens, where it is there no longer."""
+        prefixes = self._prefixes
+        found = prefixes.match(prefixes.root(request.adapter), request.tokens, request.salt, request.shared)
+        self.learned(found, 0, request.weight)
+        self.save()
+
     def is_reading(self, key: bytes) -> bool:
         return key in self._reading
 
@@ -243,9 +256,10 @@ class TieredCache:
         copying = {*self._writing, *self._reading}
         if len(copying) != len(self._writing) + len(self._reading):
             raise AssertionError("a block is read and written at once")
-        self.host.check_integrity(len(copying))
         if any(key not in self.host for key in self._writing):
             raise AssertionError("a block is written that is not in host memory")
+        held = {self.host.find(key) for key in self._writing} | self.loans.lent.keys()
+        self.host.check_integrity(len(held) + len(self._reading) + len(self.loans.reserved))
         if any(key in self.host for key in self._reading):
             raise AssertionError("a block is read that is in host memory")
         if self.disk is not None:

@@ -6,6 +6,7 @@ read and write the file wait for the last copy to or from the arena.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -16,16 +17,26 @@ from torch import Tensor
 
 from engine.core.rate import Rate
 from engine.core.tiers.copier import Copied
+from engine.worker.tiers.arena import allocate
 from engine.worker.tiers.block_file import BlockFile
 from engine.worker.tiers.block_rows import BlockRows, DeviceRows, HostRows, row_bytes
 
 
 class BlockCopier:
-    def __init__(self, tensors: Sequence[Tensor], slots: int, file: BlockFile | None = None) -> None:
-        """``tensors``: of all layers, the first dimension of each is blocks."""
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        slots: int,
+        file: BlockFile | None = None,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """``tensors``: of all layers, the first dimension of each is blocks. ``shared``: other processes are to map
+        the host memory, where it can be."""
+        self.slots = slots
         self.block_bytes = row_bytes(tensors)
         self._on_gpu = tensors[0].device.type == "cuda"
-        self._arena = torch.empty(slots, self.block_bytes, dtype=torch.uint8, pin_memory=self._on_gpu)
+        self._arena, self.shared_file = allocate(slots, self.block_bytes, pinned=self._on_gpu, shared=shared)
         self._stream: torch.cuda.Stream | None = None
         if self._on_gpu:
             rows = DeviceRows(tensors, self._arena)
@@ -76,21 +87,19 @@ class BlockCopier:
             self._timed = start, self._launched, size
 
     def write(self, key: bytes, slot: int, place: int, depth: int) -> None:
-        launched, file, content = self._launched, self._opened(), self._content(slot)
+        settle, file, content = self.settled(), self._opened(), self.content(slot)
 
         def write() -> None:
-            if launched is not None:
-                launched.synchronize()
+            settle()
             self._report(Copied(key, slot, place, False, file.write(place, key, depth, content)))
 
         self._threads[1][0].put(write)
 
     def read(self, key: bytes, place: int, slot: int) -> None:
-        launched, file, content = self._launched, self._opened(), self._content(slot)
+        settle, file, content = self.settled(), self._opened(), self.content(slot)
 
         def read() -> None:
-            if launched is not None:
-                launched.synchronize()
+            settle()
             began = time.perf_counter()
             good = file.read(place, key, content)
             self._reads.add(self.block_bytes, time.perf_counter() - began)
@@ -116,6 +125,9 @@ class BlockCopier:
         self._threads = []
         if self._file is not None:
             self._file.close()
+        if self.shared_file is not None:
+            os.close(self.shared_file)
+            self.shared_file = None
 
     def _start(self, name: str) -> tuple[queue.SimpleQueue[Callable[[], None] | None], threading.Thread]:
         orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -144,8 +156,18 @@ class BlockCopier:
             self._timed = None
             self._loads.add(size, start.elapsed_time(end) / 1000)
 
-    def _content(self, slot: int) -> memoryview:
+    def content(self, slot: int) -> memoryview:
         return memoryview(self._arena[slot].numpy())
+
+    def settled(self) -> Callable[[], None]:
+        """Waits, in any thread, until the copies to and from host memory that were launched so far are done."""
+        launched = self._launched
+
+        def settle() -> None:
+            if launched is not None:
+                launched.synchronize()
+
+        return settle
 
     def _opened(self) -> BlockFile:
         if self._file is None:

@@ -26,17 +26,18 @@ def open_tiers(config: EngineConfig, runner: Runner) -> TierSet | None:
     """``None`` without --host-kv-memory. Raises ``StartupError``."""
     if config.host_kv_memory is None:
         return None
+    flag = "--host-kv-memory" if config.role is None else "--role"
     if runner.stateful:
         raise StartupError(
-            "--host-kv-memory is not supported for this model: its layers keep a state of each request, without which "
+            f"{flag} is not supported for this model: its layers keep a state of each request, without which "
             "its blocks are of no use. Leave it out."
         )
     if runner.windows != [None]:
         raise StartupError(
-            "--host-kv-memory is not supported for this model yet: it has layers with sliding windows, whose blocks "
+            f"{flag} is not supported for this model yet: it has layers with sliding windows, whose blocks "
             "are released one by one. Leave it out."
         )
-    tensors = runner.cache.tensors
+    tensors, shared = runner.cache.tensors, config.role in ("prefill", "both")
     block_bytes = row_bytes(tensors)
     slots = config.host_kv_memory // block_bytes
     if slots < 1:
@@ -51,7 +52,7 @@ def open_tiers(config: EngineConfig, runner: Runner) -> TierSet | None:
         )
     if config.disk_kv is None:
         log.info("KV cache in host memory: %d blocks of %d bytes", slots, block_bytes)
-        return TierSet(Tier(slots), None, BlockCopier(tensors, slots))
+        return TierSet(Tier(slots), None, BlockCopier(tensors, slots, shared=shared))
     dtype = str(runner.dtype).removeprefix("torch.")
     owner = fingerprint(config, dtype, tensors)
     # Engines of several models may be given the same folder.
@@ -69,4 +70,11 @@ def open_tiers(config: EngineConfig, runner: Runner) -> TierSet | None:
         file.path,
         len(disk),
     )
-    return TierSet(Tier(slots), disk, BlockCopier(tensors, slots, file))
+    return TierSet(Tier(slots), disk, BlockCopier(tensors, slots, file, shared=shared))
+
+
+def handover_fingerprint(config: EngineConfig, runner: Runner) -> dict[str, object]:
+    """What blocks depend on that another engine is to go on from; backends of attention lay them out in their own
+    ways."""
+    found = fingerprint(config, str(runner.dtype).removeprefix("torch."), runner.cache.tensors)
+    return {**found, "attention": type(runner.cache.backend).__name__}

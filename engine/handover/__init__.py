@@ -1,0 +1,1 @@
+"""Prefill and decode apart: KV blocks of prompts that one engine computes and another goes on from. No torch."""
