@@ -184,7 +184,7 @@ class Serving:
     def _leave(self, account: _Account) -> None:
         if account.job is not None:
             self._scheduler.abort(account.job.request.id)
-            self._state.abandoned += 1
+        self._state.abandoned += (account.job is not None) + len(account.peer.orders)
         for slot, count in account.lent.items():
             for _ in range(count):
                 self._loans.take_back(slot, 1.0)

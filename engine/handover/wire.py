@@ -11,6 +11,7 @@ by somebody, what was left out, and what was sent before, is refused; nothing of
 
 from __future__ import annotations
 
+import hmac
 import json
 import socket
 import struct
@@ -120,7 +121,7 @@ class Wire:
                 raise CorruptFrame(f"a frame of {length} bytes")
             body = self._read(length, deadline)
             digest.update(body)
-        if digest.digest() != self._read(_DIGEST, deadline):
+        if not hmac.compare_digest(digest.digest(), self._read(_DIGEST, deadline)):
             raise CorruptFrame(f"a frame of kind {kind.name} is not what was sent")
         return kind, body
 
