@@ -41,6 +41,8 @@ class EngineLoad:
     prefill: float = 0.0
     decode: float = 0.0
     gpus: tuple[EngineGpu, ...] = ()
+    handover: str = ""
+    """Where it hands KV blocks of prompts over to other engines; empty: nowhere."""
     models: Mapping[str, str] = field(default_factory=dict)
     """Of an engine of several models, the state of each: ``loaded``, ``loading``, ``sleeping``, ``unloaded`` …"""
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gateway.admission.phases import headers_for
 from gateway.admission.pools import Pools
 from gateway.admission.queue import Queue
 from gateway.backends.dispatch import dispatch, dispatch_whole
@@ -82,7 +83,10 @@ class UpstreamPipeline:
             send = attempt(self.telemetry)(send)
         hops = Hops(self.policy, self.health)
         places = Queue(self.pools, self.metrics, interval=self.positions_every)
-        return UpstreamLoop(self.router, hops, places, send, send_whole, self.metrics, self.telemetry)
+        headers = headers_for(self.policy, self.pools)
+        return UpstreamLoop(
+            self.router, hops, places, send, send_whole, self.metrics, self.telemetry, headers
+        )
 
     async def count_tokens(self, call: Call) -> Chunks:
         """One chunk with the provider's count as its envelope, which is empty where no provider counts."""

@@ -14,6 +14,7 @@ from contextlib import aclosing
 from types import TracebackType
 
 from gateway.admission.gate import Admission, engine_headers
+from gateway.admission.phases import Headers
 from gateway.admission.queue import Queue
 from gateway.errors import BadRequest, GatewayError, Overloaded, RateLimited, Upstream
 from gateway.fallback.attempt import Attempt
@@ -41,7 +42,9 @@ class UpstreamLoop:
         send_whole: WholeHandler,
         metrics: Metrics,
         telemetry: Telemetry | None = None,
+        headers: Headers = engine_headers,
     ) -> None:
+        """``headers``: of what goes to engines."""
         self._router = router
         self._hops = hops
         self._queue = queue
@@ -49,6 +52,7 @@ class UpstreamLoop:
         self._send_whole = send_whole
         self._metrics = metrics
         self._telemetry = telemetry
+        self._engine_headers = headers
 
     def __call__(self, call: Call) -> Chunks:
         if call.trace is not None:
@@ -180,7 +184,7 @@ class UpstreamLoop:
             call.cap = await call.allowance.hold(call)
         sent = admission.pool.clock()
         if attempt.planned.hop.is_engine:
-            call.hints = engine_headers(call, sent)
+            call.hints = self._engine_headers(call, sent)
         self._metrics.dispatch_seconds[(call.model,)].observe(sent - call.started)
         in_flight = self._metrics.pool_in_flight[(admission.pool.name,)]
         in_flight.pending += 1

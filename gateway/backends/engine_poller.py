@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY = 256 * 2**10
 """Bytes; the engine's answer has some 5,000, and as many for each further model."""
+_ADDRESS = re.compile(r"(tcp|unix)://[\x21-\x7e]{1,255}")
 
 
 class EnginePoller:
@@ -81,7 +83,7 @@ class EnginePoller:
             try:
                 async with asyncio.timeout(self._patience):
                     state = read_state(await self._ask())
-                    figures = figures_of(state)
+                    figures = figures_of(state, self._url.host)
             except (httpx.TransportError, TimeoutError, ValueError) as error:
                 if not away:
                     log.debug(
@@ -151,8 +153,8 @@ def read_figures(body: bytes) -> EngineLoad:
     return figures_of(read_state(body))
 
 
-def figures_of(state: Mapping[str, Any]) -> EngineLoad:
-    """Raises ValueError."""
+def figures_of(state: Mapping[str, Any], host: str = "") -> EngineLoad:
+    """``host``: where the engine was asked. Raises ValueError."""
     cache = state.get("kv_cache")
     return EngineLoad(
         running=int(_number(state.get("running"))),
@@ -162,8 +164,20 @@ def figures_of(state: Mapping[str, Any]) -> EngineLoad:
         prefill=_number(state.get("prefill_tokens_per_second")),
         decode=_number(state.get("decode_tokens_per_second")),
         gpus=tuple(map(_gpu, gpus)) if isinstance(gpus := state.get("gpus"), list) else (),
+        handover=_handover(state.get("handover"), host),
         models={name: str(one.get("value")) for name, one in _models(state).items()},
     )
+
+
+def _handover(found: Any, host: str) -> str:
+    """Where it hands blocks over, to be sent on in a header; one that listens everywhere, where it was asked."""
+    address = found.get("address") if isinstance(found, dict) else None
+    if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
+        return ""
+    for everywhere in ("tcp://0.0.0.0:", "tcp://[::]:"):
+        if host and address.startswith(everywhere):
+            return f"tcp://{f'[{host}]' if ':' in host else host}:{address[len(everywhere) :]}"
+    return address
 
 
 def _gpu(found: Any) -> EngineGpu:

@@ -66,6 +66,28 @@ def golden_set_that_is_missing(draft: Draft) -> Findings:
             yield Diagnostic(("backends", name, "golden", "set"), message)
 
 
+def prefill_by_no_engine(draft: Draft) -> Findings:
+    backends = mappings_at(draft.content, "backends")
+    for name, backend in backends.items():
+        named = backend.get("prefill")
+        for index, other in enumerate(named if isinstance(named, list | tuple) else ()):
+            there = backends.get(str(other))
+            path = ("backends", name, "prefill", index)
+            if there is None:
+                yield Diagnostic(
+                    path, f"there is no backend '{other}'{suggestion(str(other), tuple(backends))}"
+                )
+            elif there.get("kind") != "engine" or other == name:
+                message = f"'{other}' is no other engine; name one that has '--role prefill' or '--role both'"
+                yield Diagnostic(path, message)
+            elif (there.get("region"), there.get("local", True)) != (
+                backend.get("region"),
+                backend.get("local", True),
+            ):
+                message = f"'{other}' gets prompts of '{name}', and has another 'region' or 'local'; give both the same"
+                yield Diagnostic(path, message)
+
+
 def _options(backend: EngineBackend) -> list[str]:
     return [argument.partition("=")[0] for argument in backend.args]
 

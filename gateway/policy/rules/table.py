@@ -47,6 +47,7 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     backends.reserved_engine_option,
     backends.engine_that_would_not_start,
     backends.golden_set_that_is_missing,
+    backends.prefill_by_no_engine,
     backends.truncated_embeddings,
     prices.price_of_nothing,
     guards.foreign_embedder,

@@ -126,6 +126,8 @@ class EngineBackend(SelfHosted):
     """What a launched engine's successor is asked first."""
     stop_first: Annotated[bool, Field(strict=True)] = False
     """After an edit, end the launched engine before its successor starts, rather than have both for a while."""
+    prefill: tuple[Name, ...] = ()
+    """Backends whose engines, of ``--role prefill``, compute the prompts of this one, of ``--role decode``."""
     local: bool = True
     continues: bool = True
 

@@ -744,3 +744,20 @@ async def test_cold_start(tmp_path: Path, kind: str) -> None:
                 await asyncio.sleep(0.01)
             await site.up.start()
             assert (await asked).status_code == 200
+
+
+@shows("backends.<name>.prefill (engine)")
+async def test_a_request_names_the_engine_that_computes_its_prompt(tmp_path: Path) -> None:
+    """What the engines make of it is shown in ``tests/engine/handover``."""
+    far = {"kind": "engine", "base_url": OTHER.removesuffix("/v1")}
+    state = reply({"running": 1, "handover": {"role": "prefill", "address": "tcp://0.0.0.0:8200"}})
+    for prefill, named in ((["other"], "tcp://127.0.0.1:8200"), ([], None)):
+        policy = {"backends": {"other": far, **up_as("engine", prefill=prefill)["backends"]}}
+        async with a_site(tmp_path / str(named)[:3], policy, (FINE,), health=state) as site:
+            look = server_header("x-tollgate-prefill")
+            await site.until(lambda: site.other.probes)
+            async with asyncio.timeout(300):
+                while await look(site) != named:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            receipt = await site.receipt(await site.ask(model="up"))
+            assert ("prefill" in str(receipt)) == bool(prefill)

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.backends.engine_poller import EnginePoller, read_figures
+from gateway.backends.engine_poller import EnginePoller, figures_of, read_figures
 from gateway.backends.transport import OutgoingTransport
 from gateway.engine_load import EngineGpu, EngineLoad
 from tests.fakes import Action, FakeUpstream, head, reply
@@ -145,3 +145,23 @@ async def test_closing_before_it_began() -> None:
 def test_what_is_missing_is_nothing() -> None:
     assert read_figures(b"{}") == EngineLoad()
     assert read_figures(b'{"running": 3, "kv_cache": null}') == EngineLoad(running=3)
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("tcp://10.0.0.5:8200", "tcp://10.0.0.5:8200"),
+        ("tcp://0.0.0.0:8200", "tcp://engine:8200"),
+        ("tcp://[::]:8200", "tcp://engine:8200"),
+        ("unix:///run/kv.sock", "unix:///run/kv.sock"),
+        ("tcp://a\r\nx: y", ""),
+        ("http://a:1", ""),
+        (None, ""),
+        (5, ""),
+    ],
+)
+async def test_where_blocks_are_handed_over_is_known_by_the_name_that_the_engine_has_here(
+    address: object, found: str
+) -> None:
+    assert figures_of({**STATE, "handover": {"address": address}}, "engine").handover == found
+    assert figures_of({**STATE, "handover": address}, "engine").handover == ""

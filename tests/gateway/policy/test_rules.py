@@ -503,6 +503,11 @@ CASES = {
         "backends: {e: {kind: engine, launch: true, golden: {set: none.jsonl}}}",
         "backends: {e: {kind: engine, launch: true, golden: {set: there.json}}}",
     ),
+    "backends.prefill_by_no_engine": Case(
+        "backends.e.prefill[0]: 'one' is no other engine",
+        engine("prefill: [one]"),
+        "backends: {e: {kind: engine, prefill: [p]}, p: {kind: engine, base_url: 'http://p:1'}}",
+    ),
     "models.rollout_to_itself": Case(
         "models.x.rollout.to: is one of the model's targets already",
         model("rollout: {to: {backend: two, model: x}}"),
@@ -870,3 +875,28 @@ def test_what_ships_is_clean(folder_: Path) -> None:
         with_files=True,
     )
     assert [str(one) for one in loaded.warnings if "has no price" not in one.message] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("e: {kind: engine, prefill: [q]}", "there is no backend 'q'"),
+        ("e: {kind: engine, prefill: [e]}", "'e' is no other engine"),
+        (
+            "e: {kind: engine, prefill: [p]}, p: {kind: engine, base_url: 'http://p:1', local: false}",
+            "another 'region' or 'local'",
+        ),
+        (
+            "e: {kind: engine, prefill: [p], region: eu}, p: {kind: engine, base_url: 'http://p:1', region: us}",
+            "another 'region' or 'local'",
+        ),
+    ],
+)
+def test_prompts_are_computed_by_another_engine_at_the_same_place(
+    more: str, said: str, tmp_path: Path
+) -> None:
+    whole = yaml.safe_load(BASE)
+    whole["backends"] |= yaml.safe_load(f"{{{more}}}")
+    (tmp_path / "gateway.yaml").write_text(yaml.safe_dump(whole))
+    with pytest.raises(PolicyError, match=said):
+        load_policy(tmp_path, {})
