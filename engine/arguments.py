@@ -153,7 +153,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add(
         "--handover-timeout",
         type=float,
-        help="seconds without a KV block after which the rest of a prompt is computed here (default: 10)",
+        help="seconds in which the other engine does not say a word, after which the rest of a prompt is computed here "
+        "(default: 10)",
     )
     add(
         "--pinned-share",

@@ -66,7 +66,7 @@ class EngineConfig:
     handover_secret_file: Path | None = None
     """With what all of them know; ``None``: it is in the environment."""
     handover_timeout: float = 10.0
-    """Seconds without a block after which a prompt is computed here."""
+    """Seconds in which another engine does not say a word, after which a prompt is computed here."""
     handover_min_tokens: int = 256
     """Tokens of a prompt that must be missing here for another engine to be asked."""
     prefill_from: tuple[str, ...] = ()

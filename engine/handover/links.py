@@ -74,8 +74,8 @@ class Links:
         *,
         timeout: float,
     ) -> None:
-        """``timeout``: seconds in which at least one block, or the end, has to come. ``ring`` is called when a transfer
-        is finished."""
+        """``timeout``: seconds in which something has to come, if only that the prompt still waits. ``ring`` is called
+        when a transfer is finished."""
         self._secret, self._fingerprint, self._arena, self._ring = secret, fingerprint, arena, ring
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -171,6 +171,8 @@ class Links:
                     raise Refused(str(refusal))
                 transfer.cached = int(str(said.get("cached", 0)))
                 return
+            elif kind is Kind.WAITING:
+                continue
             else:
                 raise CorruptFrame(f"{kind.name} came in place of blocks")
 

@@ -57,10 +57,14 @@ class Peer:
     read: deque[int] = field(default_factory=deque)
     """Slots that the other side reads in shared memory, in the order in which it was told of them."""
     out: queue.SimpleQueue[list[Piece] | dict[str, object] | None] = field(default_factory=queue.SimpleQueue)
-    """What is to be sent; ``None``: nothing more."""
+    """What is to be sent; an empty list: that its prompt waits; ``None``: nothing more."""
 
     def give(self, pieces: list[Piece]) -> None:
         self.out.put(pieces)
+
+    def reassure(self) -> None:
+        """Its prompt waits, or is being computed."""
+        self.out.put([])
 
     def end(self, cached: int = 0, refusal: str = "") -> None:
         """No more blocks of this prompt come. ``cached``: tokens of it that were there before it was asked for;
@@ -181,6 +185,8 @@ class Server:
             while (order := peer.out.get()) is not None:
                 if isinstance(order, dict):
                     wire.say(Kind.END, **order)
+                elif not order:
+                    wire.say(Kind.WAITING)
                 elif shares:
                     self._lend(peer, order)
                 else:

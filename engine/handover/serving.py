@@ -27,6 +27,8 @@ log = logging.getLogger("engine.handover")
 
 _PATIENCE = 20.0
 """Seconds that the other side may keep what it has been lent."""
+_REASSURE = 1.0
+"""Seconds after which it is told that its prompt still waits: by the loop, so that one that hangs says nothing."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,8 @@ class _Job:
     given: int = 0
     cached: int = 0
     """Tokens of the prompt that were there before."""
+    told: float = 0.0
+    """When the other side last heard of it."""
 
 
 @dataclass(slots=True)
@@ -153,7 +157,7 @@ class Serving:
         if self._scheduler.prefixes is None:
             raise ValueError("there is no prefix cache")
         keys = self._tiers.keys(request, self._scheduler.prefixes.root(None))
-        return _Job(request, first, keys[first : first + count])
+        return _Job(request, first, keys[first : first + count], told=now)
 
     def _advance(self, account: _Account, job: _Job, now: float) -> None:
         """Gives what there is by now."""
@@ -169,6 +173,7 @@ class Serving:
             account.lent[slot] += 1
             job.given += 1
         if pieces:
+            job.told = now
             account.peer.give(pieces)
             self._state.given_blocks += len(pieces)
         if ended or job.given == len(job.keys):
@@ -176,6 +181,9 @@ class Serving:
             account.job = None
             account.peer.end(job.cached)
             self._state.given_prompts += bool(job.given)
+        elif now - job.told >= _REASSURE:
+            job.told = now
+            account.peer.reassure()
 
     def _lacks(self, job: _Job) -> bool:
         """Whether blocks that were not given yet are not in host memory."""

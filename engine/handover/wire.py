@@ -53,6 +53,8 @@ class Kind(IntEnum):
     """Those were copied: how many."""
     END = 10
     """No more blocks come."""
+    WAITING = 11
+    """The engine is well, and the prompt waits or is being computed."""
 
 
 class BrokenFrame(Exception):

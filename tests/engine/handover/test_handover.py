@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
+from engine.handover.server import Peer
 from engine.offline import OfflineEngine
 from tests.engine.handover.pair import SECRET, Cable, Engine, Giver, config_of, engines
 from tests.engine.tiny import SHAPE
@@ -287,3 +289,27 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, options: dict[str,
 def test_a_role_needs_a_secret(tiny_model: Path, secret: dict[str, str], said: str) -> None:
     with pytest.raises(StartupError, match=said):
         asking(tiny_model, "tcp://127.0.0.1:1", secret=secret)
+
+
+def test_a_prompt_that_waits_is_told_so(
+    tiny_model: Path, asked: Asked, alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each second, which here is between any two looks at the clock."""
+    told: list[Peer] = []
+    reassure = Peer.reassure
+
+    def telling(peer: Peer) -> None:
+        told.append(peer)
+        reassure(peer)
+
+    monkeypatch.setattr(Peer, "reassure", telling)
+    monkeypatch.setattr("engine.handover.serving._PATIENCE", 1e9)
+    options = {"max_batched_tokens": 16, "max_num_seqs": 4}
+    giver = Giver(config_of(tiny_model, role="prefill", handover_address="tcp://127.0.0.1:0", **options))
+    assert giver.handover.serving is not None
+    giver.handover.serving._clock = itertools.count(step=2.0).__next__
+    with engines(giver):
+        made = asking(tiny_model, giver.address)
+        with engines(made):
+            assert answers(made.offline, asked) == alone
+            assert told and made.handover.state.failed == 0
