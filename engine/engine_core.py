@@ -90,6 +90,13 @@ class EngineCore:
 
     def run(self) -> None:
         """Until the HTTP process is gone: then raises ``EOFError``."""
+        try:
+            self._run()
+        finally:
+            if self._handover is not None:
+                self._handover.close()
+
+    def _run(self) -> None:
         while True:
             if self._asleep:
                 for message in self._channel.receive(None):

@@ -89,6 +89,8 @@ class Server:
         self._sock, self.address = listen(address)
         self._lock = threading.Lock()
         self._peers: list[Peer] = []
+        self._greeting = 0
+        """Connections that have not proven themselves yet."""
         self._complained = 0.0
         self._thread = threading.Thread(target=self._accept, name="handover-accept", daemon=True)
         self._thread.start()
@@ -121,7 +123,8 @@ class Server:
             except OSError:
                 return  # it was closed
             with self._lock:
-                full = len(self._peers) >= _CONNECTIONS
+                full = len(self._peers) + self._greeting >= _CONNECTIONS
+                self._greeting += not full
             if full:
                 self._complain(f"there are {_CONNECTIONS} connections already")
                 sock.close()
@@ -133,15 +136,18 @@ class Server:
             threading.Thread(target=self._hear, args=(Wire(sock),), name="handover-hear", daemon=True).start()
 
     def _hear(self, wire: Wire) -> None:
+        peer = Peer(wire)
         try:
             shares = self._greet(wire)
+            with self._lock:
+                self._peers.append(peer)
         except (BrokenFrame, OSError) as error:
             self._complain(str(error))
             wire.close()
             return
-        peer = Peer(wire)
-        with self._lock:
-            self._peers.append(peer)
+        finally:
+            with self._lock:
+                self._greeting -= 1
         sender = threading.Thread(target=self._send, args=(peer, shares), name="handover-send", daemon=True)
         sender.start()
         try:

@@ -28,8 +28,9 @@ _DIGEST = 16
 INDEX = struct.Struct("!I")
 LENT = struct.Struct("!II16s")
 """Of a block in shared memory: its index, its slot, its digest."""
-LONGEST = 2**26
-"""Bytes of a body other than a block's: a prompt of millions of tokens."""
+GREETING, LONGEST = 2**16, 2**26
+"""Bytes of a body other than a block's, before the other side has proven who it is, and after: a prompt of millions of
+tokens."""
 
 
 _SMALL = 2**14
@@ -119,7 +120,7 @@ class Wire:
             digest.update(body)
             digest.update(content)
         else:
-            if length > LONGEST:
+            if length > (LONGEST if self.receives else GREETING):
                 raise CorruptFrame(f"a frame of {length} bytes")
             body = self._read(length, deadline)
             digest.update(body)

@@ -87,7 +87,9 @@ def test_a_block_goes_to_its_place_and_one_of_another_size_is_refused() -> None:
 
 def test_a_length_that_nobody_sends_takes_no_memory() -> None:
     with pytest.raises(CorruptFrame, match="4294967295 bytes"):
-        received(b"\xff\xff\xff\xff\x06" + b"x" * 100)
+        received(b"\xff\xff\xff\xff\x06" + b"x" * 100, b"k")
+    with pytest.raises(CorruptFrame, match="65537 bytes"):
+        received(b"\x00\x01\x00\x01\x01" + b"x" * 100)
 
 
 def greet(asks: Callable[[Wire], object], gives: Callable[[Wire], object]) -> tuple[object, object]:
