@@ -4,9 +4,11 @@
 
 Streams of short prompts run all the time; one after the other prompts of ``--tokens`` tokens come, the next a second
 after the first tokens of the one before. Of two processes each has half of the cores as threads; one has all of them,
-and again half, as on a machine with other work threads that wait for each other may be worse than fewer. TTFT is that of the long prompts, in seconds, the gaps between tokens those of the streams while long prompts
-are under way, in milliseconds, and their speed is that of all streams together in that time. ``equal``: whether the
-first eight tokens of all long prompts are those of the first way.
+and again half, as on a machine with other work threads that wait for each other may be worse than fewer.
+
+TTFT is that of the long prompts, in seconds; the gaps between tokens are those of the streams while long prompts are
+under way, in milliseconds, and tokens/s is the speed of all streams together in that time. ``equal``: whether the first
+eight tokens of all long prompts are those of the first way.
 """
 
 from __future__ import annotations
