@@ -4,11 +4,11 @@
 
 A simulation, second by second. Arrivals are Poisson at a rate with the shape of office hours in two regions, quieter at
 weekends, with noise that lasts (an autoregressive process with a half-life of 20 minutes), and a quarter of an hour of
-1.6 times as much at a random time of each day. With ``--jobs`` two jobs are on a schedule, too: each weekday at 6:00 and
-13:30 half the peak comes on top for 40 minutes. Answers take a time that is drawn from the Azure conversation trace's output lengths at 25 ms a token; an
-engine answers so many at once, the others wait. The autoscaler is KEDA's and a HorizontalPodAutoscaler's defaults: a
-look every 15 s, more at once, fewer only by the most that was wanted in the last 300 s. The first weeks teach the
-forecast; the last one counts.
+1.6 times as much at a random time of each day. With ``--jobs`` two jobs are on a schedule, too: on weekdays at 6:00 and
+13:30 half the peak comes on top for 40 minutes. Answers take a time that is drawn from the Azure conversation trace's
+output lengths at 25 ms a token; an engine answers so many at once, the others wait. The autoscaler is KEDA's and a
+HorizontalPodAutoscaler's defaults: a look every 15 s, more at once, fewer only by the most that was wanted in the last
+300 s. The first weeks teach the forecast; the last one counts.
 """
 
 from __future__ import annotations

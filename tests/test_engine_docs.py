@@ -151,7 +151,7 @@ def test_commands_are_ones_that_the_parser_takes() -> None:
 
 
 def test_its_policy_loads_and_its_engine_starts_so(tmp_path: Path) -> None:
-    block, _ = blocks("yaml")
+    block, *_ = blocks("yaml")
     example = (ROOT / "policies" / "examples" / "engine" / "gateway.yaml").read_text()
     for number, text in enumerate((block, example)):
         folder = tmp_path / str(number)

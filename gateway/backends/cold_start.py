@@ -6,17 +6,21 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from typing import Protocol
 
 import httpx
 
-from gateway.backends.openai import OpenAIBackend
 from gateway.errors import GatewayError, UpstreamUnavailable
 from gateway.policy.schema import Target
-from gateway.types import Call, Chunk, Chunks
+from gateway.types import AnswersWhole, Backend, Call, Chunk, Chunks, PassesOn
 
 PAUSE = 1.0
 """Seconds between two tries of a request that waits: each is a connection that is refused."""
 TELL_EVERY = 5.0
+
+
+class Waited(Backend, AnswersWhole, PassesOn, Protocol):
+    """What may be waited for: a backend that has all of these."""
 
 
 class ColdStartBackend:
@@ -27,7 +31,7 @@ class ColdStartBackend:
     """
 
     def __init__(
-        self, backend: OpenAIBackend, patience: float, *, clock: Callable[[], float] = time.monotonic
+        self, backend: Waited, patience: float, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.name = backend.name
         self._backend = backend

@@ -44,7 +44,9 @@ def test_a_weight_is_a_positive_number_within_bounds(value: bytes, weight: float
 
 
 def test_an_engine_that_computes_the_prompt_is_named() -> None:
-    assert read_hints({b"x-tollgate-prefill": b"unix:///run/kv.sock"}, 0.0).prefill_at == "unix:///run/kv.sock"
+    assert (
+        read_hints({b"x-tollgate-prefill": b"unix:///run/kv.sock"}, 0.0).prefill_at == "unix:///run/kv.sock"
+    )
 
 
 def test_without_headers_there_are_no_hints() -> None:
