@@ -20,6 +20,8 @@ from gateway.types import Call
 
 Key = Literal["user", "conversation", "tenant"]
 KeyOf = Callable[[Call, Key], bytes]
+Serves = Callable[[Call, str], bool]
+"""Whether a model may have a call."""
 _DIGITS = 8
 
 
@@ -51,7 +53,9 @@ class Assigned:
 class Experiments:
     """Those of one policy."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, serves: Serves = lambda call, model: True) -> None:
+        self._policy = policy
+        self._serves = serves
         guards = ""
         if policy.experiments:
             guards = _digest({name: one.model_dump(mode="json") for name, one in policy.guards.items()})
@@ -77,11 +81,40 @@ class Experiments:
     def assigned(self, call: Call, key_of: KeyOf) -> Assigned | None:
         """The arm of a call that nothing has changed yet; None where it is part of no experiment."""
         for name, one in self._by_model.get(call.model, ()):
-            if one.where.has(call.principal.tenant, call.route) and _is_fit(call, one):
+            if one.where.has(call.principal.tenant, call.route) and self._is_fit(call, name):
                 key = key_of(call, one.key)
                 if is_part(name, key, one.share):
                     return Assigned(self.arms[name][arm_of(name, key, one.weights)], key.hex())
         return None
+
+    def _is_fit(self, call: Call, name: str) -> bool:
+        """Whether the call could have each of the arms: text is generated, for somebody who waits, there is a place
+        for a system prompt, and the model of each arm may have it."""
+        request, one = call.request, self._policy.experiments[name]
+        if not request.generates or call.line is not None:
+            return False
+        if request.messages is None and one.has_prompts:
+            return False
+        return all(arm.model is None or self._serves(call, arm.model) for arm in self.arms[name].values())
+
+    def passed_over(self, call: Call, assigned: str) -> Iterator[tuple[str, str]]:
+        """The experiments that ``call`` is not part of, and why not, for people. ``assigned``: the one that it is part
+        of, if any."""
+        policy, done = self._policy, False
+        asked = policy.resolve(call.request.model)
+        for name, one in policy.experiments.items():
+            if name == assigned:
+                done = True
+            elif one.where.models and asked not in map(policy.resolve, one.where.models):
+                yield name, f"it is about {', '.join(one.where.models)}"
+            elif not one.where.has(call.principal.tenant, call.route):
+                yield name, "it is about other tenants, or other paths"
+            elif not self._is_fit(call, name):
+                yield name, "not all of its arms could be had: by what is asked for, or by where it may go"
+            elif done:
+                yield name, f"it is part of '{assigned}', which comes before"
+            else:
+                yield name, f"this {one.key} is not in its share of {one.share:g}"
 
 
 def is_part(experiment: str, key: bytes, share: float) -> bool:
@@ -95,10 +128,12 @@ def run_of(policy: Policy, name: str) -> str:
     """The name under which results are kept. Other arms, weights or contents, another key or place are another run,
     and so are prompts of the same name that say something else; keys keep their arms all the same."""
     one = policy.experiments[name]
-    compared = one.model_dump(mode="json", exclude={"share", "metrics"})
+    compared = one.model_dump(mode="json", exclude={"share", "metrics"}, exclude_defaults=True)
     texts = {arm.prompt: policy.prompts.get(arm.prompt, "") for arm in one.arms.values() if arm.prompt}
     named = {guard for arm in one.arms.values() for guard in (*arm.guards, *arm.without)}
-    guards = {name: guard.model_dump(mode="json") for name, guard in policy.guards.items() if name in named}
+    guards = {
+        guard: policy.guards[guard].model_dump(mode="json", exclude_defaults=True) for guard in sorted(named)
+    }
     return f"{name}#{_digest([compared, texts, guards])}"
 
 
@@ -119,34 +154,6 @@ def _arms(policy: Policy, name: str, one: Experiment, guards: str) -> dict[str, 
             place=arm.prompt_place,
         )
     return found
-
-
-def _is_fit(call: Call, one: Experiment) -> bool:
-    """Whether all of the experiment's arms could be had: text is generated, for somebody who waits, and there is a
-    place for a system prompt."""
-    request = call.request
-    if not request.generates or call.line is not None:
-        return False
-    return request.messages is not None or not one.has_prompts
-
-
-def passed_over(policy: Policy, call: Call, assigned: str) -> Iterator[tuple[str, str]]:
-    """The experiments that ``call`` is not part of, and why not, for people. ``assigned``: the one that it is part
-    of, if any."""
-    asked, done = policy.resolve(call.request.model), False
-    for name, one in policy.experiments.items():
-        if name == assigned:
-            done = True
-        elif one.where.models and asked not in map(policy.resolve, one.where.models):
-            yield name, f"it is about {', '.join(one.where.models)}"
-        elif not one.where.has(call.principal.tenant, call.route):
-            yield name, "it is about other tenants, or other paths"
-        elif not _is_fit(call, one):
-            yield name, "it is about texts that are generated, and there is a place for a system prompt"
-        elif done:
-            yield name, f"it is part of '{assigned}', which comes before"
-        else:
-            yield name, f"this {one.key} is not in its share of {one.share:g}"
 
 
 def _digest(value: object) -> str:

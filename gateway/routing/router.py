@@ -146,6 +146,17 @@ class Router:
             self._remember(prefix, plan[0])
         return tuple(plan)
 
+    def serves(self, call: Call, name: str) -> bool:
+        """Whether a backend that is in use may have ``call`` for the model ``name``, by where its content may go and
+        the media that are in it."""
+        local = call.local_only or call.principal.tenant in self._local_tenants
+        media: Media = frozenset(media_in(call.request.messages or ())) if self._chooses_by_media else _TEXT
+        within = residency_of(call) if self._has_residency else None
+        known = self._policy.resolve(name)
+        cascade = self._policy.models[known].cascade if known is not None else ()
+        asked = [step.model for step in cascade] or [name]
+        return any(self._routes.of((one, "primary", local, within, media, 0, 0)).usable for one in asked)
+
     def _is_new(self, call: Call, experiment: str) -> bool:
         """Whether it goes to the target that is rolled out."""
         model = self._policy.resolve(call.model)

@@ -105,18 +105,19 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     backends = build_backends(loaded, state, before)
     state.pools.update(policy)
     update_terms(policy, state.pools)
+    router = Router(
+        policy,
+        backends.keys(),
+        state.pools,
+        state.affinity,
+        state.random,
+        disabled_since=state.disabled_since(loaded.disabled),
+        rollouts=state.rollouts,
+    )
     upstream = UpstreamPipeline(
         policy=policy,
         backends=backends,
-        router=Router(
-            policy,
-            backends.keys(),
-            state.pools,
-            state.affinity,
-            state.random,
-            disabled_since=state.disabled_since(loaded.disabled),
-            rollouts=state.rollouts,
-        ),
+        router=router,
         health=state.health,
         pools=state.pools,
         metrics=metrics,
@@ -125,7 +126,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     upstream_handler = upstream.handler()
     judges = _judges(policy, side_calls.stage(upstream_handler))
     scanners = build_scanners(policy, state.sidecar, judges, state.poster)
-    experiments = Experiments(policy)
+    experiments = Experiments(policy, router.serves)
     pipeline = Pipeline(
         policy=policy,
         metrics=metrics,

@@ -79,7 +79,7 @@ class DryRun:
         self._turn = asyncio.Lock()
         self._unjudged: set[str] = set()
         policy = runtime.policy
-        self.experiments = Experiments(policy)
+        self.experiments = Experiments(policy, self.router(state.pools).serves)
         self._guards = guards_of(
             policy,
             self._scanners(),

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway.errors import GatewayError, NotCached, RateLimited
-from gateway.experiments.experiments import passed_over
 from gateway.guards.guards import Guard
 from gateway.lab.deciding import Deciding
 from gateway.lab.explain.dry_run import DryRun
@@ -28,6 +27,7 @@ class StepsBefore:
         self._found = found
         self._lines = lines
         self._policy: Policy = dry.runtime.policy
+        self._experiments = dry.experiments
         self._deciding = Deciding(self._policy, lines)
 
     def steps(self) -> Iterator[Step]:
@@ -114,7 +114,7 @@ class StepsBefore:
         name = run.partition("#")[0] if call.arm else ""
         others = tuple(
             Alternative(f"experiment '{one}'", why, self._lines.written("experiments", one))
-            for one, why in passed_over(self._policy, call, name)
+            for one, why in self._experiments.passed_over(call, name)
         )
         if not call.arm:
             return Step("experiment", "passes", "part of none", alternatives=others)

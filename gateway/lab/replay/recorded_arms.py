@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import blake2b
 
-from gateway.experiments.experiments import Assigned, Experiments, KeyOf
+from gateway.experiments.experiments import Assigned, Experiments, KeyOf, Serves
 from gateway.lab.replay.replay_backend import World
 from gateway.policy.schema import Policy
 from gateway.recording.recorded_request import RecordedRequest
@@ -16,8 +16,8 @@ class RecordedExperiments(Experiments):
     """Those of ``policy``. A request that was recorded in none gets the arm that its user would have, or the beginning
     of its prompt where none is known: nobody has kept what the assignment is made of."""
 
-    def __init__(self, policy: Policy, world: World) -> None:
-        super().__init__(policy)
+    def __init__(self, policy: Policy, world: World, serves: Serves = lambda call, model: True) -> None:
+        super().__init__(policy, serves)
         self._world = world
 
     def assigned(self, call: Call, key_of: KeyOf) -> Assigned | None:

@@ -81,23 +81,24 @@ class SimulatedGateway:
         self.bills = Bills(metrics)
         self._quotas = Quotas.open(self.policy, estimator=state.estimator)
         self._caches = Caches.open(self.policy, is_time_sensitive=is_time_sensitive)
+        router = Router(
+            self.policy,
+            self.backends.keys(),
+            state.pools,
+            state.affinity,
+            state.random,
+            disabled_since=state.disabled_since(loaded.disabled),
+        )
         upstream = UpstreamPipeline(
             policy=self.policy,
             backends=self.backends,
-            router=Router(
-                self.policy,
-                self.backends.keys(),
-                state.pools,
-                state.affinity,
-                state.random,
-                disabled_since=state.disabled_since(loaded.disabled),
-            ),
+            router=router,
             health=state.health,
             pools=state.pools,
             metrics=metrics,
             positions_every=inf,  # nobody looks at them
         ).handler()
-        experiments = RecordedExperiments(self.policy, world)
+        experiments = RecordedExperiments(self.policy, world, router.serves)
         self._flags = BackgroundScans(metrics, _forget)
         pipeline = Pipeline(
             policy=self.policy,

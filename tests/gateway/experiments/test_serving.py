@@ -140,6 +140,29 @@ async def test_an_arm_never_loses_a_guard_that_it_does_not_name(
         assert "experiment" not in await receipt(gateway, others)
 
 
+async def test_nobody_is_refused_for_being_part_of_one(upstream: FakeUpstream, tmp_path: Path) -> None:
+    """Who may not have every arm is part of none: by where the content goes, by media, by what is in use."""
+    near = {"kind": "openai", "base_url": upstream.base_url, "api_key": "sk-1", "local": True}
+    keyless = {"kind": "openai", "base_url": upstream.base_url, "api_key": "${NO_SUCH_KEY}"}
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    for number, (arm, more, body) in enumerate(
+        (
+            ({"model": "fresh"}, {"tenants": {"acme": {"local_only": True}}}, chat()),
+            ({"model": "blind"}, {}, chat([{"type": "text", "text": "Look"}, picture])),  # type: ignore[arg-type]
+            ({"model": "away"}, {}, chat()),
+        )
+    ):
+        whole = policy_of(upstream, arm, **more)
+        whole["backends"] |= {"up": {**near}, "far": {**near, "local": False}, "keyless": keyless}
+        for name, backend in (("fresh", "far"), ("away", "keyless"), ("blind", "up")):
+            whole["models"][name] = {"targets": [{"backend": backend, "model": "x"}]}
+        whole["models"]["blind"]["input"] = ["text"]
+        async with serving(tmp_path / str(number) / "p", whole) as gateway:
+            answer = await ask(gateway, body)
+            assert (answer.status_code, answer.headers["x-tollgate-model"]) == (200, "up"), answer.text
+            assert "experiment" not in await receipt(gateway, answer)
+
+
 async def test_a_prompts_file_takes_effect_without_a_restart(upstream: FakeUpstream, tmp_path: Path) -> None:
     whole = policy_of(upstream, {"prompt": "brief@2"})
     file = tmp_path / "p" / "brief@2.prompt.md"
