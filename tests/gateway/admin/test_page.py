@@ -33,6 +33,10 @@ def policy() -> dict[str, Any]:
         "words": ["three"],
     }
     whole["guards"] = {"threats": threats}
+    arms = {"plain": {}, "new": {"prompt": "brief", "weight": 1e6}}
+    metrics = ["errors", "cost", "ttft"]
+    whole["prompts"] = {"brief": "Be brief."}
+    whole["experiments"] = {"trial": {"arms": arms, "where": {"models": ["slow"]}, "metrics": metrics}}
     whole["tenants"] = {"acme": {"budget": {"usd_per_month": 50}}}
     whole["keys"].append(key("tg-limited", "limited", tenant="other", quotas={"requests_per_minute": 1}))
     whole["prices"] = {
@@ -120,6 +124,25 @@ async def test_every_view_fits_a_phone_and_reads_without_eyes(gateway: Gateway, 
         assert await page.run("document.querySelectorAll('main h1').length") == 1
         if view != "#/overview":
             assert await page.run("document.activeElement.id") == "main", "the focus follows"
+
+
+async def test_an_experiment_is_told_on_a_phone(gateway: Gateway, page: Page) -> None:
+    await sign_in(page)
+    await gateway.http.post("/v1/chat/completions", json=chat("slow", "x"))
+    await page.look(390, 844)
+    await page.run("location.hash = '#/models'")
+    await page.until("document.body.innerText.includes('Experiment trial')")
+    told = await page.text("[aria-label='Experiment trial']")
+    for part in (
+        "who ask for slow",
+        "prompt brief",
+        "Errors",
+        "$ for 1,000 requests",
+        "Time to first token",
+        "too early",
+    ):
+        assert part in told
+    assert await page.run("document.documentElement.scrollWidth") == 390
 
 
 async def test_a_request_is_explained_with_the_lines_of_the_policy(gateway: Gateway, page: Page) -> None:
