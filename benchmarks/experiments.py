@@ -1,8 +1,8 @@
 """A/B experiments over made-up users: how many find a difference that is none, and how soon one is found that is there.
 
-    python -m benchmarks.experiments [--experiments 1000] [--only false|found]
+    python -m benchmarks.experiments [--experiments 1000] [--only false|found] [--activity 1.0]
 
-Users, arms and intervals are the gateway's own: each user has the arm that the assignment gives him, is of his own kind
+Arms and intervals are the gateway's own: each user has the arm that the assignment gives him, is of his own kind
 (``spread``), and asks as often as he does (a log-normal activity: one user in a hundred makes a tenth of all requests).
 After every 200 requests somebody looks, and stops at the first finding.
 """
@@ -23,7 +23,7 @@ from gateway.experiments.sample_ratio import is_mismatch
 LOOK = 200
 """Requests."""
 ACTIVITY = 1.0
-"""Of users, the standard deviation of its logarithm."""
+"""Of users, the standard deviation of its logarithm; with 2 one in a hundred makes two fifths of the requests."""
 Z = 1.959964
 ALPHA = 0.05
 
@@ -98,13 +98,13 @@ def as_requests(values: tuple[float, float, float]) -> Sums:
     return Sums(int(count), count, total, count, squares, total)
 
 
-def experiment(kind: Kind, seed: int, *, users: int, requests: int) -> Looked:
+def experiment(kind: Kind, seed: int, *, users: int, requests: int, spread: float = ACTIVITY) -> Looked:
     draw = np.random.default_rng(seed)
     name = f"{kind.name} {seed}"
     arms = np.array(
         [arm_of(name, one.to_bytes(4, "big"), {"control": 1.0, "new": 1.0}) == "new" for one in range(users)]
     )
-    activity = draw.lognormal(0, ACTIVITY, users)
+    activity = draw.lognormal(0, spread, users)
     mine = kind.of_users(draw, arms)
     asked = draw.choice(users, requests, p=activity / activity.sum())
     values = kind.requests(draw, mine[asked])
@@ -164,12 +164,14 @@ APART = (
 )
 
 
-def without_difference(experiments: int) -> Iterator[str]:
+def without_difference(experiments: int, spread: float) -> Iterator[str]:
     ways = " | ".join(("ours", "the same by request", "one look, by user", "one look, by request"))
     yield f"| {experiments} without a difference | {ways} | interval left the truth | false mismatches |"
     yield "|---|--:|--:|--:|--:|--:|--:|"
     for kind in SAME:
-        found = [experiment(kind, seed, users=4000, requests=20_000) for seed in range(experiments)]
+        found = [
+            experiment(kind, seed, users=4000, requests=20_000, spread=spread) for seed in range(experiments)
+        ]
         shares = [
             sum(getattr(one, name) is not None for one in found) / len(found)
             for name in ("ours", "requests_alone", "users_once", "naive")
@@ -180,11 +182,14 @@ def without_difference(experiments: int) -> Iterator[str]:
         yield f"| {kind.name} | {told} | {mismatches} |"
 
 
-def with_a_difference(experiments: int) -> Iterator[str]:
+def with_a_difference(experiments: int, spread: float) -> Iterator[str]:
     yield f"| a difference, {experiments} experiments | found | requests, median | 95 % within | users, median |"
     yield "|---|--:|--:|--:|--:|"
     for kind in APART:
-        found = [experiment(kind, seed, users=40_000, requests=200_000) for seed in range(experiments)]
+        found = [
+            experiment(kind, seed, users=40_000, requests=200_000, spread=spread)
+            for seed in range(experiments)
+        ]
         seen = sorted(one.ours for one in found if one.ours is not None)
         users = sorted(one.users for one in found if one.ours is not None)
         median, late = seen[len(seen) // 2], seen[min(len(seen) - 1, int(0.95 * len(found)))]
@@ -197,14 +202,15 @@ def main() -> None:
     )
     parser.add_argument("--experiments", type=int, default=1000)
     parser.add_argument("--only", choices=("false", "found"))
+    parser.add_argument("--activity", type=float, default=ACTIVITY)
     arguments = parser.parse_args()
     print(f"at least {LEAST} users in each arm before anything is told\n")
     if arguments.only != "found":
-        for line in without_difference(arguments.experiments):
+        for line in without_difference(arguments.experiments, arguments.activity):
             print(line, flush=True)
     if arguments.only != "false":
         print()
-        for line in with_a_difference(max(1, arguments.experiments // 10)):
+        for line in with_a_difference(max(1, arguments.experiments // 10), arguments.activity):
             print(line, flush=True)
 
 
