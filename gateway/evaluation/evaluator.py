@@ -22,6 +22,7 @@ from gateway.evaluation.work import Asked, Side, Work
 from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.ledger.score import write_score
 from gateway.observe.metrics import Metrics
+from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.types import Arm
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ LONGEST_WAIT = 600.0
 """Seconds for which an answer waits for idle capacity."""
 AGAIN = 1.0
 """Seconds after which idle capacity is looked for again where there was none."""
+SCORE = "judge"
+"""What its scores are called where traces are."""
 _ROW = 5.0
 """Seconds for which the ledger's row is waited for."""
 
@@ -50,6 +53,7 @@ class Bench:
     ledger: Ledger | None
     in_use: Callable[[], AbstractContextManager[object]]
     """What the judge needs stays open within it."""
+    telemetry: Telemetry | None = None
 
 
 class Evaluator:
@@ -148,6 +152,8 @@ class Evaluator:
             self._metrics.evaluation_pairs.labels(answered.model, shadow.model, outcome).inc()
         if self._told is not None and asked.arm is not None:
             self._told(asked.arm, asked.created, score)
+        if bench.telemetry is not None and asked.trace_id is not None:
+            bench.telemetry.scored(asked.request_id, SCORE, score, source="model", trace_id=asked.trace_id)
         try:
             await asyncio.to_thread(_write, bench, scored, pair)
         except DatabaseError as error:

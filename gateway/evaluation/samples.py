@@ -121,6 +121,7 @@ class Samples:
             residency_of(call),
             self._masker,
             candidate.arm if ended.attempts == 1 else None,
+            None if call.trace is None else call.trace.trace_id,
         )
         charge = ended.bill.answer
         target = f"{candidate.target.backend}/{candidate.target.model}"

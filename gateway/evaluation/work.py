@@ -28,6 +28,8 @@ class Asked:
     """Of the policy that it was answered under."""
     arm: Arm | None = None
     """Of a roll-out, where that arm's own target answered."""
+    trace_id: str | None = None
+    """Where it was traced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,7 @@ def _bench(runtime: Runtime, handler: Handler) -> Bench | None:
     if config is None:
         return None
     judge = Judge(config, runtime.policy, handler)
-    return Bench(judge, runtime.evaluations, runtime.ledger, runtime.in_use)
+    return Bench(judge, runtime.evaluations, runtime.ledger, runtime.in_use, runtime.telemetry)
 
 
 def _recordings(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Recordings | None:

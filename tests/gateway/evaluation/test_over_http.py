@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from gateway.spans import ids_of
 from tests import faults
+from tests.json_server import json_server
 from tests.judging import PRICES, JudgingServer, counted, judging, says
 from tests.serving import Gateway, chat, key, serving
 
@@ -43,6 +45,21 @@ async def test_an_answer_is_scored_and_the_house_pays(tmp_path: Path, stream: bo
         assert set(spent) == {("acme", "answer"), ("tollgate", "evaluation")}
         assert spent[("tollgate", "evaluation")] > 0
         assert await score_in_the_ledger(gateway, answer.headers["x-request-id"]) == 0.75
+
+
+async def test_its_score_hangs_on_the_requests_trace(tmp_path: Path) -> None:
+    with json_server() as tool:
+        telemetry = {"endpoint": tool.url, "metrics": False, "scores": {"receiver": "phoenix"}}
+        async with (
+            JudgingServer(lambda text: 4) as up,
+            serving(tmp_path / "p", {**with_admin(judging(up.base_url)), "telemetry": telemetry}) as gateway,
+        ):
+            answer = await gateway.http.post("/v1/chat/completions", json=chat("m", "Hello"))
+            await counted(gateway, "scored")
+    (body,) = tool.bodies("/v1/span_annotations")
+    (one,) = body["data"]
+    assert (one["name"], one["annotator_kind"], one["result"]) == ("judge", "LLM", {"score": 0.75})
+    assert one["span_id"] == ids_of(answer.headers["x-request-id"])[1]
 
 
 async def score_in_the_ledger(gateway: Gateway, request_id: str) -> float:
