@@ -35,7 +35,7 @@ class Unjudged(Exception):
 
 
 class Busy(Exception):
-    """There was no idle capacity; nothing was sent."""
+    """There is no idle capacity, or questions in flight hold what is left of the budget; nothing was sent."""
 
 
 def series_of(policy: Policy, config: Evaluation) -> str:
@@ -64,7 +64,7 @@ class Judge:
         self._payer = payer_of(config)
 
     async def ask(self, asked: Asked, messages: Messages) -> str:
-        """What it says. Raises ``Unjudged``, and ``Busy`` where nothing was sent for want of idle capacity."""
+        """What it says. Raises ``Unjudged``, and ``Busy``."""
         if sum(len(message["content"]) for message in messages) > MOST_CHARACTERS:
             raise Unjudged("too_long")
         question = _Question()
@@ -79,9 +79,11 @@ class Judge:
             return question.task.result()
         except Overloaded as error:
             raise Unjudged("gave_way") if question.begun else Busy from error
+        except BudgetSpent as error:
+            raise Unjudged("over_budget") from error
         except RateLimited as error:
-            own = isinstance(error, BudgetSpent) or error.limit is not None
-            raise Unjudged("over_budget" if own else "failed") from error
+            # Of our own limits: what is missing is held by questions in flight.
+            raise Unjudged("failed") if error.limit is None else Busy from error
         except (GatewayError, TimeoutError) as error:
             raise Unjudged("failed") from error
 

@@ -12,6 +12,7 @@ from gateway.spans import ids_of
 from tests import faults
 from tests.json_server import json_server
 from tests.judging import PRICES, JudgingServer, counted, judging, says
+from tests.redis_server import RedisServer
 from tests.serving import Gateway, chat, key, serving
 
 pytestmark = pytest.mark.anyio
@@ -244,3 +245,33 @@ async def test_a_policy_without_it_judges_no_more(tmp_path: Path) -> None:
             await gateway.http.post("/v1/chat/completions", json=chat("m"))
             await counted(gateway, "scored", 2)
             assert len(up.judged) == 2
+
+
+async def test_replicas_share_the_budget(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.evaluation.evaluator.AGAIN", 0.02)
+    async with JudgingServer() as up:
+        policy = {**judging(up.base_url, budget={"usd_per_day": 0.012}), "store": redis_server.url}
+        policy["prices"]["judge"] = {"input": 10.0, "output": 10.0}
+        async with (
+            serving(tmp_path / "a" / "p", with_admin(policy)) as one,
+            serving(tmp_path / "b" / "p", with_admin(policy)) as other,
+        ):
+            for gateway in (one, other):
+                for _ in range(8):
+                    await gateway.http.post("/v1/chat/completions", json=chat("m"))
+            dealt = 0.0
+            async with asyncio.timeout(300):
+                while dealt < 16:
+                    pages = [await gateway.metrics() for gateway in (one, other)]
+                    outcomes = [page for page in pages for page in page.items()]
+                    named = "tollgate_evaluation_answers_total"
+                    dealt = sum(value for name, value in outcomes if name.startswith(named))
+                    await asyncio.sleep(0.01)
+            spent = sum(
+                value for name, value in outcomes if name.startswith("tollgate_cost") and "evaluation" in name
+            )
+            assert 0.003 < spent <= 0.012
+            assert sum(value for name, value in outcomes if 'outcome="over_budget"' in name) >= 1
+            assert sum(value for name, value in outcomes if 'outcome="scored"' in name) == len(up.judged)
