@@ -49,7 +49,7 @@ class Retry(Frozen):
 
 
 class Shadow(Frozen):
-    """A share of the traffic is sent to another model as well; its answers are counted and thrown away."""
+    """A share of the traffic is sent to another model as well; its answers are counted, and compared by ``evaluation``."""
 
     model: Name
     share: Share = 1.0
