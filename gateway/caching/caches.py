@@ -79,7 +79,9 @@ class Caches:
         config = policy.caches
         semantic = None
         if config.semantic is not None and config.semantic.mode != "off" and sidecar is not None:
-            semantic = Semantic(config.semantic, sidecar, is_time_sensitive)
+            semantic = Semantic(
+                config.semantic, sidecar, is_time_sensitive, projects=policy.drift is not None
+            )
         return cls(policy, _answers(policy, before), semantic, clock=clock)
 
     @property

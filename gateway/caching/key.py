@@ -109,6 +109,7 @@ BESIDE_POLICY = frozenset(
             "callbacks",
             "metrics",
             "record",
+            "drift",
         ),
         *("residency", "regions", "experiments", "prompts"),
     }

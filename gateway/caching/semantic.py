@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from gateway.caching.key import Partition
@@ -31,11 +31,18 @@ class Semantic:
     """One policy's semantic cache. Answers are sent to the sidecar in the background, in order."""
 
     def __init__(
-        self, config: SemanticCache, sidecar: Sidecar, is_time_sensitive: Callable[[str], bool]
+        self,
+        config: SemanticCache,
+        sidecar: Sidecar,
+        is_time_sensitive: Callable[[str], bool],
+        *,
+        projects: bool = False,
     ) -> None:
+        """``projects``: facts get ``projection``, of the question's embedding (``gateway.sidecar.api``)."""
         self.config = config
         self._sidecar = sidecar
         self._is_time_sensitive = is_time_sensitive
+        self._more: Mapping[str, bool] = {"projects": True} if projects else {}
         self._last: dict[str, asyncio.Task[None]] = {}
         """The latest task of each partition."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,7 +64,7 @@ class Semantic:
         try:
             async with asyncio.timeout(SECONDS_TO_LOOK):
                 look = await self._sidecar.look_up(
-                    partition.name, partition.question, budget=budget, floor=floor
+                    partition.name, partition.question, budget=budget, floor=floor, **self._more
                 )
         except TimeoutError:
             facts["semantic"] = "timeout"
@@ -67,8 +74,10 @@ class Semantic:
             return None
         oldest = lifetime if max_age is None else min(max_age, lifetime)
         if look.hit is not None and look.hit.age > oldest:
-            look = LookupResult(None, "too_old", look.similarity)
+            look = look._replace(hit=None, reason="too_old")
         facts["semantic"] = look.reason
+        if look.projection:
+            facts["projection"] = look.projection
         if look.similarity is not None:
             facts["similarity"] = round(look.similarity, 4)
         if look.hit is not None:

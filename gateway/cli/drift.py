@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("Nothing is looked at: the policy has no 'drift: {}'.")
     else:
         _print_table(found)
-        print(f"{settled} of {known} measures are known for a week; {_judged(until)}.")
+        print(f"{settled} of {known} measures are known well enough; {_judged(until)}.")
     return 0
 
 

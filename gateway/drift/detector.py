@@ -3,8 +3,8 @@ known of the measure so far come in; what is known from then on, and a drift tha
 
 Two tests, each for what the other is slow at: PSI for another distribution from one hour to the next, CUSUM of the mean
 for a small or growing change. Real traffic is not independent draws, so both are held against how much the measure
-usually differs from its reference: mean, variance and correlation of successive hours of PSI's statistic and of the
-standardised mean (``moments``), of values that are clipped.
+usually differs from its reference: by how much more than by chance, and mean, variance and correlation of successive
+hours of PSI's statistic and of the standardised mean (``moments``), of values that are clipped.
 
 PSI's statistic is taken for a scaled chi-square variable, ``a χ²(ν)``, with the mean and variance that it has (Welch
 and Satterthwaite). Where hours differ in their mean alone, as whole hours do that are busier with one thing, ``ν`` is
@@ -20,7 +20,7 @@ from typing import Any, Self
 from gateway.drift.bars import ALLOWANCE, IN_A_ROW, Bars, chi_square_above
 from gateway.drift.hour_sketch import Bins
 from gateway.drift.measures import Kind
-from gateway.drift.moments import Moments, sum_scale
+from gateway.drift.moments import Excess, Moments, sum_scale
 from gateway.drift.psi import Psi, psi
 
 OVER_AFTER = 24
@@ -35,10 +35,14 @@ _MOST_NOISE, _MOST_OFF = 8.0, 3.0
 class Usual:
     """What is known of a measure: one per model, route and measure."""
 
+    more_noise: Excess = field(default_factory=Excess)
+    """Of PSI's statistic for a degree of freedom."""
     noise: Moments = field(default_factory=lambda: Moments([1.0, 3.0, 1.0]))
-    """Of PSI's statistic for a degree of freedom, whose mean is 1 of independent draws."""
+    """Of that by its usual mean, from the second week on."""
+    more_off: Excess = field(default_factory=Excess)
+    """Of the square of the standardised mean."""
     off: Moments = field(default_factory=lambda: Moments([0.0, 1.0, 0.0]))
-    """Of the standardised mean, whose variance is 1 of independent draws."""
+    """Of the standardised mean by its usual deviation, from the second week on."""
     up: float = 0.0
     down: float = 0.0
     """The CUSUM's sums, in standard deviations."""
@@ -58,8 +62,8 @@ class Usual:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "noise": self.noise.to_json(),
-            "off": self.off.to_json(),
+            "noise": [self.more_noise.to_json(), self.noise.to_json()],
+            "off": [self.more_off.to_json(), self.off.to_json()],
             "sums": [round(self.up, 3), round(self.down, 3)],
             "hours": [self.over, self.quiet, self.since],
             "why": self.why,
@@ -67,10 +71,13 @@ class Usual:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        noise, off = (Moments.from_json(content[name]) for name in ("noise", "off"))
+        noise, off = (
+            (Excess.from_json(content[name][0]), Moments.from_json(content[name][1]))
+            for name in ("noise", "off")
+        )
         up, down = map(float, content["sums"])
         over, quiet, since = map(int, content["hours"])
-        return cls(noise, off, up, down, over, quiet, since, str(content["why"]))
+        return cls(*noise, *off, up, down, over, quiet, since, str(content["why"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +107,12 @@ def judge(
     if now.total() < least.requests or before.total() < 2 * least.requests:
         usual.over = 0
         return None
-    index, z = psi(kind, now, before), standardised(kind, now, before)
-    if index is None and z is None:
+    index, off = psi(kind, now, before), standardised(kind, now, before)
+    if index is None and off is None:
         return None
     counts = index is not None and _is_over(kind, index, usual, bars, least)
     usual.over = usual.over + 1 if counts else 0
-    scaled = _add(usual, z, bars) if z is not None else 0.0
+    scaled = _add(usual, *off, bars) if off is not None else 0.0
     crept = max(usual.up, usual.down) > bars.height
     change = ""
     if usual.since:
@@ -124,18 +131,25 @@ def _is_over(kind: Kind, index: Psi, usual: Usual, bars: Bars, least: Least) -> 
     """Whether the hour counts by PSI, as it usually is."""
     noise, freedom = usual.noise, index.freedom
     ratio = index.statistic / freedom
+    scale = usual.more_noise.mean(index.weight)
+    most = _MOST_NOISE * (1.0 + index.weight * usual.more_noise.so_far)
     mean, variance = max(1.0, noise.mean), max(noise.variance, 2 / freedom)
     shape = min(max(2 * mean**2 / variance, 1.0), freedom)
     # The statistics are squares, of which the correlation is that of what is squared, squared.
-    chance = bars.hour(math.sqrt(noise.correlation))
-    noise.add(min(ratio, _MOST_NOISE * max(1.0, noise.so_far[0])))
-    is_over = ratio > mean * chi_square_above(chance, shape) / shape
+    correlated = math.sqrt(noise.correlation)
+    chance, doubt = bars.hour(correlated), noise.doubt(correlated) ** 2
+    if usual.more_noise.weeks:
+        noise.add(min(ratio, most) / scale)
+    usual.more_noise.add(min(ratio, most), index.weight)
+    ratio /= scale
+    is_over = ratio > doubt * mean * chi_square_above(chance, shape) / shape
     return is_over and (kind == "share" or index.value >= least.psi)
 
 
-def standardised(kind: Kind, now: Bins, before: Bins) -> float | None:
+def standardised(kind: Kind, now: Bins, before: Bins) -> tuple[float, float] | None:
     """The difference of the means, of logarithms where the measure is a number, in standard errors of independent
-    draws; None of names, and where all values are one."""
+    draws, and by how much the square of that grows with what is more than chance: one by the square of the standard
+    error. None of names, and where all values are one."""
     if kind == "kind":
         return None
     n, many = now.total(), before.total()
@@ -147,22 +161,26 @@ def standardised(kind: Kind, now: Bins, before: Bins) -> float | None:
         variance = sum(count * (place - past) ** 2 for place, count in before.items()) / many
     if not variance:
         return None
-    return (mean - past) / math.sqrt(variance * (1 / n + 1 / many))
+    weight = 1 / (variance * (1 / n + 1 / many))
+    return (mean - past) * math.sqrt(weight), weight
 
 
 def _mean(bins: Bins) -> float:
     return float(sum(place * count for place, count in bins.items()) / bins.total())
 
 
-def _add(usual: Usual, z: float, bars: Bars) -> float:
+def _add(usual: Usual, z: float, weight: float, bars: Bars) -> float:
     """To the sums. Returns ``z`` in what are standard deviations of this measure's hours."""
-    scale = sum_scale(usual.off)
-    most = _MOST_OFF * math.sqrt(max(1.0, usual.off.so_far[1]))
-    usual.off.add(min(max(z, -most), most))
-    scaled = z / scale
+    most = _MOST_OFF * math.sqrt(1.0 + weight * usual.more_off.so_far)
+    clipped = min(max(z, -most), most)
+    deviation = math.sqrt(usual.more_off.mean(weight))
+    scaled = z / deviation / sum_scale(usual.off)
+    if usual.more_off.weeks:
+        usual.off.add(clipped / deviation)
+    usual.more_off.add(clipped**2, weight)
     step = min(max(scaled, -CLIPPED), CLIPPED)
     # A sum that is over the bar drains again within some days once the mean is as usual.
-    most = 1.5 * bars.height
-    usual.up = min(max(0.0, usual.up + step - ALLOWANCE), most)
-    usual.down = min(max(0.0, usual.down - step - ALLOWANCE), most)
+    top = 1.5 * bars.height
+    usual.up = min(max(0.0, usual.up + step - ALLOWANCE), top)
+    usual.down = min(max(0.0, usual.down - step - ALLOWANCE), top)
     return scaled

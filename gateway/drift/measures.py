@@ -7,15 +7,12 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gateway.experiments.sketch import ERROR
+from gateway.sidecar.api import PROJECTED, PROJECTION_STEP
 
 Kind = Literal["number", "position", "share", "kind"]
 """``number``: positive, in bins of ``gateway.experiments.sketch``, to within 2 %. ``position``: of a projection, in
-steps of ``STEP``. ``share``: yes (1) or no (0). ``kind``: by name."""
-
-DIMENSIONS = 8
-"""Of the random projection of a prompt's embedding."""
-STEP = 1 / 64
-"""Of a position; with embeddings of length 1 its standard deviation over unlike texts is about 1/√384 = 3.3 steps."""
+steps of
+``gateway.sidecar.api.PROJECTION_STEP``. ``share``: yes (1) or no (0). ``kind``: by name."""
 
 MEASURES: Mapping[str, Kind] = {
     "prompt_tokens": "number",
@@ -27,7 +24,7 @@ MEASURES: Mapping[str, Kind] = {
     "refusals": "share",
     "json_failures": "share",
     "languages": "kind",
-    **{f"embedding_{number}": "position" for number in range(DIMENSIONS)},
+    **{f"embedding_{number}": "position" for number in range(PROJECTED)},
 }
 _LOG_GAMMA = math.log((1 + ERROR) / (1 - ERROR))
 
@@ -38,6 +35,6 @@ def value_of(kind: Kind, place: float) -> float:
         case "number":
             return math.exp((place - 0.5) * _LOG_GAMMA)
         case "position":
-            return place * STEP
+            return place * PROJECTION_STEP
         case _:
             return place

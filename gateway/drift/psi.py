@@ -28,6 +28,8 @@ class Psi(NamedTuple):
     statistic: float
     """Like chi-square with ``freedom``, where nothing has changed and requests are independent."""
     freedom: int
+    weight: float
+    """By which the statistic grows with what is more than chance: ``n N / (n + N)``."""
 
 
 def psi(kind: Kind, now: Bins, before: Bins) -> Psi | None:
@@ -44,7 +46,8 @@ def psi(kind: Kind, now: Bins, before: Bins) -> Psi | None:
     q = [(there + extra) / (many + extra * len(counts)) for _, there in counts]
     index = sum((a - b) * math.log(a / b) for a, b in zip(p, q, strict=True))
     freedom = len(counts) - 1
-    return Psi(index - freedom * (1 / n + 1 / many), n * many / (n + many) * index, freedom)
+    weight = n * many / (n + many)
+    return Psi(index - freedom / weight, weight * index, freedom, weight)
 
 
 def _by_quantiles(now: Bins, before: Bins) -> Sequence[tuple[int, int]]:

@@ -11,10 +11,10 @@ import orjson
 
 from gateway.drift.hour_sketch import HourSketch
 from gateway.drift.language import LOOKED_AT, language_of
-from gateway.drift.measures import DIMENSIONS
 from gateway.experiments.sketch import bin_of
 from gateway.observe.ended import Ended
 from gateway.recording.kept_answer import KeptAnswer
+from gateway.sidecar.api import PROJECTED
 from gateway.types import Call, ChatRequest
 
 JSON_FORMATS = frozenset(["json_object", "json_schema"])
@@ -42,7 +42,7 @@ class Seen:
             sketch.count("refusals", int(refused))
         if self.question:
             sketch.count("languages", language_of(self.question))
-        for number, place in enumerate(self.projection[:DIMENSIONS]):
+        for number, place in enumerate(self.projection[:PROJECTED]):
             sketch.count(f"embedding_{number}", place)
         if ended.error is not None:
             return

@@ -8,6 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 from gateway.findings import Finding
 
+PROJECTED = 8
+"""Random projections of an embedding (``semantic.projection``)."""
+PROJECTION_STEP = 1 / 64
+"""In which they are told. Over unlike texts their standard deviation is about 1/√384, 3.3 steps."""
 TENANT: ContextVar[str] = ContextVar("tenant", default="")
 """The tenant of the current request; the client passes it on, and the sidecar serves tenants in turn."""
 
@@ -57,6 +61,8 @@ class LookupResult(NamedTuple):
     """``hit``; or why there is none: ``empty``, ``unlike``, or what the verifier refused, such as ``number``."""
     similarity: float | None = None
     """Of the nearest question, hit or not."""
+    projection: tuple[int, ...] = ()
+    """Of the question's embedding, in steps, where that was asked for."""
 
 
 class Sidecar(Protocol):
@@ -81,7 +87,9 @@ class Sidecar(Protocol):
         """Presidio's findings in each text, unfiltered: overlapping ones and low scores included."""
         ...
 
-    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> LookupResult:
+    async def look_up(
+        self, partition: str, question: str, *, budget: float, floor: float, projects: bool = False
+    ) -> LookupResult:
         """The best entry of ``partition`` that answers ``question`` within the error budget."""
         ...
 

@@ -55,12 +55,14 @@ class SidecarOperations:
         found = (await self._ask("entities", arguments)).header["found"]
         return [[Finding(*finding) for finding in of_text] for of_text in found]
 
-    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> LookupResult:
-        header, payload = await self._ask(
-            "look_up", {"partition": partition, "question": question, "budget": budget, "floor": floor}
-        )
+    async def look_up(
+        self, partition: str, question: str, *, budget: float, floor: float, projects: bool = False
+    ) -> LookupResult:
+        asked = {"partition": partition, "question": question, "budget": budget, "floor": floor}
+        header, payload = await self._ask("look_up", {**asked, "projects": True} if projects else asked)
         hit = None if header["hit"] is None else Hit(payload, *header["hit"])
-        return LookupResult(hit, header["reason"], header["similarity"])
+        projection = tuple(header["projection"]) if projects else ()
+        return LookupResult(hit, header["reason"], header["similarity"], projection)
 
     async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
         arguments = {"partition": partition, "question": question, "key": key, "ttl": ttl}

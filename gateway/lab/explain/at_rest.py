@@ -58,6 +58,7 @@ def alone(policy: Policy) -> Policy:
             "cache_store": "same",
             "ledger": policy.ledger.model_copy(update={"enabled": False}),
             "files": policy.files.model_copy(update={"enabled": False}),
+            "drift": None,
             "record": policy.record.model_copy(update={"enabled": False}),
             "review": policy.review.model_copy(update={"enabled": False}),
             "telemetry": policy.telemetry.model_copy(update={"endpoint": ""}),

@@ -60,7 +60,9 @@ class ScriptedSidecar:
             for text in texts
         ]
 
-    async def look_up(self, partition: str, question: str, *, budget: float, floor: float) -> LookupResult:
+    async def look_up(
+        self, partition: str, question: str, *, budget: float, floor: float, projects: bool = False
+    ) -> LookupResult:
         now = time.monotonic()
         entries = [one for one in self._entries.get(partition, []) if one.expires > now]
         for one in reversed(entries):

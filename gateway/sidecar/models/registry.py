@@ -297,14 +297,17 @@ class ModelRegistry:
             for spans in ranges
         ]
 
-    async def _op_look_up(self, partition: str, question: str, budget: float, floor: float) -> Response:
+    async def _op_look_up(
+        self, partition: str, question: str, budget: float, floor: float, projects: bool = False
+    ) -> Response:
         index = required(self._index, "a semantic cache").get()
-        look = await index.look_up(partition, question, budget=budget, floor=floor)
+        look = await index.look_up(partition, question, budget=budget, floor=floor, projects=projects)
         hit = look.hit
         return {
             "hit": None if hit is None else (hit.similarity, hit.confidence, hit.age),
             "reason": look.reason,
             "similarity": look.similarity,
+            **({"projection": look.projection} if projects else {}),
         }, b"" if hit is None else hit.payload
 
     async def _op_remember(

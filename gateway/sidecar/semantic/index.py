@@ -15,6 +15,7 @@ from gateway.sidecar.api import Hit, LookupResult
 from gateway.sidecar.batcher import Batcher
 from gateway.sidecar.semantic.alignment import Floats
 from gateway.sidecar.semantic.entries import IndexEntries, IndexEntry
+from gateway.sidecar.semantic.projection import Projection
 from gateway.sidecar.semantic.shared_index import Removal, SpreadIndex
 from gateway.sidecar.semantic.verifier import Verifier
 
@@ -66,6 +67,7 @@ class SemanticIndex:
         self._trainer = ThreadPoolExecutor(1, thread_name_prefix="index training")
         self._entries = IndexEntries(max_bytes, max_entries, self._trainer)
         self._verifier = verifier or Verifier.load()
+        self._projection = Projection()
         self._clock = clock
         self._shared = (
             SpreadIndex(redis, max_bytes=max_bytes, max_entries=max_entries, clock=clock, space=space)
@@ -98,7 +100,7 @@ class SemanticIndex:
         return len(self._look_ups)
 
     async def look_up(
-        self, partition: str, question: str, *, budget: float, floor: float = 0.0
+        self, partition: str, question: str, *, budget: float, floor: float = 0.0, projects: bool = False
     ) -> LookupResult:
         """Raises what ``embed`` raises, and ``SidecarBusy``. ``floor``: less similar questions (cosine) are never
         considered. A look-up that is cancelled leaves the queue."""
@@ -111,7 +113,7 @@ class SemanticIndex:
         except asyncio.CancelledError:
             wanted.given_up = True  # its batch may have begun
             raise
-        return found
+        return found._replace(projection=tuple(self._projection.of(vector))) if projects else found
 
     async def remember(self, partition: str, question: str, payload: bytes, *, key: str, ttl: float) -> None:
         """Raises what ``embed`` raises. ``ttl`` in seconds."""

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from gateway.databases.opening import open_tables
-from gateway.drift.detector import Usual
 from gateway.drift.hour_sketch import HourSketch
-from gateway.drift.moments import Moments
 from gateway.drift.table import DRIFT, HOUR, WEEK, DriftTable, Place
 from gateway.drift.watch import LATE
 from gateway.policy.schema import LedgerSettings
+from tests.drifts import settled
 from tests.e2e.keys.harness import a_site, shows
 
 pytestmark = pytest.mark.anyio
@@ -36,8 +35,7 @@ def changing(table: DriftTable) -> None:
         {(hour, FAKE): sketch(100) for hour in hours}
         | {(hour - WEEK * back, FAKE): sketch(50) for hour in hours for back in range(1, 5)}
     )
-    settled = Usual(Moments([1.0, 3.0, 1.0], weeks=1), Moments([0.0, 1.0, 0.0], weeks=1))
-    table.judge(now - 8 * HOUR, lambda rows: rows.keep(FAKE, {"languages": settled}))
+    table.judge(now - 8 * HOUR, lambda rows: rows.keep(FAKE, {"languages": settled()}))
 
 
 async def found(folder: Path, policy: dict[str, Any]) -> list[str]:

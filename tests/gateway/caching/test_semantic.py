@@ -145,3 +145,21 @@ async def test_an_eviction_waits_for_the_sidecar_to_be_back(monkeypatch: pytest.
     index.error = None
     await semantic.aclose()
     assert index.told == [("p", "k")]
+
+
+async def test_where_it_is_wanted_the_question_is_told_by_its_projection() -> None:
+    class Projects(Index):
+        async def look_up(  # type: ignore[override]
+            self, partition: str, question: str, *, budget: float, floor: float, projects: bool = False
+        ) -> LookupResult:
+            return self.look._replace(projection=(1, -2)) if projects else self.look
+
+    def semantic(*, projects: bool) -> Semantic:
+        return Semantic(SemanticCache(), Projects(), lambda _: False, projects=projects)  # type: ignore[arg-type]
+
+    told: Facts = {}
+    await semantic(projects=True).look_up(ASKED, told, max_age=None)
+    assert told == {"semantic": "empty", "projection": (1, -2)}
+    told = {}
+    await semantic(projects=False).look_up(ASKED, told, max_age=None)
+    assert told == {"semantic": "empty"}

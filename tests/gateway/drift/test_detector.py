@@ -12,10 +12,11 @@ import pytest
 from gateway.drift.bars import Bars
 from gateway.drift.detector import OVER_AFTER, Judged, Least, Usual, judge
 from gateway.drift.measures import Kind
-from gateway.drift.moments import WEEK, Moments, sum_scale
+from gateway.drift.moments import WEEK, Excess, Moments, sum_scale
+from tests.drifts import settled
 
 BARS, LEAST = Bars.of(1.0, 100), Least(100, 0.02)
-SETTLED = WEEK
+SETTLED = 2 * WEEK
 """Judged hours from which a drift can be found."""
 
 
@@ -76,10 +77,6 @@ def judged(kind: Kind, now: Counter[object], before: Counter[object], usual: Usu
     return judge(kind, 1, now, before, usual, BARS, LEAST)
 
 
-def settled() -> Usual:
-    return Usual(Moments([1.0, 3.0, 1.0], weeks=1), Moments([0.0, 1.0, 0.0], weeks=1))
-
-
 def test_hours_with_few_requests_are_not_judged() -> None:
     usual = settled()
     usual.over = 1
@@ -126,7 +123,7 @@ def test_a_change_is_usual_only_weeks_later() -> None:
         moments.add(9.0)
     assert moments.mean == 1.0
     moments.add(9.0)
-    assert moments.mean == 5.0
+    assert moments.mean == 5.0  # of two weeks the second is half
 
 
 def test_sums_of_hours_that_go_together_spread_wider() -> None:
@@ -136,3 +133,12 @@ def test_sums_of_hours_that_go_together_spread_wider() -> None:
         moments.add(value)
     assert moments.correlation == pytest.approx(0.6, abs=0.15)
     assert sum_scale(moments) == pytest.approx(2.0, rel=0.25)
+
+
+def test_hours_that_differ_by_themselves_are_told_from_chance() -> None:
+    draw, excess = Random(6), Excess()
+    for _ in range(8 * WEEK):
+        weight = draw.choice([100.0, 1000.0])
+        excess.add(draw.gauss(0, (1 + weight * 0.002) ** 0.5) ** 2, weight)
+    assert excess.known == pytest.approx(0.002, rel=0.3)
+    assert excess.mean(1000.0) == pytest.approx(3.0, rel=0.25)

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from gateway.drift.hour_sketch import HourSketch
 from gateway.drift.language import language_of
-from gateway.drift.seen import asks_for_json, is_no_json, question_of
+from gateway.drift.seen import asks_for_json, is_no_json, question_of, seen
+from gateway.observe.ended import Ended
 from gateway.recording.kept_answer import KeptAnswer
 from gateway.types import ChatRequest, Chunk
+from tests.fakes import a_call
 
 
 @pytest.mark.parametrize(
@@ -92,3 +95,17 @@ def test_an_answer_is_json_or_not_or_neither(deltas: list[dict[str, Any]], fails
     for delta in deltas:
         answer.add(Chunk(delta=delta))
     assert is_no_json(answer) is fails
+
+
+def test_a_projection_is_counted_and_not_in_the_receipt() -> None:
+    call = a_call()
+    call.receipt.note("cache", semantic="unlike", projection=(3, -1, 0, 0, 0, 0, 0, 7))
+    one = seen(call, Ended(call), 7200.0, None)
+    assert call.receipt.notes["cache"] == {"semantic": "unlike"}
+    sketch = HourSketch()
+    one.count(sketch)
+    assert (sketch.of("embedding_0"), sketch.of("embedding_1"), sketch.of("embedding_7")) == (
+        {3: 1},
+        {-1: 1},
+        {7: 1},
+    )

@@ -12,11 +12,10 @@ import pytest
 from gateway.databases.opening import open_tables
 from gateway.drift.detector import Usual
 from gateway.drift.hour_sketch import HourSketch
-from gateway.drift.moments import WEEK as HOURS_OF_A_WEEK
-from gateway.drift.moments import Moments
 from gateway.drift.table import DRIFT, HOUR, KEPT, MOST_SERIES, WEEK, DriftTable, FoundDrift, HourRows, Place
 from gateway.drift.watch import LATE, judge_hours
 from gateway.policy.schema import DriftSettings, LedgerSettings
+from tests.drifts import settled
 from tests.postgres_server import PostgresServer
 
 M = Place("m", "/v1/chat/completions")
@@ -90,9 +89,7 @@ def four_weeks(table: DriftTable, hours: int = 3) -> None:
 
 def settle(table: DriftTable) -> None:
     """As if a week had been judged."""
-    noise, off = Moments([1.0, 3.0, 1.0], weeks=1), Moments([0.0, 1.0, 0.0], weeks=1)
-    assert HOURS_OF_A_WEEK == 168
-    table.judge(NOW - HOUR, lambda rows: rows.keep(M, {"refusals": Usual(noise, off)}))
+    table.judge(NOW - HOUR, lambda rows: rows.keep(M, {"refusals": settled()}))
 
 
 def test_a_drift_is_found_told_once_and_ends(table: DriftTable) -> None:

@@ -14,11 +14,10 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from gateway.databases.opening import open_tables
-from gateway.drift.detector import Usual
 from gateway.drift.hour_sketch import HourSketch, merged
-from gateway.drift.moments import Moments
 from gateway.drift.table import DRIFT, HOUR, WEEK, DriftTable, Place
 from gateway.policy.schema import LedgerSettings
+from tests.drifts import settled
 from tests.fakes import FakeUpstream, answer_events, completion, reply, stream
 from tests.serving import KEY, Gateway, a_policy, chat, key, serving
 
@@ -90,8 +89,7 @@ def drifting(table: DriftTable) -> None:
         {(hour, place): share(60) for hour in hours}
         | {(hour - WEEK * back, place): share(10 + back) for hour in hours for back in range(1, 5)}
     )
-    settled = Usual(Moments([1.0, 3.0, 1.0], weeks=1), Moments([0.0, 1.0, 0.0], weeks=1))
-    table.judge(now - 6 * HOUR, lambda rows: rows.keep(place, {"refusals": settled}))
+    table.judge(now - 6 * HOUR, lambda rows: rows.keep(place, {"refusals": settled()}))
 
 
 async def test_a_drift_is_told_to_all_who_are_to_hear_of_it(tmp_path: Path) -> None:

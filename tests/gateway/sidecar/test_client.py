@@ -235,3 +235,14 @@ async def test_without_a_sidecar_all_say_what_to_do() -> None:
     with pytest.raises(SidecarDown, match="tollgate serve"):
         await NoSidecar().status()
     await NoSidecar().aclose()
+
+
+async def test_a_look_with_the_projection_of_the_question(client: SidecarClient, script: Script) -> None:
+    script.answers["look_up"] = (
+        {"hit": None, "reason": "empty", "similarity": None, "projection": [3, -1]},
+        b"",
+    )
+    look = await client.look_up("p", "q", budget=0.05, floor=0, projects=True)
+    assert look == LookupResult(None, "empty", None, (3, -1))
+    (asked,) = [one for one in script.asked if one[0] == "look_up"]
+    assert asked[1]["projects"] is True

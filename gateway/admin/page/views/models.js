@@ -13,10 +13,11 @@ export function models(place, { live, state }) {
   const trouble = h("div", {});
   const rollouts = h("div.stack", {});
   const experiments = h("div.stack", {});
+  const drifts = h("div.stack", {});
   const opinions = h("div", {}, loading());
   const judged = h("div.stack", {});
   let evaluation = null;
-  fill(place, h("h1", {}, "Models"), trouble, rollouts, experiments, panel("Models and targets", list), panel("Backends", backends), judged, panel("What callers think of answers, 30 days", opinions));
+  fill(place, h("h1", {}, "Models"), trouble, rollouts, experiments, drifts, panel("Models and targets", list), panel("Backends", backends), judged, panel("What callers think of answers, 30 days", opinions));
   let found = null;
   let known = null;
   let turned = null;
@@ -37,6 +38,12 @@ export function models(place, { live, state }) {
     }
     if (looked % 6 === 0) await compare(); // once a minute: these are sums over all of their requests
     looked += 1;
+    try {
+      const [{ driftPanel }, drifted] = await Promise.all([import("./drift.js"), get("/drift")]);
+      fill(drifts, driftPanel(drifted));
+    } catch (error) {
+      fill(drifts, problem(error));
+    }
     try {
       const [{ feedback }, told] = await Promise.all([import("./feedback.js"), get("/feedback?by=model&comments=10")]);
       fill(opinions, ...feedback(told));
