@@ -16,6 +16,7 @@ from engine.layers.embedding import Embedding
 from engine.layers.norm import NoNorm
 from engine.layers.product import Product
 from engine.layers.rope import GrowingNoRotation, NoRotation, RotaryTable, ScalingRotaryTable
+from engine.layers.row_parallel import GatheredLinear
 from engine.models import parts, state_parts
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig
@@ -186,6 +187,10 @@ class Decoder:
 
     def _block(self, config: DecoderConfig, build: LayerBuilder, name: str, layer: int) -> Any:
         return (ParallelBlock if config.parallel else Block)(config, build, name, layer)
+
+    @property
+    def shares_head(self) -> bool:
+        return isinstance(self._head, GatheredLinear)
 
     def embed(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)

@@ -63,6 +63,8 @@ class Model(Protocol):
     max_positions: int
     """The longest context that the model supports."""
     hidden_size: int
+    shares_head: bool
+    """Whether each rank of the first stage has the logits of some tokens, which rank 0 gathers."""
     kv_shape: KVShape
     """This rank's."""
     state_shape: StateShape | None

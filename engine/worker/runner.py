@@ -103,7 +103,7 @@ class Runner:
             # Only rank 0 samples.
             self.grammars = GrammarManager(config.model, self.model.vocab_size)
         self._sampler = Sampler()
-        self._shares_head = self.ranks.part.vocabulary and self.ranks.layout.tensor > 1
+        self._shares_head = self.ranks.part.stage.first and self.model.shares_head
         self._tells = True
         """Whether other ranks do what this one sends them, not what they themselves plan."""
         self._hidden: Tensor | None = None

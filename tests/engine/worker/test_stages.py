@@ -23,6 +23,7 @@ from engine.worker.pipelined_runner import start_runner
 from engine.worker.runner import Runner
 from tests.engine.models.hub import CPU, save
 from tests.engine.steps import Outcome, run
+from tests.sampling import slow
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0)
 SEEDED = SamplingParams(max_tokens=10, temperature=0.8, seed=5)
@@ -102,9 +103,10 @@ def test_four_ranks_with_stages_and_experts_say_what_one_says(tmp_path: Path) ->
     agree(tmp_path, tensor_parallel=2, pipeline_parallel=2, expert_parallel=2)
 
 
-def test_four_ranks_share_two_kv_heads_and_four_experts(tmp_path: Path) -> None:
-    save(tmp_path, "Mixtral", **MOE)
-    agree(tmp_path, tensor_parallel=4, expert_parallel=4)
+@pytest.mark.parametrize("size", [2, *slow(4)])
+def test_ranks_share_a_kv_head_and_four_experts(tmp_path: Path, size: int) -> None:
+    save(tmp_path, "Mixtral", **MOE, num_key_value_heads=size // 2)
+    agree(tmp_path, tensor_parallel=size, expert_parallel=size)
 
 
 @pytest.mark.parametrize(
