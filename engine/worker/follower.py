@@ -32,6 +32,8 @@ class FollowerRank(Ranks):
             torch.cuda.set_device(device)
         store = open_store(join.store, self.size)
         tensor, self.pipe = meet(self.layout, join.rank, store, device, join.host, _lost)
+        # Rank 0 keeps the store until all have met: groups that it is not in may be later than its own.
+        channel.send(True)
         self.part = join_part(join.config, join.rank, tensor, vocabulary=join.vocabulary)
 
     def local_device(self, device: torch.device) -> torch.device:

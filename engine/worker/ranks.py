@@ -84,6 +84,8 @@ class LeaderRank(Ranks):
                 if mine.index is not None:
                     torch.cuda.set_device(mine)
                 tensor, self.pipe = meet(self.layout, 0, store, mine, host, self._lost)
+                for rank in range(1, self.size):
+                    self._receive_from(rank)
             except RuntimeError as error:
                 raise StartupError(f"The ranks cannot connect to each other: {error}") from error
         self.part = join_part(config, 0, tensor, vocabulary=vocabulary)
