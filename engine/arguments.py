@@ -151,6 +151,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         help="tokens of a prompt that must be missing here for another engine to be asked (default: 256)",
     )
     add(
+        "--handover-transport",
+        choices=["auto", "nixl"],
+        help="auto: KV blocks go through shared memory on one host, else through the connection; nixl: by NIXL, where "
+        "both engines have it (default: auto)",
+    )
+    add(
         "--handover-timeout",
         type=float,
         help="seconds in which the other engine does not say a word, after which the rest of a prompt is computed here "

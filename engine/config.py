@@ -65,6 +65,8 @@ class EngineConfig:
     """Where other engines ask for the KV blocks of their prompts."""
     handover_secret_file: Path | None = None
     """With what all of them know; ``None``: it is in the environment."""
+    handover_transport: str = "auto"
+    """``auto``: shared memory on one host, else the connection; ``nixl``: NIXL where both sides have it."""
     handover_timeout: float = 10.0
     """Seconds in which another engine does not say a word, after which a prompt is computed here."""
     handover_min_tokens: int = 256

@@ -17,7 +17,7 @@ from engine.core.tiers.remote import HandoverState
 from engine.core.tiers.tiered_cache import TieredCache
 from engine.handover.address import Address, parse_address
 from engine.handover.links import Links, Refused, Transfer, is_unfit
-from engine.handover.wire import CorruptFrame
+from engine.handover.wire import BrokenFrame, CorruptFrame
 
 log = logging.getLogger("engine.handover")
 
@@ -104,6 +104,13 @@ class Fetcher:
     def tick(self) -> None:
         if not self._active:
             return
+        silent = self.clock() - 2 * self.links.timeout
+        for one in self._active:
+            if not one.done and one.transfer.heard < silent:
+                # Its thread is in a call that does not end: the request goes on, the slots stay with the thread.
+                one.done = True
+                one.cancel()
+                self._failed(self._sources[one.transfer.address], BrokenFrame("nothing came in time"))
         finished = [one for one in self._active if one.transfer.finished.is_set()]
         for one in finished:
             self._active.remove(one)

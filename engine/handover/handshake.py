@@ -3,7 +3,7 @@
     asks    HELLO      a random number
     gives   CHALLENGE  another, and its proof over both
     asks    PROOF      its own proof, and what its blocks depend on
-    gives   WELCOME    the size of its shared memory, and behind it the memory's file; or REFUSED
+    gives   WELCOME    how its blocks come, and what that needs; or REFUSED
 
 Who asks learns first that it speaks to an engine of its own: before that it says nothing of its model or of anybody's
 prompt. Keys of the digests of all later frames come of the secret and both numbers, one for each direction.
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
-import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from engine.errors import StartupError
-from engine.handover.wire import BrokenFrame, Kind, Wire
+from engine.handover.wire import BrokenFrame, Kind, Wire, read_json
 
 VERSION = 1
 VARIABLE = "TOLLGATE_HANDOVER_SECRET"
@@ -54,9 +54,11 @@ def read_secret(path: Path | None, environment: Mapping[str, str]) -> bytes:
     return secret
 
 
-def ask(wire: Wire, secret: bytes, fingerprint: Fingerprint, deadline: float) -> int:
-    """The side that asks for blocks: returns the size of the other's shared memory, whose file it sends next; 0: it has
-    none. Raises ``BrokenFrame``, ``Unfit``."""
+def ask(
+    wire: Wire, secret: bytes, fingerprint: Fingerprint, carriers: Sequence[str], deadline: float
+) -> dict[str, Any]:
+    """The side that asks for blocks. ``carriers``: ways in which they may come beside the connection. Returns the
+    chosen one (``carrier``; empty: none), and what belongs to it. Raises ``BrokenFrame``, ``Unfit``."""
     mine = secrets.token_bytes(32)
     wire.say(Kind.HELLO, version=VERSION, number=mine.hex())
     said = wire.expect(Kind.CHALLENGE, deadline)
@@ -67,7 +69,7 @@ def ask(wire: Wire, secret: bytes, fingerprint: Fingerprint, deadline: float) ->
         Kind.PROOF,
         proof=_proof(secret, b"asks", mine, theirs).hex(),
         fingerprint=dict(fingerprint),
-        local=wire.sock.family == socket.AF_UNIX,
+        carriers=list(carriers),
     )
     _set_keys(wire, secret, mine, theirs, b"asks", b"gives")
     kind, body = wire.receive(deadline=deadline)
@@ -75,12 +77,18 @@ def ask(wire: Wire, secret: bytes, fingerprint: Fingerprint, deadline: float) ->
         raise Unfit(body.decode("utf-8", "replace"))
     if kind is not Kind.WELCOME:
         raise BrokenFrame(f"{kind.name} came in place of WELCOME")
-    return int.from_bytes(body, "big")
+    return read_json(body)
 
 
-def answer(wire: Wire, secret: bytes, fingerprint: Fingerprint, shared: int, deadline: float) -> bool:
-    """The side that gives: whether it is to send the file of its shared memory, of ``shared`` bytes, next. Raises
-    ``BrokenFrame``, ``Unfit``."""
+def answer(
+    wire: Wire,
+    secret: bytes,
+    fingerprint: Fingerprint,
+    offers: Mapping[str, Mapping[str, object]],
+    deadline: float,
+) -> str:
+    """The side that gives. ``offers``: by carrier, the best first, what the other side needs for it. Returns the chosen
+    one; empty: none. Raises ``BrokenFrame``, ``Unfit``."""
     said = wire.expect(Kind.HELLO, deadline)
     if said.get("version") != VERSION:
         wire.say(Kind.REFUSED, message=f"it speaks version {VERSION} of the protocol")
@@ -95,10 +103,10 @@ def answer(wire: Wire, secret: bytes, fingerprint: Fingerprint, shared: int, dea
     if message := difference(fingerprint, other if isinstance(other, dict) else {}):
         wire.send(Kind.REFUSED, message.encode())
         raise Unfit(message)
-    if not said.get("local"):
-        shared = 0
-    wire.send(Kind.WELCOME, shared.to_bytes(8, "big"))
-    return shared > 0
+    known = said.get("carriers")
+    chosen = next((name for name in offers if isinstance(known, list) and name in known), "")
+    wire.say(Kind.WELCOME, carrier=chosen, **offers.get(chosen, {}))
+    return chosen
 
 
 def difference(mine: Fingerprint, other: Fingerprint) -> str:

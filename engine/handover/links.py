@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from engine.handover.address import Address, connect
-from engine.handover.arena import Arena, Mapped
+from engine.handover.arena import MEMORY, NIXL, Arena, Carrier, Mapped
 from engine.handover.handshake import Fingerprint, Unfit, ask
+from engine.handover.nixl_agent import NixlAgent
 from engine.handover.wire import INDEX, LENT, BrokenFrame, CorruptFrame, Kind, Wire, read_json
 
 log = logging.getLogger("engine.handover")
@@ -37,7 +36,8 @@ class Transfer:
     first: int
     slots: Sequence[int]
     """For the blocks from the ``first`` on."""
-    began: float
+    heard: float
+    """When the other engine last said something, or was asked."""
     arrived: int = 0
     """How many of them are filled, in their order."""
     cached: int = 0
@@ -56,12 +56,12 @@ class Transfer:
 @dataclass(frozen=True, slots=True)
 class _Link:
     wire: Wire
-    mapped: Mapped | None
+    carrier: Carrier | None
 
     def close(self) -> None:
         self.wire.close()
-        if self.mapped is not None:
-            self.mapped.close()
+        if self.carrier is not None:
+            self.carrier.close()
 
 
 class Links:
@@ -73,11 +73,13 @@ class Links:
         ring: Callable[[], None],
         *,
         timeout: float,
+        nixl: NixlAgent | None = None,
     ) -> None:
         """``timeout``: seconds in which something has to come, if only that the prompt still waits. ``ring`` is called
         when a transfer is finished."""
         self._secret, self._fingerprint, self._arena, self._ring = secret, fingerprint, arena, ring
-        self._timeout = timeout
+        self.timeout = timeout
+        self._nixl = nixl
         self._lock = threading.Lock()
         self._idle: dict[str, list[_Link]] = {}
         self._closed = False
@@ -130,7 +132,7 @@ class Links:
             transfer.wire = link.wire
             if transfer.cancelled:
                 raise BrokenFrame("nobody waits any more")
-            link.wire.sock.settimeout(self._timeout)
+            link.wire.sock.settimeout(self.timeout)
             link.wire.say(Kind.PREFILL, **order)
         except BaseException:
             link.close()
@@ -141,17 +143,29 @@ class Links:
         deadline = time.monotonic() + _CONNECT
         wire = Wire(connect(address, _CONNECT))
         try:
-            size = ask(wire, self._secret, self._fingerprint, deadline)
-            if not size:
-                return _Link(wire, None)
-            wire.sock.settimeout(_CONNECT)
-            _, files, _, _ = socket.recv_fds(wire.sock, 1, 1)
-            if not files:
-                raise BrokenFrame("its shared memory did not come")
-            return _Link(wire, Mapped(files[0], size))
+            carriers = [NIXL] if self._nixl is not None else []
+            if wire.sock.family == socket.AF_UNIX:
+                carriers.append(MEMORY)
+            said = ask(wire, self._secret, self._fingerprint, carriers, deadline)
+            return _Link(wire, self._carrier(wire, said))
         except BaseException:
             wire.close()
             raise
+
+    def _carrier(self, wire: Wire, said: Mapping[str, Any]) -> Carrier | None:
+        """What the other side has chosen. Raises ``BrokenFrame``."""
+        match said.get("carrier"):
+            case "":
+                return None
+            case "nixl" if self._nixl is not None:
+                return self._nixl.meet(said)
+            case "memory":
+                wire.sock.settimeout(_CONNECT)
+                _, files, _, _ = socket.recv_fds(wire.sock, 1, 1)
+                if not files:
+                    raise BrokenFrame("its shared memory did not come")
+                return Mapped(files[0], int(str(said.get("bytes"))), self._arena)
+        raise BrokenFrame(f"its blocks come by {said.get('carrier')!r}, which this engine does not know")
 
     def _receive(self, link: _Link, transfer: Transfer) -> None:
         wire, block_bytes = link.wire, self._arena.block_bytes
@@ -160,11 +174,12 @@ class Links:
             return self._arena.content(self._slot(transfer, index))
 
         while True:
-            kind, body = wire.receive(block_bytes, place, time.monotonic() + self._timeout)
+            kind, body = wire.receive(block_bytes, place, time.monotonic() + self.timeout)
+            transfer.heard = time.monotonic()
             if kind is Kind.BLOCK:
                 transfer.arrived += 1
-            elif kind is Kind.LENT and link.mapped is not None:
-                self._copy(link.mapped, wire, body, transfer)
+            elif kind is Kind.LENT and link.carrier is not None:
+                self._copy(link.carrier, wire, body, transfer)
             elif kind is Kind.END:
                 said = read_json(body)
                 if refusal := said.get("refusal"):
@@ -176,22 +191,23 @@ class Links:
             else:
                 raise CorruptFrame(f"{kind.name} came in place of blocks")
 
-    def _copy(self, mapped: Mapped, wire: Wire, body: bytes, transfer: Transfer) -> None:
-        size = self._arena.block_bytes
-        for index, slot, digest in LENT.iter_unpack(body):
-            content = self._arena.content(self._slot(transfer, index))
-            # By NumPy, which lets other threads run meanwhile.
-            np.copyto(np.frombuffer(content, np.uint8), np.frombuffer(mapped.content(slot, size), np.uint8))
-            if wire.content_digest(wire.receives, content) != digest:
-                raise CorruptFrame("a block in shared memory is not what was said")
+    def _copy(self, carrier: Carrier, wire: Wire, body: bytes, transfer: Transfer) -> None:
+        lent = list(LENT.iter_unpack(body))
+        owns = [self._slot(transfer, index, ahead) for ahead, (index, _, _) in enumerate(lent)]
+        pairs = [(slot, own) for (_, slot, _), own in zip(lent, owns, strict=True)]
+        carrier.copy(pairs, time.monotonic() + self.timeout)
+        for (_, _, digest), own in zip(lent, owns, strict=True):
+            if wire.content_digest(wire.receives, self._arena.content(own)) != digest:
+                raise CorruptFrame("a block is not what was said of it")
             transfer.arrived += 1
-        wire.send(Kind.RETURNED, INDEX.pack(len(body) // LENT.size))
+        wire.send(Kind.RETURNED, INDEX.pack(len(lent)))
 
-    def _slot(self, transfer: Transfer, index: int) -> int:
-        """Blocks come in their order."""
-        if index != transfer.first + transfer.arrived or transfer.arrived >= len(transfer.slots):
+    def _slot(self, transfer: Transfer, index: int, ahead: int = 0) -> int:
+        """Blocks come in their order. ``ahead``: how many others come at the same time, before it."""
+        place = transfer.arrived + ahead
+        if index != transfer.first + place or place >= len(transfer.slots):
             raise CorruptFrame(f"block {index} came, which was not its turn")
-        return transfer.slots[transfer.arrived]
+        return transfer.slots[place]
 
     def _kept(self, address: str) -> _Link | None:
         with self._lock:

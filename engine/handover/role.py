@@ -16,6 +16,7 @@ from engine.handover.arena import Arena
 from engine.handover.fetching import Fetcher
 from engine.handover.handshake import Fingerprint, read_secret
 from engine.handover.links import Links
+from engine.handover.nixl_agent import NixlAgent
 from engine.handover.server import Server
 from engine.handover.serving import Serving
 
@@ -63,11 +64,12 @@ def open_handover(
         raise ValueError("blocks are handed over through tiers of memory")
     secret = read_secret(config.handover_secret_file, environment)
     state = HandoverState()
+    nixl = NixlAgent(arena) if config.handover_transport == "nixl" else None
     serving = fetcher = None
     address = ""
     if config.handover_address is not None:
         try:
-            server = Server(parse_address(config.handover_address), secret, fingerprint, arena, ring)
+            server = Server(parse_address(config.handover_address), secret, fingerprint, arena, ring, nixl)
         except OSError as error:
             raise StartupError(
                 f"--handover-address {config.handover_address} cannot be listened at: {error.strerror or error}."
@@ -76,7 +78,7 @@ def open_handover(
         serving = Serving(server, scheduler, scheduler.tiers, arena, state, vocab_size=vocab_size)
         log.info("hands KV blocks over at %s", address)
     if config.role != "prefill":
-        links = Links(secret, fingerprint, arena, ring, timeout=config.handover_timeout)
+        links = Links(secret, fingerprint, arena, ring, timeout=config.handover_timeout, nixl=nixl)
         fetcher = Fetcher(
             links,
             scheduler.tiers,

@@ -19,8 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from engine.handover.address import Address, listen
-from engine.handover.arena import Arena
+from engine.handover.arena import MEMORY, NIXL, Arena
 from engine.handover.handshake import Fingerprint, answer
+from engine.handover.nixl_agent import NixlAgent
 from engine.handover.wire import INDEX, LENT, BrokenFrame, Kind, Wire, read_json
 
 log = logging.getLogger("engine.handover")
@@ -83,8 +84,10 @@ class Server:
         fingerprint: Fingerprint,
         arena: Arena,
         ring: Callable[[], None],
+        nixl: NixlAgent | None = None,
     ) -> None:
         """``ring`` is called when the loop has something to look at. Raises ``OSError``."""
+        self._nixl = nixl
         self._secret, self._fingerprint, self._arena, self._ring = secret, fingerprint, arena, ring
         self._sock, self.address = listen(address)
         self._lock = threading.Lock()
@@ -171,19 +174,19 @@ class Server:
         self._ring()
 
     def _greet(self, wire: Wire) -> bool:
-        """Whether blocks lie in memory that the other side has mapped. Raises ``BrokenFrame``, ``OSError``."""
-        file, size = self._arena.shared_file, self._arena.slots * self._arena.block_bytes
-        shares = answer(
-            wire,
-            self._secret,
-            self._fingerprint,
-            size if file is not None else 0,
-            time.monotonic() + _HANDSHAKE,
-        )
+        """Whether blocks are lent, for the other side to read where they lie. Raises ``BrokenFrame``, ``OSError``."""
+        file = self._arena.shared_file
+        offers: dict[str, Mapping[str, object]] = {}
+        if self._nixl is not None:
+            offers[NIXL] = self._nixl.introduction()
+        if file is not None:
+            offers[MEMORY] = {"bytes": self._arena.slots * self._arena.block_bytes}
+        deadline = time.monotonic() + _HANDSHAKE
+        chosen = answer(wire, self._secret, self._fingerprint, offers, deadline)
         wire.sock.settimeout(None)
-        if shares and file is not None:
+        if chosen == MEMORY and file is not None:
             socket.send_fds(wire.sock, [b"\0"], [file])
-        return shares
+        return chosen != ""
 
     def _send(self, peer: Peer, shares: bool) -> None:
         wire = peer.wire

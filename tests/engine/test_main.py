@@ -89,7 +89,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
     # These do not go with some of the others.
     rest = {"kv_cache_memory", "host_kv_memory", "disk_kv", "disk_kv_size", "disk_kv_unused"}
     roles = {"role", "prefill_from"} | {
-        f"handover_{name}" for name in ("address", "secret_file", "timeout", "min_tokens")
+        f"handover_{name}" for name in ("address", "secret_file", "timeout", "min_tokens", "transport")
     }
     assert settings - set(given) - others - roles == {"model", "engine", *rest}
     flags = [text for name in rest for text in (f"--{name.replace('_', '-')}", "3000")]

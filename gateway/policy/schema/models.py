@@ -49,7 +49,7 @@ class Retry(Frozen):
 
 
 class Shadow(Frozen):
-    """A share of the traffic is sent to another model as well; its answers are counted, and compared by ``evaluation``."""
+    """A share of the traffic is sent to another model as well; ``evaluation`` compares its answers."""
 
     model: Name
     share: Share = 1.0

@@ -313,3 +313,16 @@ def test_a_prompt_that_waits_is_told_so(
         with engines(made):
             assert answers(made.offline, asked) == alone
             assert told and made.handover.state.failed == 0
+
+
+def test_a_request_goes_on_though_its_transfer_does_not_end(
+    tiny_model: Path, asked: Asked, alone: list[list[int]], giver: Giver
+) -> None:
+    """Its slots stay with the transfer's thread until that has ended."""
+    made = asking(tiny_model, giver.address)
+    assert made.handover.fetcher is not None
+    made.handover.fetcher.clock = lambda: time.monotonic() + 1e6
+    with engines(made):
+        assert answers(made.offline, asked) == alone
+        assert made.handover.state.failed > 0
+        assert made.offline.tiers is not None and made.offline.tiers.host.pool.used == 0

@@ -112,11 +112,11 @@ def greet(asks: Callable[[Wire], object], gives: Callable[[Wire], object]) -> tu
 
 
 def asking(secret: bytes = SECRET, **fingerprint: object) -> Callable[[Wire], object]:
-    return lambda wire: ask(wire, secret, {"model": "a", **fingerprint}, _far())
+    return lambda wire: ask(wire, secret, {"model": "a", **fingerprint}, ["memory"], _far())
 
 
 def giving(secret: bytes = SECRET) -> Callable[[Wire], object]:
-    return lambda wire: answer(wire, secret, {"model": "a"}, 4096, _far())
+    return lambda wire: answer(wire, secret, {"model": "a"}, {"nixl": {}, "memory": {"bytes": 4096}}, _far())
 
 
 def _far() -> float:
@@ -135,7 +135,7 @@ def test_two_that_know_the_secret_and_are_alike_speak_with_keys_of_their_own() -
         return run
 
     for _ in range(2):
-        assert greet(noting(asking()), noting(giving())) == (4096, True)
+        assert greet(noting(asking()), noting(giving())) == ({"carrier": "memory", "bytes": 4096}, "memory")
     assert len({key for pair in keys for key in pair}) == 4 and keys[0] in (keys[1][::-1], keys[1])
 
 
@@ -230,4 +230,4 @@ def test_shared_memory_that_may_shrink_is_not_mapped(tmp_path: Path) -> None:
         file = os.memfd_create("test", os.MFD_ALLOW_SEALING)
         os.ftruncate(file, 4096)
         with pytest.raises(BrokenFrame, match="shared memory"):
-            Mapped(file, size)
+            Mapped(file, size, None)
