@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from engine.__main__ import parser
 from engine.config import EngineConfig, ServerConfig, parse_bytes
 from engine.fleet.roster import Terms, read_roster
+from engine.options import read_options
 from engine.server.fields import REFUSED
 from engine.server.gpus import FIGURES
 from engine.server.requests import ChatBody, CompletionBody
@@ -34,8 +35,6 @@ PAGE = (ROOT / "docs" / "engine.md").read_text()
 URL = "http://127.0.0.1:8100"
 ADAPTER = "/models/adapters/fox"
 PACKAGES = [
-    "parallel",
-    "nodes",
     "core",
     "handover",
     "worker",
@@ -120,7 +119,7 @@ def test_every_flag_is_on_the_page_and_no_other() -> None:
 
 
 def test_no_flag_is_named_that_is_not_there() -> None:
-    commands = ("serve", "rank", "eval", "quantize", "train-draft", "verify", "bench")
+    commands = ("serve", "eval", "quantize", "train-draft", "verify", "bench")
     known = {flag for command in commands for flag in actions(command)}
     page = re.sub(r"python -m benchmarks[^`]*", "", PAGE)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) <= known
@@ -151,7 +150,7 @@ def test_commands_are_ones_that_the_parser_takes() -> None:
 
 
 def test_its_policy_loads_and_its_engine_starts_so(tmp_path: Path) -> None:
-    block, *_ = blocks("yaml")
+    block, _, _ = blocks("yaml")
     example = (ROOT / "policies" / "examples" / "engine" / "gateway.yaml").read_text()
     for number, text in enumerate((block, example)):
         folder = tmp_path / str(number)
@@ -160,6 +159,19 @@ def test_its_policy_loads_and_its_engine_starts_so(tmp_path: Path) -> None:
         (backend,) = load_policy(folder, {}).policy.backends.values()
         assert backend.kind == "engine" and backend.launch and backend.args
         parser().parse_args(["serve", "--model", backend.model, *backend.args])
+
+
+def test_its_engines_of_phases_load_and_start_so(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(blocks("yaml")[-1])
+    backends = load_policy(tmp_path, {}).policy.backends
+    assert backends["decode"].prefill == ("prompts",) and backends["prompts"].kind == "engine"
+    commands = re.findall(
+        r"^python -m engine (serve .*--role.*)$", section("Prefill and decode apart"), re.MULTILINE
+    )
+    for command, role in zip(commands, ("prefill", "decode"), strict=True):
+        given = vars(parser().parse_args(command.split()))
+        del given["run"]
+        assert read_options(given).engine.role == role
 
 
 def test_its_models_file_is_read(tmp_path: Path) -> None:
