@@ -38,6 +38,7 @@ from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import state_files
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
+from gateway.replicas.replicas import Replicas
 from gateway.runtime import shared
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.cost_watch import watch_costs
@@ -83,9 +84,12 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     state.rollouts = rollouts = Rollouts(settings.state_dir, state.callbacks)
     state.evaluator = Evaluator(metrics, lambda arm, at, score: rollouts.scored(arm, JUDGE, at, score))
     state.drift = drift = Drift(settings.state_dir, state.callbacks, metrics)
+    state.replicas = replicas = Replicas(settings.state_dir, worker=settings.worker, zone=settings.zone)
+    state.health.watcher = replicas.rotation.watcher
     # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
     history = PolicyHistory(settings.state_dir, settings.policies) if settings.last_good is not None else None
     generations = Generations(state, history)
+    replicas.on_change = generations.replicas_changed
     provider = Provider(state.outgoing)
     background = BackgroundRequests(peers, generations.current)
     runners: list[BatchRunner] = []
@@ -108,6 +112,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     async def apply(loaded: Loaded) -> None:
         await rollouts.update(loaded.policy)
         await drift.update(loaded.policy)
+        await replicas.update(loaded.policy)
         await generations.apply_policy(loaded)
         for runner in runners:
             runner.policy_changed()

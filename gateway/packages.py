@@ -23,6 +23,8 @@ ENGINE = (
 """What the extra ``engine`` brings, by the names under which it is imported."""
 BEDROCK = ("botocore",)
 """What the extra ``bedrock`` brings."""
+DNS = ("dns",)
+"""What the extra ``dns`` brings."""
 S3 = ("botocore",)
 """What the extra ``s3`` brings."""
 POSTGRES = "psycopg"
@@ -135,6 +137,10 @@ def no_engine() -> str:
 
 def no_bedrock() -> str:
     return f"botocore is not installed; get it with: {install_command('bedrock')}, or use an api_key of Bedrock's"
+
+
+def no_dns() -> str:
+    return f"dnspython is not installed; get it with: {install_command('dns')}, and start again"
 
 
 def no_s3() -> str:

@@ -139,6 +139,8 @@ class Settings:
     """Seconds for which a rendered ``/metrics`` page is served again."""
     state_dir: Annotated[Path, Path] = Path(".tollgate")
     """Where a development key is kept between runs."""
+    zone: Annotated[str | None, _text] = None
+    """The zone that this gateway is in: replicas of a backend that are there, too, are asked first."""
     dev_key_sha256: Annotated[str | None, _sha256] = None
     """Hash of the key that is valid while a policy has no keys of its own."""
     last_good: Annotated[Path | None, Path] = None

@@ -22,7 +22,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",
         "stores databases files observe server",
-        "identity quota admission routing fallback cascade caching guards experiments wire sidecar",
+        "identity quota admission routing fallback cascade caching guards experiments replicas wire sidecar",
         "backends",
         "stages batches feedback recording evaluation drift",
         "pipeline rendered runtime upstream_loop",
@@ -52,7 +52,10 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
 }
 """From the ground up. ``*`` is every file that is not named; without one, all must be."""
 CAPABILITIES = frozenset(
-    ["identity", "quota", "admission", "routing", "fallback", "cascade", "caching", "guards", "experiments"]
+    [
+        *("identity", "quota", "admission", "routing", "fallback", "cascade", "caching", "guards"),
+        *("experiments", "replicas"),
+    ]
 )
 
 

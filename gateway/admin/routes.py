@@ -58,4 +58,7 @@ def handlers(site: Site, state: WorkerState) -> dict[str, Handler]:
     async def own_key(asked: Mapping[str, Any]) -> dict[str, Any]:
         return await keys.key_version(site, asked)
 
-    return {"snapshot": own_snapshot, "limits": own_limits, "key": own_key}
+    async def own_drains(_: Mapping[str, Any]) -> dict[str, Any]:
+        return {"drained": sorted(await state.replicas.look())} if state.replicas is not None else {}
+
+    return {"drains": own_drains, "snapshot": own_snapshot, "limits": own_limits, "key": own_key}

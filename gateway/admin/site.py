@@ -20,6 +20,7 @@ from gateway.errors import Conflict, Overloaded
 from gateway.identity.client_address import ClientAddress
 from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import ISSUED, KeyStore
+from gateway.replicas.drains import drain_for_all
 from gateway.runtime.runtime import Runtime
 from gateway.types import Principal
 from gateway.web.context import RequestContext
@@ -58,6 +59,7 @@ class Site:
                 policies=self.policies,
                 state_dir=self.state_dir,
                 env=self.env,
+                drain_for_all=drain_for_all,
             )
         except REFUSALS as error:
             raise RefusedChange(str(error)) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.policy.members import Members
 from gateway.policy.schema import Policy, Provider
 
 _NOT_MODELS = frozenset({"fake", "sidecar"})
@@ -13,9 +14,16 @@ _NOT_MODELS = frozenset({"fake", "sidecar"})
 class ModelReadiness:
     """One policy's. ``disabled`` are the backends that are not in use, and why."""
 
-    def __init__(self, policy: Policy, disabled: Mapping[str, str]) -> None:
+    def __init__(self, policy: Policy, disabled: Mapping[str, str], members: Members | None = None) -> None:
+        """``members``: the replicas that may be asked in the place of their backends."""
         self.disabled = disabled
-        backends = {model: tuple(dict.fromkeys(_backends(policy, model))) for model in policy.models}
+        replicas = {name: [one.name for one in its] for name, its in (members or {}).items() if its}
+        backends = {
+            model: tuple(
+                dict.fromkeys(one for name in _backends(policy, model) for one in replicas.get(name, [name]))
+            )
+            for model in policy.models
+        }
         self._backends = backends
         used = sorted({backend for found in backends.values() for backend in found})
         answering = [name for name in used if policy.backends[name].kind not in _NOT_MODELS]

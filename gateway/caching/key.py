@@ -66,8 +66,9 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
         | {"prefix_sharing", "input"}
     ),
     schema.Target: frozenset({"weight", "timeouts"}),
-    schema.EngineBackend: _OF_ANY_BACKEND | {"launch", "env", "golden", "stop_first", "cold_start"},
-    schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key", "cold_start"},
+    schema.EngineBackend: _OF_ANY_BACKEND
+    | {"launch", "env", "golden", "stop_first", "cold_start", "replicas"},
+    schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key", "cold_start", "replicas"},
     schema.AzureBackend: _OF_ANY_BACKEND | {"api_key", "entra"},
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.BedrockBackend: _OF_ANY_BACKEND | {"api_key"},
@@ -218,7 +219,7 @@ class Fingerprints:
             "version": VERSION,
             "models": models,
             "backends": {
-                name: settings_of(policy.backends[name]) for name in backends if name in policy.backends
+                name: _backend(policy.backends[name]) for name in backends if name in policy.backends
             },
             "guards": list(guards.items()),
             "sidecar": settings_of(policy.sidecar) if guards or _embeds(policy, backends) else None,
@@ -366,6 +367,14 @@ def _model(policy: Policy, name: str) -> dict[str, Any]:
     model = policy.models[name]
     targets = sorted(orjson.dumps(settings_of(target)).decode() for target in model.targets)
     return {**settings_of(model), "targets": targets}
+
+
+def _backend(backend: schema.Backend) -> dict[str, Json]:
+    """Which of its replicas answers is no matter, nor how they are found."""
+    settings = settings_of(backend)
+    if isinstance(backend, schema.Replicated) and backend.replicas is not None:
+        settings.pop("base_url", None)
+    return settings
 
 
 def _embeds(policy: Policy, backends: Iterable[str]) -> bool:

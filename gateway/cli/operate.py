@@ -13,6 +13,7 @@ from gateway.cli.user import state_dir, user
 from gateway.control.changes import REFUSALS
 from gateway.control.client import change
 from gateway.policy.history import Generation, PolicyHistory
+from gateway.replicas.drains import drain_for_all
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -70,6 +71,7 @@ def _change(arguments: argparse.Namespace, **request: Any) -> int:
             state_dir=state_dir(),
             env=os.environ,
             kept=bool(os.environ.get("TOLLGATE_STATE_DIR")),
+            drain_for_all=drain_for_all,
         )
     except REFUSALS as error:
         print(f"tollgate: {error}", file=sys.stderr)
@@ -77,7 +79,9 @@ def _change(arguments: argparse.Namespace, **request: Any) -> int:
     except OSError as error:
         print(f"tollgate: {error.filename or arguments.policies}: {error.strerror or error}", file=sys.stderr)
         return 1
-    if "confirmed" not in result:
+    if "for_all" in result:
+        print("Done: every gateway that shares the policy's store obeys it within a second.")
+    elif "confirmed" not in result:
         print(
             "Written. No running gateway was reached; one that reads these files applies it within a second."
         )

@@ -20,6 +20,7 @@ from gateway.policy.files import PolicyFile, policy_files, read_files
 from gateway.policy.history import KEY_FILES, PolicyHistory
 from gateway.policy.key_store import ISSUED, KeyStore, KeyStoreError, state_files
 from gateway.policy.loader import Loaded, load_policy, policy_of
+from gateway.policy.members import is_replica
 from gateway.policy.operations import Operations
 from gateway.policy.problems import PolicyError, suggestion
 from gateway.policy.schema import Key
@@ -29,6 +30,11 @@ Result = dict[str, Any]
 
 REPLACED = "replaced"
 """A folder in the state folder: files of the policy as they were before a roll-back wrote over them."""
+
+
+DrainForAll = Callable[[str, str, bool], bool]
+"""Drains a backend, or no longer, for all gateways of a store: takes its URL, the backend and which of them. Whether
+this changed anything."""
 
 
 class ChangeRefused(Exception):
@@ -42,8 +48,16 @@ REFUSALS = (KeyStoreError, PolicyError, ValidationError, ChangeRefused)
 class Changes:
     """``state_dir`` None: it is not known, and what is kept there cannot be changed."""
 
-    def __init__(self, policies: Path, state_dir: Path | None, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        policies: Path,
+        state_dir: Path | None,
+        env: Mapping[str, str],
+        drain_for_all: DrainForAll | None = None,
+    ) -> None:
+        """``drain_for_all``: where the policy has a store that gateways share, what is drained is kept there."""
         self._policies = policies
+        self._drain_for_all = drain_for_all
         self._state_dir = state_dir
         self._env = env
         self._keys = KeyStore(policies, state_dir / ISSUED if state_dir is not None else None, env)
@@ -110,10 +124,13 @@ class Changes:
     def _drain(self, request: Request, *, drained: bool) -> Result:
         name = str(request["backend"])
         loaded = self._loaded()
-        if name not in loaded.policy.backends:
-            raise ChangeRefused(
-                f"no backend is named '{name}'{suggestion(name, tuple(loaded.policy.backends))}"
-            )
+        policy = loaded.policy
+        if name not in policy.backends and not is_replica(name, policy):
+            raise ChangeRefused(f"no backend is named '{name}'{suggestion(name, tuple(policy.backends))}")
+        if self._drain_for_all is not None and policy.store != "memory":
+            changed = self._drain_for_all(policy.store, name, drained)
+            if name not in policy.drained or drained:
+                return {"changed": changed, "for_all": True}
         changed = Operations(self._state()).drain(name, drained=drained)
         if not drained and name in self._loaded().policy.drained:
             raise ChangeRefused(f"'{name}' is under 'drained' in the policy's own files; take it out there")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.control.changes import ChangeRefused, Changes
+from gateway.control.changes import ChangeRefused, Changes, DrainForAll
 from gateway.control.unix_socket import usable
 
 SOCKET = "control.sock"
@@ -24,6 +24,7 @@ def change(
     state_dir: Path,
     env: Mapping[str, str],
     kept: bool = True,
+    drain_for_all: DrainForAll | None = None,
 ) -> dict[str, Any]:
     """Make a change (``gateway.control.changes``). The result has ``confirmed`` where a running gateway made it.
 
@@ -33,7 +34,7 @@ def change(
     where = identity(policies)
     result = send_request(state_dir, {**request, "policies": where}) if where is not None else None
     if result is None:
-        return Changes(policies, state_dir if kept else None, env).make(request)
+        return Changes(policies, state_dir if kept else None, env, drain_for_all).make(request)
     if "error" in result:
         raise ChangeRefused(result["error"])
     return result

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gateway.control.changes import REFUSALS, Changes
+from gateway.control.changes import REFUSALS, Changes, DrainForAll
 from gateway.control.client import MAX_LINE, SOCKET, TIMEOUT, identity
 from gateway.control.in_force import InForce
 from gateway.control.unix_socket import listen
@@ -41,10 +41,11 @@ class ControlSocket:
         watcher: PolicyWatcher,
         in_force: InForce,
         env: Mapping[str, str],
+        drain_for_all: DrainForAll | None = None,
     ) -> None:
         self._policies = policies
         self._path = state_dir / SOCKET
-        self._changes = Changes(policies, state_dir, env)
+        self._changes = Changes(policies, state_dir, env, drain_for_all)
         self._watcher = watcher
         self._in_force = in_force
         self._server: asyncio.Server | None = None
@@ -96,7 +97,7 @@ class ControlSocket:
                 result |= await self._confirmed(result["sha256"], accepted=True)
             case "revoke":
                 result |= await self._confirmed(result["sha256"], accepted=False)
-            case "drain" | "undrain":
+            case "drain" | "undrain" if "for_all" not in result:
                 result |= await self._drained(request["backend"], drained=request["do"] == "drain")
             case "roll_back" | "flush" | "change_key":
                 result |= await self._applied(result["fingerprint"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gateway.policy import schema
 
@@ -106,6 +106,12 @@ class Breaker:
         for circuit in self._circuits.values():
             circuit.recovered()
 
+    def close(self) -> None:
+        """Forget what failed."""
+        for circuit in self._circuits.values():
+            circuit.close()
+        self._circuits.clear()
+
     def copied(self) -> Breaker:
         """One in the same state, to be asked what this one would say: what becomes of it changes nothing here, and
         nobody is told."""
@@ -169,6 +175,37 @@ class Breaker:
         for scope in [scope for scope, circuit in self._circuits.items() if circuit.is_idle(now)]:
             if scope not in present or self._circuits[scope].is_closed:
                 self._circuits.pop(scope).close()
+
+
+class Watcher(Protocol):
+    """Who looks on at how the requests to a target end."""
+
+    def succeeded(self) -> None: ...
+    def failed(self) -> None: ...
+    def returned(self) -> None:
+        """Everybody may ask it again."""
+        ...
+
+
+class WatchedBreaker(Breaker):
+    """One at which somebody looks on."""
+
+    def __init__(self, clock: Callable[[], float], on_change: OnChange, watcher: Watcher) -> None:
+        def changed(scope: Scope, failures: int, cooldown: float) -> None:
+            if scope == EVERYBODY and not failures:
+                watcher.returned()
+            on_change(scope, failures, cooldown)
+
+        super().__init__(clock, changed)
+        self._watcher = watcher
+
+    def _succeeded(self, permit: Permit) -> None:
+        self._watcher.succeeded()
+        super()._succeeded(permit)
+
+    def _failed(self, permit: Permit, incident: str | None) -> None:
+        self._watcher.failed()
+        super()._failed(permit, incident)
 
 
 class Permit:

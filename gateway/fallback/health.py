@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.fallback.circuit_breaker import Breaker, Scope
+from gateway.fallback.circuit_breaker import Breaker, Scope, WatchedBreaker, Watcher
 from gateway.fallback.retry import RetryBudget
 from gateway.fallback.severed import Severed
 from gateway.policy.schema import Target
@@ -59,6 +59,8 @@ class HealthRegistry:
         self._backends: dict[str, BackendHealth] = {}
         self._breakers: dict[tuple[str, str], Breaker] = {}
         """By backend, and by the model as the backend knows it."""
+        self.watcher: Callable[[str], Watcher | None] = lambda backend: None
+        """Who looks on at a backend's requests, where anybody does."""
 
     def __getitem__(self, backend: str) -> BackendHealth:
         health = self._backends.get(backend)
@@ -70,8 +72,19 @@ class HealthRegistry:
         name = (target.backend, target.model)
         breaker = self._breakers.get(name)
         if breaker is None:
-            breaker = self._breakers[name] = Breaker(self._clock, self._breaker_changes(*name))
+            changes, watcher = self._breaker_changes(*name), self.watcher(target.backend)
+            breaker = self._breakers[name] = (
+                Breaker(self._clock, changes)
+                if watcher is None
+                else WatchedBreaker(self._clock, changes, watcher)
+            )
         return breaker
+
+    def forget(self, backend: str) -> None:
+        """It is no more."""
+        self._backends.pop(backend, None)
+        for name in [name for name in self._breakers if name[0] == backend]:
+            self._breakers.pop(name).close()
 
     def copied(self) -> HealthRegistry:
         """One in the same state, to be asked what this one would say: what becomes of it changes nothing here, and

@@ -24,7 +24,15 @@ from gateway.policy.problems import KeyPath, Location, PolicyError, Problem, sug
 from gateway.policy.rules import table as rules
 from gateway.policy.rules.residency import nothing_in_region, place_outside
 from gateway.policy.rules.subject import Draft, Valid
-from gateway.policy.schema import BACKEND_SECRETS, DEFAULT_TIER, BedrockBackend, EngineBackend, Key, Policy
+from gateway.policy.schema import (
+    BACKEND_SECRETS,
+    DEFAULT_TIER,
+    BedrockBackend,
+    EngineBackend,
+    Key,
+    Policy,
+    Replicated,
+)
 from gateway.policy.yaml_tree import Map, Scalar
 
 _SHAPES = {"extra_forbidden": "unknown-key", "missing": "missing-key"}
@@ -135,6 +143,12 @@ def policy_of(
             name: packages.no_bedrock()
             for name, one in policy.backends.items()
             if isinstance(one, BedrockBackend) and one.api_key is None
+        }
+    if packages.missing(packages.DNS):
+        disabled |= {
+            name: packages.no_dns()
+            for name, one in policy.backends.items()
+            if isinstance(one, Replicated) and one.replicas is not None and one.replicas.takes_dns
         }
     digest = sha256(json.dumps([content, disabled], sort_keys=True).encode())
     for file in folder.sources:

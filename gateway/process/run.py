@@ -32,6 +32,7 @@ from gateway.process.last_good_policy import LastGoodPolicy
 from gateway.process.ready_watch import until_ready
 from gateway.process.scratch import scratch_folder
 from gateway.process.supervisor import Supervisor
+from gateway.replicas.drains import drain_for_all
 from gateway.settings import SOCKET_FDS, Settings
 from gateway.sidecar.requirements import needs_sidecar, sidecar_config
 
@@ -112,7 +113,9 @@ async def run(
             also = state_files(settings.state_dir)
             watcher = PolicyWatcher(settings.policies, apply_policy, env=env, also=also, tables=tables)
             in_force = InForce(scratch / "in_force", settings.workers, watcher)
-            control = ControlSocket(settings.policies, settings.state_dir, watcher, in_force, env)
+            control = ControlSocket(
+                settings.policies, settings.state_dir, watcher, in_force, env, drain_for_all
+            )
             async with in_force, watcher, control:
                 ports = [listeners, operators] if operators else [listeners]
                 _start_workers(supervisor, shared, ports, _shared_metrics(scratch, settings.workers))

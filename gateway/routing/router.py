@@ -18,12 +18,14 @@ from gateway.errors import (
     UpstreamTimeout,
 )
 from gateway.media import media_in
+from gateway.policy.members import Members
 from gateway.policy.schema import Policy, Target
 from gateway.prefix_sharing import sharing
 from gateway.residency import residency_of
 from gateway.routing.affinity import Affinity, Prefix, prefix_of
 from gateway.routing.context_size import prompt_of, size_of
 from gateway.routing.refusals import Refusals
+from gateway.routing.replica_selector import ReplicaSelector, Rotation
 from gateway.routing.routes import ROLLOUT, Media, Regions, Route, Routes, as_larger_context
 from gateway.routing.selector import Caller, Loads, Selector
 from gateway.routing.split_key import split_key
@@ -54,20 +56,31 @@ class Router:
         random: Random | None = None,
         disabled_since: Mapping[str, float] | None = None,
         rollouts: Rollouts | None = None,
+        members: Members | None = None,
+        rotation: Rotation | None = None,
     ) -> None:
-        """``rollouts``: how far those of the policy have come; without it they have not begun.
+        """``members``: the replicas that backends have, and ``rotation`` how much of its share each gets now.
+
+        ``rollouts``: how far those of the policy have come; without it they have not begun.
 
         ``disabled_since``: the times (``time.monotonic``) at which backends went out of use; now, where unknown."""
+        members = {name: its for name, its in (members or {}).items() if its}
+        enabled = {*enabled, *members}
         self._policy = policy
+        self._parents = {member.name: name for name, its in members.items() for member in its}
         self._loads = loads
         self._rollouts = rollouts
         self._affinity = affinity or Affinity()
-        self._selector = Selector(loads, self._affinity, random or Random())
+        self._selector = (
+            ReplicaSelector(loads, self._affinity, random or Random(), members, rotation)
+            if rotation is not None and members
+            else Selector(loads, self._affinity, random or Random())
+        )
         self._has_residency = policy.has_residency
         self._local_tenants = {name for name, tenant in policy.tenants.items() if tenant.local_only}
         self._substitutes = Substitutes(policy)
         self._contexts = self._substitutes.contexts
-        self._routes = Routes(policy, enabled, self._substitutes)
+        self._routes = Routes(policy, enabled, self._substitutes, members)
         self._chooses_by_media = self._routes.choose_by_media
         self._downgrades = {
             name: (tier.on_saturation.to, tier.on_saturation.at)
@@ -90,9 +103,11 @@ class Router:
         """Plans that depend on nothing but the model's name, as all do where the policy says no more."""
         now = time.monotonic()
         self._disabled_since = {
-            name: (disabled_since or {}).get(name, now) for name in policy.backends.keys() - set(enabled)
+            name: (disabled_since or {}).get(name, now) for name in policy.backends.keys() - enabled
         }
-        self._whole = Router(policy, policy.backends, loads) if self._disabled_since else self
+        self._whole = (
+            Router(policy, policy.backends, loads, members=members) if self._disabled_since else self
+        )
         """The same with all backends in use."""
         self._refusals = Refusals(policy, self._routes.serving)
 
@@ -179,19 +194,23 @@ class Router:
 
     def passed_over(self, call: Call) -> Iterator[tuple[str, Target, str]]:
         """The targets that might serve ``call`` and are none of ``plan``'s, of which model, and why not."""
-        planned = {(one.model, one.target) for one in call.candidates}
+        planned = {self._place(one.model, one.target) for one in call.candidates}
         local = call.local_only or call.principal.tenant in self._local_tenants
         media: Media = frozenset(media_in(call.request.messages or ()))
         within = self._routes.bounds(call.model, residency_of(call))
         exceeded = bisect_left(self._contexts, size_of(call)) if self._contexts else 0
         for model in self._substitutes.all_of(call.model):
             for target in self._policy.models[model].targets:
-                if (model, target) in planned:
+                if self._place(model, target) in planned:
                     continue
                 why = self._routes.why_not(model, target, local=local, within=within, media=media)
                 if why is None and not self._substitutes.fits(model, exceeded):
                     why = f"its context of {self._policy.models[model].context:,} tokens is too short"
                 yield model, target, why or "another model stands in for this one, or has the same target"
+
+    def _place(self, model: str, target: Target) -> tuple[str, str, str]:
+        """The same for all replicas of a backend."""
+        return model, self._parents.get(target.backend, target.backend), target.model
 
     def deferred(self, call: Call, error: GatewayError) -> ModelUnavailable | None:
         """What to tell the caller in place of ``error``, where a backend that is out of use might have answered."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.media import MEDIA, MediaKind
 from gateway.policy.inputs import taken
-from gateway.policy.schema import Policy, Target
+from gateway.policy.members import Members
+from gateway.policy.schema import Model, Policy, Select, Target
 from gateway.residency import narrowed
 from gateway.routing.selector import ModelTargets
 from gateway.routing.substitutes import Substitutes
@@ -54,8 +55,15 @@ class Route:
 class Routes:
     """One policy's, over the backends that are ``enabled``."""
 
-    def __init__(self, policy: Policy, enabled: Collection[str], substitutes: Substitutes) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        enabled: Collection[str],
+        substitutes: Substitutes,
+        members: Members | None = None,
+    ) -> None:
         self._policy = policy
+        self._members = members or {}
         self._enabled = frozenset(enabled)
         self._substitutes = substitutes
         self._local = {name for name, backend in policy.backends.items() if backend.local}
@@ -153,7 +161,8 @@ class Routes:
         )
         if new:
             timeouts = self._policy.models[own.model].timeouts
-            groups = ((Candidate(own.model, rollout.target, timeouts, ROLLOUT, arm),), *groups)
+            first = Candidate(own.model, rollout.target, timeouts, ROLLOUT, arm)
+            groups = (tuple(self._each(first, "least_loaded")), *groups)
         return replace(own, groups=groups), None if new else experiment
 
     def _model_targets(
@@ -170,10 +179,31 @@ class Routes:
                 taken.add(where)
                 region = self._policy.backends[target.backend].region
                 group = regions[region if region in regions else None]
-                group.append(Candidate(name, target, target.timeouts or model.timeouts, why))
+                candidate = Candidate(name, target, target.timeouts or model.timeouts, why)
+                group.extend(self._each(candidate, model.select))
         groups = tuple(tuple(group) for group in regions.values() if group)
         split_by = model.splits_by if model.select == "weighted" else "request"
-        return ModelTargets(name, model.select, groups, split_by) if groups else None
+        return ModelTargets(name, self._select(model), groups, split_by) if groups else None
+
+    def _select(self, model: Model) -> Select:
+        """Where replicas are all that there is to choose from, the least loaded, unless something else is written."""
+        if len(model.targets) == 1 and model.targets[0].backend in self._members:
+            return model.select if {"select", "split_by"} & model.model_fields_set else "least_loaded"
+        return model.select
+
+    def _each(self, candidate: Candidate, select: Select) -> Iterator[Candidate]:
+        """``candidate``, or the replicas that its backend has. A weight by which requests are drawn is shared among
+        them; one by which loads are compared is that of each."""
+        target = candidate.target
+        members = self._members.get(target.backend)
+        if members is None:
+            yield candidate
+            return
+        whole = sum(member.weight for member in members) if select == "weighted" else 1.0
+        for member in members:
+            weight = target.weight * member.weight / whole
+            its = target.model_copy(update={"backend": member.name, "weight": weight})
+            yield replace(candidate, target=its)
 
     def _all_targets(
         self, names: Iterable[str | None], why: str, usable: _Usable, taken: set[tuple[str, str]]

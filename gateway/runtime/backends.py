@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import httpx
 from pydantic import SecretStr
@@ -32,11 +32,13 @@ from gateway.wire.apis.table import APIS
 from gateway.wire.openai.presets.table import PRESETS
 
 
-def build_backends(loaded: Loaded, state: WorkerState, before: Runtime | None) -> dict[str, Backend]:
-    """Those that are enabled, by name."""
+def build_backends(
+    loaded: Loaded, state: WorkerState, before: Runtime | None, *, replicated: Collection[str] = ()
+) -> dict[str, Backend]:
+    """Those that are enabled, by name, without those that only their replicas stand for."""
     backends: dict[str, Backend] = {}
     for name, config in loaded.policy.backends.items():
-        if name in loaded.disabled:
+        if name in loaded.disabled or name in replicated:
             continue
         kept = before.backends.get(name) if before and before.policy.backends.get(name) == config else None
         backends[name] = kept or (

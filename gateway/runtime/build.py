@@ -47,6 +47,7 @@ from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import missing_extras, schema
 from gateway.policy.limited import has_calendar_limits, has_limits
 from gateway.policy.loader import Loaded
+from gateway.policy.members import Members
 from gateway.policy.problems import render
 from gateway.quota.quotas import Quotas
 from gateway.recording.data_keys import DataKeys
@@ -77,8 +78,14 @@ log = logging.getLogger(__name__)
 Judges = dict[str, ModelJudge]
 
 
-async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | None) -> Runtime:
-    """``before`` is the runtime in force, whose backends, stores and caches live on where they stay the same."""
+async def build_runtime(
+    loaded: Loaded, state: WorkerState, before: Runtime | None, *, same_policy: bool = False
+) -> Runtime:
+    """``before`` is the runtime in force, whose backends, stores and caches live on where they stay the same. With
+    ``same_policy`` only its replicas are others."""
+    members: Members = {}
+    if state.replicas is not None:
+        loaded, members = state.replicas.applied(loaded)
     policy, metrics = loaded.policy, state.metrics
     await load_libraries(policy)
     keys = await asyncio.to_thread(
@@ -88,8 +95,8 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     findings = _findings(policy.review, state, before)
     receipts = _receipts(policy, state, before)
     quotas = _quotas(policy, state, before)
-    earlier_usage = None
-    if ledger is not None and has_calendar_limits(policy):
+    earlier_usage = before.earlier_usage if before is not None and same_policy else None
+    if earlier_usage is None and ledger is not None and has_calendar_limits(policy):
         earlier_usage = await EarlierUsage.counted(quotas, ledger, policy)
     cache_days = _cache_days(policy, state, before)
     accounting = _accounting(policy, state, metrics, ledger, state.callbacks.guard_blocked, cache_days)
@@ -102,8 +109,9 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     drift = state.drift if policy.drift is not None else None
     if drift is not None:
         told = DriftAccounting(told, drift)
-    backends = build_backends(loaded, state, before)
+    backends = build_backends(loaded, state, before, replicated=members)
     state.pools.update(policy)
+    _forget_replicas(policy, state)
     update_terms(policy, state.pools)
     router = Router(
         policy,
@@ -113,6 +121,8 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         state.random,
         disabled_since=state.disabled_since(loaded.disabled),
         rollouts=state.rollouts,
+        members=members,
+        rotation=state.replicas.rotation if state.replicas is not None else None,
     )
     upstream = UpstreamPipeline(
         policy=policy,
@@ -173,6 +183,8 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
         ),
         backends=backends,
         engines=engines,
+        members=members,
+        rotation=state.replicas.rotation if state.replicas is not None else None,
         receipts=receipts,
         responses=_responses(policy, state, before),
         files=_files(policy, state, before),
@@ -210,7 +222,7 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
             proven=lambda name: state.health.recovered(name) if name in engines else None,
             trouble=state.health.problem,
             guards=unready(policy, state.sidecar),
-            models=ModelReadiness(policy, loaded.disabled),
+            models=ModelReadiness(policy, loaded.disabled, members),
             store=partial(quotas.closed, policy),
             extras={render(path): why for path, why in missing_extras.without(policy)},
         ),
@@ -220,6 +232,13 @@ async def build_runtime(loaded: Loaded, state: WorkerState, before: Runtime | No
     if state.evaluator is not None:
         state.evaluator.update(_bench(runtime, side_calls.stage(upstream_handler)))
     return runtime
+
+
+def _forget_replicas(policy: schema.Policy, state: WorkerState) -> None:
+    """Nothing is kept of those that are gone and have no request in flight: pods come and go, and have new names."""
+    known = {*policy.backends, *(pool.name for pool in state.pools)}
+    for name in {name for name, _, _ in state.health.breakers() if "@" in name} - known:
+        state.health.forget(name)
 
 
 def _accounting(policy: schema.Policy, state: WorkerState, *given: Any) -> Accounting:

@@ -31,6 +31,7 @@ class Generations:
         self._live: list[Runtime] = []
         """Those that a request may still be using, the current one among them."""
         self._retiring: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
 
     def current(self) -> Runtime:
         if self._current is None:
@@ -39,24 +40,40 @@ class Generations:
 
     async def apply_policy(self, loaded: Loaded) -> None:
         """Make ``loaded`` the policy for every request from now on."""
-        before = self._current
-        self._current = await build_runtime(loaded, self._state, before)
-        self._live.append(self._current)
+        async with self._changing:
+            await self._apply(loaded)
+
+    async def replicas_changed(self) -> None:
+        """The policy is the same, and the servers that it is about are not."""
+        async with self._changing:
+            if self.loaded is None:
+                return
+            self._replace(await build_runtime(self.loaded, self._state, self._current, same_policy=True))
+            if (records := self.current().records) is not None:
+                records.generation = self.number
+
+    async def _apply(self, loaded: Loaded) -> None:
+        self._replace(await build_runtime(loaded, self._state, self._current))
+        runtime = self.current()
         self.loaded = loaded
         self._state.callbacks.update(loaded.policy)
-        await watch_budgets(self._current.quotas, self._state.callbacks)
+        await watch_budgets(runtime.quotas, self._state.callbacks)
         metrics, policy = self._state.metrics, loaded.policy
         metrics.tenants.update(policy.metrics.tenants, policy.metrics.max_tenants, policy.tenants)
         self.number = (
             await asyncio.to_thread(self._history.number_of, loaded) if self._history else self.number + 1
         )
         metrics.policy_generation.set(self.number)
-        if self._current.records is not None:
-            self._current.records.generation = self.number
+        if runtime.records is not None:
+            runtime.records.generation = self.number
         for name, reason in (
             loaded.disabled.items() if self._history is None else ()
         ):  # else it is said for all workers
             log.warning("backend '%s' is disabled: %s", name, reason)
+
+    def _replace(self, runtime: Runtime) -> None:
+        before, self._current = self._current, runtime
+        self._live.append(runtime)
         if before is not None:
             task = asyncio.create_task(self._retire(before))
             self._retiring.add(task)

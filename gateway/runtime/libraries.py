@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from importlib import import_module
 
-from gateway.policy.schema import GeminiBackend, Policy
+from gateway.packages import DNS, missing
+from gateway.policy.schema import GeminiBackend, Policy, Replicated
 
 
 async def load_libraries(policy: Policy) -> None:
@@ -22,4 +23,13 @@ def _needed(policy: Policy) -> list[str]:
     )
     tokens = bool(policy.jwt) or policy.admin.oidc is not None or vertex
     sealed = ["cryptography.hazmat.primitives.ciphers.aead"] if policy.record.enabled else []
-    return [*sealed, *(["redis.asyncio"] if redis else []), *(["jwt"] if tokens else [])]
+    found = any(
+        isinstance(one, Replicated) and one.replicas is not None and one.replicas.takes_dns
+        for one in policy.backends.values()
+    ) and not missing(DNS)
+    return [
+        *sealed,
+        *(["dns.asyncresolver"] if found else []),
+        *(["redis.asyncio"] if redis else []),
+        *(["jwt"] if tokens else []),
+    ]

@@ -24,10 +24,12 @@ from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.receipts import Receipts
 from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy import schema
+from gateway.policy.members import Members
 from gateway.quota.quotas import Quotas
 from gateway.recording.recordings import Recordings
 from gateway.recording.records import Records
 from gateway.rendered import RenderedCache
+from gateway.replicas.rotation import Rotation
 from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.runtime.rollouts import Rollouts
 from gateway.stores.redis import RedisStore
@@ -72,6 +74,10 @@ class Runtime:
     counter: Handler
     """Answers ``/v1/messages/count_tokens`` and ``/v1/responses/input_tokens``."""
     readiness: Readiness
+    members: Members = field(default_factory=dict)
+    """The replicas that may be asked, by the backend that has them."""
+    rotation: Rotation | None = None
+    """How much of its share each of them gets."""
     telemetry: Telemetry | None = None
     records: Records | None = None
     """Where the policy records."""
@@ -107,6 +113,12 @@ class Runtime:
             stores["responses"] = self.responses.store
         found = {name: store.up for name, store in stores.items() if isinstance(store, RedisStore)}
         return found if self.quotas.store_up is None else {"quotas": self.quotas.store_up, **found}
+
+    def servers(self, backend: str) -> list[str]:
+        """The backends in use that are this one: itself, or its replicas."""
+        if (members := self.members.get(backend)) is not None:
+            return [member.name for member in members]
+        return [backend] if backend in self.backends else []
 
     def out_of_use(self, model: str) -> bool:
         """Whether none of the backends of the model by this name is in use: false where there is no such model."""

@@ -22,6 +22,7 @@ from gateway.metering.estimate import Estimator
 from gateway.observe.backend_watch import BackendWatch
 from gateway.observe.callbacks import Callbacks
 from gateway.observe.metrics import Metrics
+from gateway.replicas.replicas import Replicas
 from gateway.routing.affinity import Affinity
 from gateway.routing.shadow import Shadows
 from gateway.runtime.drift import Drift
@@ -92,6 +93,8 @@ class WorkerState:
         """The same."""
         self.drift: Drift | None = None
         """As ``rollouts``."""
+        self.replicas: Replicas | None = None
+        """Of who serves; for what only asks what would be done, a backend is one server."""
         self._disabled_since: dict[str, float] = {}
 
     def disabled_since(self, names: Collection[str]) -> Mapping[str, float]:
@@ -105,6 +108,8 @@ class WorkerState:
             await self.rollouts.aclose()
         if self.drift is not None:
             await self.drift.aclose()
+        if self.replicas is not None:
+            await self.replicas.aclose()
         await self.callbacks.aclose()
         await self.outgoing.aclose()
         await self.poster.aclose()

@@ -8,6 +8,7 @@ from gateway.admin.site import Site
 from gateway.backends.readiness import ReadinessReport
 from gateway.errors import NotFound
 from gateway.policy.loader import DRAINED
+from gateway.policy.members import is_replica, parent_of
 from gateway.web.operation import Operation
 
 
@@ -24,6 +25,11 @@ class BackendState(Told):
     local: bool
     region: str | None = None
     max_concurrency: int | None = None
+    replica_of: str | None = None
+    """The backend that it is one server of."""
+    share: float | None = None
+    """Of a replica, how much of its share it gets now: less than 1 while it comes into service, 0 while it is ejected,
+    as this worker sees it."""
     trouble: str | None = None
     """What is wrong with it, as this worker knows."""
 
@@ -47,8 +53,12 @@ def disabled(report: ReadinessReport, name: str) -> str | None:
 def operations(site: Site) -> list[tuple[Operation, Handle]]:
     async def show(request: Request) -> Backends:
         runtime = request.context.runtime
-        policy = runtime.policy
+        policy, rotation = runtime.policy, runtime.rotation
         report = await runtime.readiness.report()
+        parents = {member.name: name for name, its in runtime.members.items() for member in its}
+        away = {name: parent for name in policy.drained if (parent := parent_of(name, policy)) is not None}
+        configs = {**policy.backends, **{name: policy.backends[parent] for name, parent in away.items()}}
+        parents |= away
         return Backends(
             backends=[
                 BackendState(
@@ -57,17 +67,19 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
                     models=[
                         model
                         for model, one in policy.models.items()
-                        if any(target.backend == name for target in one.places)
+                        if any(target.backend == parents.get(name, name) for target in one.places)
                     ],
                     drained=name in policy.drained,
-                    enabled=name in runtime.backends,
+                    enabled=bool(runtime.servers(name)),
                     disabled=disabled(report, name),
                     local=config.local,
                     region=config.region,
                     max_concurrency=config.max_concurrency,
+                    replica_of=parents.get(name),
+                    share=None if name not in parents or rotation is None else round(rotation.share(name), 3),
                     trouble=report.reasons.get(name) or None,
                 )
-                for name, config in policy.backends.items()
+                for name, config in configs.items()
             ]
         )
 
@@ -79,9 +91,13 @@ def operations(site: Site) -> list[tuple[Operation, Handle]]:
 
     async def change(request: Request, what: str) -> Drained:
         name = str(request.path["name"])
-        if name not in request.context.runtime.policy.backends:
+        policy = request.context.runtime.policy
+        if name not in policy.backends and not is_replica(name, policy):
             raise NotFound(f"No backend is named '{name}'.")
         result = await site.change(request.context, request.scope, do=what, backend=name)
+        if "for_all" in result:
+            obeying = await site.peers.ask({"do": "drains"})
+            result["confirmed"] = all((name in one["drained"]) == (what == "drain") for one in obeying)
         return Drained(
             backend=name,
             drained=what == "drain",

@@ -112,6 +112,7 @@ def _target(
     policy = runtime.policy
     region = policy.backends[target.backend].region
     price: Price | None = price_of(policy, target)
+    servers = runtime.servers(target.backend)
     return TargetState(
         backend=target.backend,
         model=target.model,
@@ -121,9 +122,10 @@ def _target(
         else None,
         region=region,
         state=engine.models.get(target.model)
-        if (engine := runtime.engines.get(target.backend)) is not None
+        if (engine := next((runtime.engines[one] for one in servers if one in runtime.engines), None))
+        is not None
         else None,
-        enabled=target.backend in runtime.backends,
+        enabled=bool(servers),
         drained=target.backend in policy.drained,
         disabled=disabled(report, target.backend),
         trouble=report.reasons.get(target.backend) or None,

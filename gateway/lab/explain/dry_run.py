@@ -103,7 +103,8 @@ class DryRun:
     @property
     def disabled(self) -> frozenset[str]:
         """Backends that are not in use."""
-        return frozenset(self.runtime.policy.backends.keys() - self.runtime.backends.keys())
+        runtime = self.runtime
+        return frozenset(name for name in runtime.policy.backends if not runtime.servers(name))
 
     def router(self, pools: Pools) -> Router:
         state = self.state
@@ -114,6 +115,8 @@ class DryRun:
             ReadAffinity(state.affinity),
             disabled_since=state.disabled_since(self.disabled),
             rollouts=state.rollouts,
+            members=self.runtime.members,
+            rotation=state.replicas.rotation if state.replicas is not None else None,
         )
 
     async def ask(self, question: Question) -> Found:

@@ -15,7 +15,7 @@ from gateway.policy.content import mapping_at, mappings_at
 from gateway.policy.engine_options import start_error
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
-from gateway.policy.schema import EngineBackend, FakeBackend
+from gateway.policy.schema import EngineBackend, FakeBackend, Replicated
 
 _LAUNCH_KEYS = ("model", "args", "env", "golden", "stop_first")
 _RESERVED_OPTIONS = {
@@ -164,7 +164,9 @@ def unreachable_reply(valid: Valid) -> Findings:
 
 def drained_nothing(valid: Valid) -> Findings:
     for index, name in enumerate(valid.policy.drained):
-        if name not in valid.policy.backends:
+        parent = valid.policy.backends.get(name.rpartition("@")[0])
+        of_replica = isinstance(parent, Replicated) and parent.replicas is not None
+        if name not in valid.policy.backends and not of_replica:
             yield Diagnostic(("drained", index), f"no backend is named '{name}'; nothing is drained by it")
 
 

@@ -43,6 +43,7 @@ from gateway.policy.schema.backends import (
     Golden,
     OpenAIBackend,
     Provider,
+    Replicated,
     SelfHosted,
     SidecarBackend,
     Vertex,
@@ -81,6 +82,7 @@ from gateway.policy.schema.models import (
     Timeouts,
     When,
 )
+from gateway.policy.schema.replicas import Outliers, Replicas, ReplicaServer
 from gateway.policy.schema.storage import (
     BatchSettings,
     CacheSettings,
@@ -144,6 +146,7 @@ __all__ = [
     "Oidc",
     "OnSaturation",
     "OpenAIBackend",
+    "Outliers",
     "PiiGuard",
     "Place",
     "Policy",
@@ -153,6 +156,9 @@ __all__ = [
     "Provider",
     "QuotaSettings",
     "RecordSettings",
+    "ReplicaServer",
+    "Replicas",
+    "Replicated",
     "RequestLimits",
     "ResponseSettings",
     "Retry",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from gateway.policy.schema.replicas import Replicas, WrittenReplicas, first_address
 from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Share, Text, Timeout
 
 BACKEND_SECRETS = frozenset({"api_key", "client_secret", "secret_access_key", "session_token"})
@@ -101,6 +102,29 @@ class SelfHosted(Server):
     """For which requests wait where nobody listens at ``base_url``."""
 
 
+class Replicated(SelfHosted):
+    """A server that may be several."""
+
+    replicas: WrittenReplicas | None = None
+    """The servers that it is, in place of the one at ``base_url``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_address(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and (url := first_address(given.get("replicas"))):
+            return {"base_url": url, **given}
+        return given
+
+
+def _addresses(replicas: Replicas | None, check: Callable[[str], str]) -> None:
+    """Those that are written down are of ``base_url``'s form. Raises ``ValueError``."""
+    for server in replicas.servers if replicas is not None else ():
+        try:
+            check(server.url)
+        except ValueError as error:
+            raise ValueError(f"the replica {server.url} {error}") from None
+
+
 class Golden(Frozen):
     """What an edited engine has to answer before it takes over."""
 
@@ -110,7 +134,7 @@ class Golden(Frozen):
     """Of its cases."""
 
 
-class EngineBackend(SelfHosted):
+class EngineBackend(Replicated):
     """The bundled engine. With ``launch`` the gateway starts it as a child at ``base_url``'s port."""
 
     kind: Literal["engine"]
@@ -130,6 +154,13 @@ class EngineBackend(SelfHosted):
     """Backends whose engines, of ``--role prefill``, compute the prompts of this one, of ``--role decode``."""
     local: bool = True
     continues: bool = True
+
+    @model_validator(mode="after")
+    def _replicas_fit(self) -> Self:
+        _addresses(self.replicas, _engine_base)
+        if self.launch and self.replicas is not None:
+            raise ValueError("should have launch or replicas, not both: the gateway starts one engine")
+        return self
 
 
 class Provider(Server):
@@ -152,7 +183,7 @@ PRESET_URLS: Mapping[PresetName, str] = {
 }
 
 
-class OpenAIBackend(Provider, SelfHosted):
+class OpenAIBackend(Provider, Replicated):
     """Any server that speaks OpenAI's API. ``base_url`` ends where ``/chat/completions`` would follow."""
 
     kind: Literal["openai"]
@@ -168,6 +199,11 @@ class OpenAIBackend(Provider, SelfHosted):
         if isinstance(given, Mapping) and (url := PRESET_URLS.get(given.get("preset"))):  # type: ignore[arg-type]
             return {"base_url": url, **given}
         return given
+
+    @model_validator(mode="after")
+    def _replicas_fit(self) -> Self:
+        _addresses(self.replicas, _openai_base)
+        return self
 
 
 class EntraAuth(Frozen):

@@ -49,6 +49,10 @@ def _name(text: str) -> str:
     return text
 
 
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
 def _filled(text: str) -> str:
     if not text.strip():
         raise ValueError("should not be empty")

@@ -53,10 +53,9 @@ def _state(runtime: Runtime, model: Model) -> str | None:
     if not any(engine.models for engine in runtime.engines.values()):
         return None
     states = [
-        engine.models.get(target.model)
-        if (engine := runtime.engines.get(target.backend)) is not None
-        else None
+        engine.models.get(target.model) if (engine := runtime.engines.get(name)) is not None else None
         for target in model.targets
+        for name in runtime.servers(target.backend) or [target.backend]
     ]
     known = [state for state in states if state is not None]
     return None if not known else "loaded" if "loaded" in known or None in states else known[0]
@@ -67,9 +66,11 @@ def _owner(runtime: Runtime, model: Model) -> str | None:
 
     One without its key is not set up, and what only such backends would serve is no model yet.
     """
-    for in_use in (runtime.backends, runtime.policy.drained):
-        for target in model.targets:
-            if target.backend in in_use:
-                return target.backend
+    for target in model.targets:
+        if runtime.servers(target.backend):
+            return target.backend
+    for target in model.targets:
+        if target.backend in runtime.policy.drained or runtime.members.get(target.backend) == ():
+            return target.backend
     owners = (_owner(runtime, runtime.policy.models[step.model]) for step in model.cascade)
     return next((owner for owner in owners if owner), None)

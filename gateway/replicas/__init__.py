@@ -1,0 +1,1 @@
+"""Replicas of a backend: who they are, which of them are drained, how much each gets."""
