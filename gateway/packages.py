@@ -25,6 +25,8 @@ BEDROCK = ("botocore",)
 """What the extra ``bedrock`` brings."""
 DNS = ("dns",)
 """What the extra ``dns`` brings."""
+KUBERNETES = ("kubernetes",)
+"""What the extra ``kubernetes`` brings."""
 S3 = ("botocore",)
 """What the extra ``s3`` brings."""
 POSTGRES = "psycopg"
@@ -141,6 +143,10 @@ def no_bedrock() -> str:
 
 def no_dns() -> str:
     return f"dnspython is not installed; get it with: {install_command('dns')}, and start again"
+
+
+def no_kubernetes() -> str:
+    return f"its client is not installed; get it with: {install_command('kubernetes')}, and start again"
 
 
 def no_s3() -> str:

@@ -167,7 +167,9 @@ RULES: Mapping[type[BaseModel], Callable[[type[BaseModel]], Iterable[Rule]]] = {
     EntraAuth: _entra,
     AwsAuth: _aws,
     OpenAIBackend: lambda _: [{"anyOf": [{"required": [one]} for one in ("base_url", "preset", "replicas")]}],
-    Replicas: lambda _: [{"anyOf": [_filled("servers"), _given("dns"), _given("srv")]}],
+    Replicas: lambda _: [
+        {"anyOf": [_filled("servers"), *({"required": [way]} for way in ("dns", "srv", "kubernetes"))]}
+    ],
     AzureBackend: lambda _: [_not_both("api_key", "entra")],
     GeminiBackend: lambda _: [_not_both("api_key", "vertex")],
     AnyGuard: _guard,

@@ -264,6 +264,13 @@ class Metrics:
             mode="livemax",
             absent=0.0,
         )
+        self.replica_share = make.sampled(
+            "tollgate_replica_share",
+            "A replica's part of its share, 0 to 1: less than 1 while it comes into service, 0 if ejected or gone.",
+            ["backend", "replica"],
+            mode="livemin",
+            absent=0.0,
+        )
         self.saturation = make.sampled(
             "tollgate_backend_saturation",
             "How full a backend is, 0 to 1: its slots, its tokens in flight, or its own figure, whichever is fullest.",

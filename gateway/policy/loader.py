@@ -150,6 +150,12 @@ def policy_of(
             for name, one in policy.backends.items()
             if isinstance(one, Replicated) and one.replicas is not None and one.replicas.takes_dns
         }
+    if packages.missing(packages.KUBERNETES):
+        disabled |= {
+            name: packages.no_kubernetes()
+            for name, one in policy.backends.items()
+            if isinstance(one, Replicated) and one.replicas is not None and one.replicas.kubernetes
+        }
     digest = sha256(json.dumps([content, disabled], sort_keys=True).encode())
     for file in folder.sources:
         if is_table(file.path):

@@ -16,6 +16,7 @@ from gateway.policy.schema import Policy, Replicated
 from gateway.policy.schema.values import is_name
 
 UNKNOWN = "none of its replicas is known yet"
+NONE = "it has no replica now"
 ALL_DRAINED = "all of its replicas are drained"
 
 
@@ -92,7 +93,7 @@ def with_members(
             if member in backends
         )
         if not members[name]:
-            disabled[name] = ALL_DRAINED if servers else UNKNOWN
+            disabled[name] = ALL_DRAINED if servers else NONE if name in found else UNKNOWN
     if not members and not drained:
         return loaded, members
     update = {

@@ -1,6 +1,6 @@
 """Which servers the replicas are: found by one worker for all of a gateway, which read what it wrote down.
 
-The file outlives the gateway: while the DNS does not answer, the next one begins with what was known.
+The file outlives the gateway: while neither DNS nor Kubernetes answers, the next one begins with what was known.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gateway.policy.members import Found
 from gateway.policy.schema import Policy, Replicas, Replicated
 from gateway.private import private_folder
 from gateway.replicas.dns import DnsSource
+from gateway.replicas.kubernetes import EndpointSlices
 from gateway.replicas.source import Source
 
 log = logging.getLogger(__name__)
@@ -159,9 +160,11 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 
 def source_of(backend: str, base_url: str, replicas: Replicas) -> Source:
+    if replicas.kubernetes is not None:
+        return EndpointSlices(backend, base_url, replicas.kubernetes)
     return DnsSource(backend, base_url, replicas)
 
 
 def _digest(base_url: str, replicas: Replicas) -> str:
-    how = replicas.model_dump(mode="json", include={"dns", "srv", "resolver"})
+    how = replicas.model_dump(mode="json", include={"dns", "srv", "kubernetes", "resolver"})
     return sha256(json.dumps([base_url, how], sort_keys=True).encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
@@ -173,7 +173,8 @@ class Rotation:
     def watcher(self, backend: str) -> GroupWatcher | None:
         return GroupWatcher(self, backend) if backend in self._of else None
 
-    def shares(self) -> Iterator[tuple[str, Mapping[str, float]]]:
-        """By backend, the share that each replica has now."""
+    def shares(self) -> Iterator[tuple[tuple[str, str], float]]:
+        """By backend and replica, the share that it has now."""
         for backend, group in self._groups.items():
-            yield backend, {name: group.share(one) for name, one in group.standings.items()}
+            for name, one in group.standings.items():
+                yield (backend, name), group.share(one)

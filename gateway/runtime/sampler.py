@@ -65,6 +65,8 @@ class Sampler:
         metrics.breaker_state.sample(dict(self._breakers(runtime.policy)))
         metrics.saturation.sample({(pool.name,): pool.saturation for pool in self._state.pools})
         metrics.model_state.sample(dict.fromkeys(self._models(), 1.0))
+        if runtime.rotation is not None:
+            metrics.replica_share.sample(dict(runtime.rotation.shares()))
         metrics.store_up.sample({(name,): up for name, up in runtime.stores_up.items()})
         self._sample_losses(runtime.quotas)
         self._sample_ledger(runtime.ledger)

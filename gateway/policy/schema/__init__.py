@@ -82,7 +82,7 @@ from gateway.policy.schema.models import (
     Timeouts,
     When,
 )
-from gateway.policy.schema.replicas import Outliers, Replicas, ReplicaServer
+from gateway.policy.schema.replicas import KubernetesService, Outliers, Replicas, ReplicaServer
 from gateway.policy.schema.storage import (
     BatchSettings,
     CacheSettings,
@@ -139,6 +139,7 @@ __all__ = [
     "InjectionGuard",
     "Jwt",
     "Key",
+    "KubernetesService",
     "LedgerSettings",
     "LengthGuard",
     "Metric",

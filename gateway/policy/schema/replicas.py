@@ -33,6 +33,16 @@ class ReplicaServer(Frozen):
     zone: Name | None = None
 
 
+class KubernetesService(Frozen):
+    """A Service whose EndpointSlices say which pods there are."""
+
+    service: Name
+    namespace: Name | None = None
+    """The gateway's own, where none is named."""
+    port: Text | None = None
+    """Name or number; the first that there is, where none is named."""
+
+
 class Outliers(Frozen):
     """When a replica that does worse than the others gets no requests for a while. The names are Envoy's."""
 
@@ -60,6 +70,8 @@ class Replicas(Frozen):
     """A name whose addresses (A, AAAA) they are; scheme, port and path are ``base_url``'s."""
     srv: Text | None = None
     """A name whose SRV records have hosts, ports and weights; scheme and path are ``base_url``'s."""
+    kubernetes: KubernetesService | None = None
+    """A Service whose ready endpoints they are; scheme and path are ``base_url``'s."""
     resolver: Annotated[str, AfterValidator(_resolver), Form(r"^[0-9A-Fa-f:.\[\]]+:[0-9]+$")] | None = None
     """The DNS server that is asked; the machine's own, where none is named."""
     every: Timeout = 5.0
@@ -75,11 +87,11 @@ class Replicas(Frozen):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        ways = [way for way in ("servers", "dns", "srv") if getattr(self, way)]
+        ways = [way for way in ("servers", "dns", "srv", "kubernetes") if getattr(self, way)]
         if len(ways) != 1:
             said = " and ".join(ways) or "none of them"
             raise ValueError(
-                f"should say where the servers are by one of servers, dns and srv, not by {said}"
+                f"should say where the servers are by one of servers, dns, srv and kubernetes, not by {said}"
             )
         urls = [server.url.rstrip("/") for server in self.servers]
         if twice := sorted({url for url in urls if urls.count(url) > 1}):

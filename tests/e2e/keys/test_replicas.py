@@ -13,6 +13,7 @@ from gateway.replicas.rotation import Group
 from tests.dns_server import dns_server
 from tests.e2e.keys.harness import OTHER, UP, Look, Row, Site, a_site, shows, text
 from tests.fakes import FakeUpstream, completion, reply
+from tests.kubernetes_api import endpoint, kubernetes_api
 from tests.serving import KEY, key
 
 pytestmark = pytest.mark.anyio
@@ -143,6 +144,31 @@ async def test_services_of_a_name_are_asked_for_every_so_often(kind: str, tmp_pa
                         await asyncio.sleep(0.02)
                 shares.append(share)
         assert shares[0] < shares[1] == 1.0
+
+
+@shows(
+    *(
+        f"{REPLICAS}.kubernetes{name} ({kind})"
+        for name in ("", ".service", ".namespace", ".port")
+        for kind in KINDS
+    )
+)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_endpoints_of_a_service(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kubernetes_api() as api, FakeUpstream(FINE) as server:
+        api.put("vllm-1", endpoint("127.0.0.1"), port=server.port)
+        file = str(api.kubeconfig(tmp_path / "config"))
+        monkeypatch.setenv("KUBECONFIG", file)
+        service = {"service": "vllm", "namespace": "models", "port": "http"}
+        async with a_site(tmp_path, pool(kind, {"kubernetes": service})) as site:
+            async with asyncio.timeout(300):
+                while await text(model="up")(site) != "from up":  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        assert "/namespaces/models/" in api.asked[0]["path"]
+        assert api.asked[0]["labelSelector"].endswith("=vllm")
+        async with asyncio.timeout(300):
+            while api.watchers:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def share_of(site: Site, server: FakeUpstream) -> float | None:
