@@ -15,6 +15,7 @@ from gateway.policy.schema import (
     AwsAuth,
     AzureBackend,
     Cors,
+    EngineBackend,
     EntraAuth,
     GeminiBackend,
     InjectionGuard,
@@ -170,6 +171,7 @@ RULES: Mapping[type[BaseModel], Callable[[type[BaseModel]], Iterable[Rule]]] = {
     Replicas: lambda _: [
         {"anyOf": [_filled("servers"), *({"required": [way]} for way in ("dns", "srv", "kubernetes"))]}
     ],
+    EngineBackend: lambda _: [{"not": {"allOf": [_is("launch", True), _given("replicas")]}}],
     AzureBackend: lambda _: [_not_both("api_key", "entra")],
     GeminiBackend: lambda _: [_not_both("api_key", "vertex")],
     AnyGuard: _guard,

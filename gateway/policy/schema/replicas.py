@@ -106,7 +106,10 @@ def _listed(given: Any) -> Any:
 
 
 WrittenReplicas = Annotated[
-    Replicas, BeforeValidator(_listed, json_schema_input_type=tuple[HttpUrl, ...] | Replicas)
+    Replicas,
+    BeforeValidator(
+        _listed, json_schema_input_type=Annotated[tuple[HttpUrl, ...], Field(min_length=1)] | Replicas
+    ),
 ]
 """A list of addresses is short for ``servers``."""
 
