@@ -29,6 +29,9 @@ class EnginePoller:
     The transport is the poller's own, closed with it.
     """
 
+    most = MAX_BODY
+    """Bytes of an answer."""
+
     def __init__(
         self,
         base_url: str,
@@ -82,8 +85,7 @@ class EnginePoller:
         while True:
             try:
                 async with asyncio.timeout(self._patience):
-                    state = read_state(await self._ask())
-                    figures = figures_of(state, self._url.host)
+                    figures, loads = self.read(await self._ask())
             except (httpx.TransportError, TimeoutError, ValueError) as error:
                 if not away:
                     log.debug(
@@ -96,11 +98,16 @@ class EnginePoller:
                 away = False
                 self.models = figures.models
                 self._on_load(figures)
-                for model, loads in loads_of(state).items():
-                    if self._loads.get(model, loads) != loads:
+                for model, number in loads.items():
+                    if self._loads.get(model, number) != number:
                         self._on_model(model)
-                    self._loads[model] = loads
+                    self._loads[model] = number
             await asyncio.sleep(self._interval)
+
+    def read(self, body: bytes) -> tuple[EngineLoad, Mapping[str, float]]:
+        """What an answer says, and of models that are loaded how often they were. Raises ValueError."""
+        state = read_state(body)
+        return figures_of(state, self._url.host), loads_of(state)
 
     async def _ask(self) -> bytes:
         """Raises ``httpx.TransportError`` or ValueError."""
@@ -117,7 +124,7 @@ class EnginePoller:
             body = b""
             async for part in response.aiter_raw():
                 body += part
-                if len(body) > MAX_BODY:
+                if len(body) > self.most:
                     raise ValueError("the answer is too long")
             return body
         finally:

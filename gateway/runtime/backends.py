@@ -21,8 +21,10 @@ from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
 from gateway.backends.gemini import GeminiBackend
+from gateway.backends.metrics_poller import NAMES, MetricsPoller
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.transport import OutgoingTransport
+from gateway.engine_load import EngineLoad
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
 from gateway.runtime.runtime import Runtime
@@ -164,11 +166,11 @@ def _gemini(
 def build_engines(
     policy: schema.Policy, backends: Mapping[str, Backend], state: WorkerState, before: Runtime | None
 ) -> dict[str, EnginePoller]:
-    """A poller for each engine, by the backend's name."""
+    """A poller for each engine, and each server that tells its load, by the backend's name."""
     engines: dict[str, EnginePoller] = {}
     for name, backend in backends.items():
         config = policy.backends[name]
-        if not isinstance(config, schema.EngineBackend) or state.stand_in is not None:
+        if state.stand_in is not None or not _is_polled(config):
             continue
         if before is not None and before.backends.get(name) is backend:
             engines[name] = before.engines[name]
@@ -177,11 +179,25 @@ def build_engines(
     return engines
 
 
-def _poller(name: str, config: schema.EngineBackend, state: WorkerState) -> EnginePoller:
+def _is_polled(config: schema.Backend) -> bool:
+    return isinstance(config, schema.EngineBackend) or (
+        isinstance(config, schema.OpenAIBackend) and config.telemetry is not None
+    )
+
+
+def _poller(name: str, config: schema.Backend, state: WorkerState) -> EnginePoller:
+    transport = (state.transport or OutgoingTransport)()
+
+    def told(figures: EngineLoad) -> None:
+        state.pools.update_engine(name, figures)
+
+    if isinstance(config, schema.OpenAIBackend) and config.telemetry is not None:
+        names = NAMES[config.telemetry]
+        return MetricsPoller(config.base_url, transport, told, names=names, interval=1.0).start()
     return EnginePoller(
-        config.base_url,
-        (state.transport or OutgoingTransport)(),
-        lambda figures: state.pools.update_engine(name, figures),
+        getattr(config, "base_url", ""),
+        transport,
+        told,
         on_return=lambda: state.health.recovered(name),
         on_model=lambda model: state.health.recovered(name, model),
     ).start()

@@ -170,6 +170,7 @@ async def build_runtime(
         experiments=experiments,
     )
     engines = build_engines(policy, backends, state, before)
+    proving = {name for name in engines if isinstance(policy.backends[name], schema.EngineBackend)}
     everybodys = {name: one for name, one in policy.guards.items() if name not in policy.guards_of_arms}
     moderator = Moderator.of(everybodys, state.sidecar, judges, state.scanning)
     runtime = Runtime(
@@ -219,7 +220,7 @@ async def build_runtime(
             backends,
             needed=[name for name in backends if runs_here(policy.backends[name])],
             # An engine is proven by a token that it decoded; other backends only show that they can be reached.
-            proven=lambda name: state.health.recovered(name) if name in engines else None,
+            proven=lambda name: state.health.recovered(name) if name in proving else None,
             trouble=state.health.problem,
             guards=unready(policy, state.sidecar),
             models=ModelReadiness(policy, loaded.disabled, members),

@@ -192,6 +192,8 @@ class OpenAIBackend(Provider, Replicated):
     base_url: Annotated[HttpUrl, AfterValidator(_openai_base)]
     """The preset's, where none is named."""
     api_key: SecretStr | None = None
+    telemetry: Literal["vllm", "sglang", "tgi"] | None = None
+    """The server whose figures are read from ``/metrics``, beside the API."""
 
     @model_validator(mode="before")
     @classmethod

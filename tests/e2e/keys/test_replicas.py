@@ -245,3 +245,28 @@ def test_outliers_are_ejected_by_these_rules() -> None:
         judged.now = 11.0
         judged.round(1, 0)
         assert judged.ejected == ejected, more
+
+
+FULL = "vllm:num_requests_running 9\nvllm:num_requests_waiting 9\nvllm:kv_cache_usage_perc 1\n"
+
+
+@shows("backends.<name>.telemetry (openai)")
+async def test_who_says_that_it_is_full_is_asked_last(tmp_path: Path) -> None:
+    targets = [
+        {"backend": "other", "model": "o", "weight": 1000000.0},
+        {"backend": "up", "model": "u", "weight": 0.000001},
+    ]
+    pair = {"models": {"pair": {"targets": targets}}}
+    look = text(model="pair")
+    async with a_site(tmp_path / "without", pair, up=(FINE,)) as site:
+        assert await look(site) == "from the other"
+    heard = {"backends": {"other": {"telemetry": "vllm"}}, **pair}
+    async with a_site(tmp_path / "given", heard, up=(FINE,)) as site, asyncio.timeout(300):
+        seen, looked = "", 0
+        while seen != "from up":
+            # A page on which nothing changes is soon that of a server that does not look any more.
+            looked += 1
+            site.other.health = reply(f"{FULL}process_cpu_seconds_total {looked}\n", kind="text/plain")
+            await asyncio.sleep(0.02)
+            seen = await look(site)
+        assert "/metrics" in {probe.path for probe in site.other.probes}
