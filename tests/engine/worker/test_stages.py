@@ -21,7 +21,7 @@ from engine.parallel.part import Part
 from engine.weights.safetensors import SafetensorsReader
 from engine.worker.pipelined_runner import start_runner
 from engine.worker.runner import Runner
-from tests.engine.models.hub import CPU, save
+from tests.engine.models.hub import CPU, LATENT_MOE, LLAMA4, save
 from tests.engine.steps import Outcome, run
 from tests.sampling import slow
 
@@ -101,6 +101,29 @@ def test_two_stages_say_what_one_rank_says(tmp_path: Path) -> None:
 def test_four_ranks_with_stages_and_experts_say_what_one_says(tmp_path: Path) -> None:
     save(tmp_path, "Mixtral", **MOE)
     agree(tmp_path, tensor_parallel=2, pipeline_parallel=2, expert_parallel=2)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "options"),
+    slow(
+        ("DeepseekV3", LATENT_MOE, {"pipeline_parallel": 2}),
+        ("DeepseekV3", LATENT_MOE, {"tensor_parallel": 2, "expert_parallel": 2}),
+        ("Gemma3Text", {"head_dim": 16, "sliding_window": 9}, {"pipeline_parallel": 2}),
+        ("Phi3", {}, {"pipeline_parallel": 2}),
+        ("Llama4Text", LLAMA4, {"pipeline_parallel": 2}),
+        (
+            "Qwen2Moe",
+            {"num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 32},
+            {"tensor_parallel": 2, "expert_parallel": 2},
+        ),
+    ),
+)
+def test_families_are_divided_too(
+    tmp_path: Path, family: str, changes: dict[str, Any], options: dict[str, int]
+) -> None:
+    """Latents, windows, chunks, fused projections, experts that every token uses."""
+    save(tmp_path, family, **changes)
+    agree(tmp_path, **options)
 
 
 @pytest.mark.parametrize("size", [2, *slow(4)])
