@@ -35,6 +35,8 @@ PAGE = (ROOT / "docs" / "engine.md").read_text()
 URL = "http://127.0.0.1:8100"
 ADAPTER = "/models/adapters/fox"
 PACKAGES = [
+    "parallel",
+    "nodes",
     "core",
     "handover",
     "worker",
@@ -119,7 +121,7 @@ def test_every_flag_is_on_the_page_and_no_other() -> None:
 
 
 def test_no_flag_is_named_that_is_not_there() -> None:
-    commands = ("serve", "eval", "quantize", "train-draft", "verify", "bench")
+    commands = ("serve", "rank", "eval", "quantize", "train-draft", "verify", "bench")
     known = {flag for command in commands for flag in actions(command)}
     page = re.sub(r"python -m benchmarks[^`]*", "", PAGE)
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page)) <= known
