@@ -1,6 +1,6 @@
 """Drifts in made-up traffic: how soon each is found, and how often one is told that is none.
 
-    python -m benchmarks.drift [--months 20] [--runs 10] [--requests 1000]
+    python -m benchmarks.drift [--months 8] [--runs 6] [--requests 1000]
 
 Eight weeks of one model and route, and then a month: requests by the hour and the day of the week, lengths as in
 Azure's trace of conversations, all with noise that real traffic has and independent draws have not: whole hours are
@@ -211,9 +211,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--months", type=int, default=20, help="sites without a drift, of two months each (20)"
+        "--months", type=int, default=8, help="sites without a drift, of two months each (8)"
     )
-    parser.add_argument("--runs", type=int, default=10, help="of each drift (10)")
+    parser.add_argument("--runs", type=int, default=6, help="of each drift (6)")
     parser.add_argument("--requests", type=int, default=1000, help="of a busy hour (1000)")
     parser.add_argument("--trace", type=Path, default=TRACE, help="Azure's, for lengths (drawn without it)")
     arguments = parser.parse_args()
