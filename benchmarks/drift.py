@@ -210,9 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--months", type=int, default=8, help="sites without a drift, of two months each (8)"
-    )
+    parser.add_argument("--months", type=int, default=8, help="sites without a drift, of two months each (8)")
     parser.add_argument("--runs", type=int, default=6, help="of each drift (6)")
     parser.add_argument("--requests", type=int, default=1000, help="of a busy hour (1000)")
     parser.add_argument("--trace", type=Path, default=TRACE, help="Azure's, for lengths (drawn without it)")
