@@ -267,3 +267,16 @@ async def test_look_ups_beyond_the_queue_are_refused(
     )
     assert {type(one) for one in found} == {LookupResult, SidecarBusy}
     await index.aclose()
+
+
+async def test_a_look_tells_the_projection_of_its_question_where_that_is_wanted(index: SemanticIndex) -> None:
+    looks = [
+        await index.look_up("p", question, budget=0.05, projects=projects)
+        for question, projects in (
+            ("How do tides work?", True),
+            ("Why is snow white?", True),
+            ("Why?", False),
+        )
+    ]
+    assert [len(one.projection) for one in looks] == [8, 8, 0]
+    assert looks[0].projection != looks[1].projection
