@@ -151,7 +151,8 @@ async def tokens(http: httpx.AsyncClient, url: str, prompt: list[int], most: int
 
 
 async def measure(way: Way, options: argparse.Namespace, *, idle: bool = False) -> Seen:
-    rng, seen = Random(1), Seen()
+    # Streams that end draw again: what is asked beside them does not depend on that.
+    rng, longs, seen = Random(1), Random(2), Seen()
     beginnings: list[asyncio.Event] = []
     under_way = False
 
@@ -198,7 +199,7 @@ async def measure(way: Way, options: argparse.Namespace, *, idle: bool = False) 
             for _ in range(0 if idle else options.prompts):
                 await asyncio.sleep(_PAUSE)
                 seen.answers.append(
-                    await ask(http, url, [rng.randrange(5, 250) for _ in range(options.tokens)])
+                    await ask(http, url, [longs.randrange(5, 250) for _ in range(options.tokens)])
                 )
             for one in streams:
                 one.cancel()
