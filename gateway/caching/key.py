@@ -370,10 +370,12 @@ def _model(policy: Policy, name: str) -> dict[str, Any]:
 
 
 def _backend(backend: schema.Backend) -> dict[str, Json]:
-    """Which of its replicas answers is no matter, nor how they are found."""
+    """Which of its replicas answers is no matter, nor whose address stands for all."""
     settings = settings_of(backend)
     if isinstance(backend, schema.Replicated) and backend.replicas is not None:
-        settings.pop("base_url", None)
+        first = next((server.url for server in backend.replicas.servers), None)
+        if backend.base_url == first:
+            settings["base_url"] = ""
     return settings
 
 

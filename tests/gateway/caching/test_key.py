@@ -351,6 +351,8 @@ OTHER: dict[str, Any] = {
     "prefix_sharing": "all",
     "quotas": {"requests_per_minute": 3},
     "region": "eu",
+    "replicas": ["http://127.0.0.1:3"],
+    "telemetry": "vllm",
     "regions": ["eu"],
     "residency": ["eu"],
     "retry": {"attempts": 3},
