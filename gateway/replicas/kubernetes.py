@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class EndpointSlices:
 
         def tell(slices: Mapping[str, Slice]) -> None:
             found = found_in(slices.values(), self._base_url, self._service.port)
-            loop.call_soon_threadsafe(changes.put_nowait, found)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(changes.put_nowait, found)
 
         watch = _Watch(self._service, tell, self._backend)
         # A daemon: the process may end while the server says nothing.
@@ -74,6 +76,7 @@ class _Watch:
         self._backend = backend
         self._stopped = threading.Event()
         self._response: Any = None
+        self._api: Any = None
         self._slices: dict[str, Slice] = {}
 
     def stop(self) -> None:
@@ -109,7 +112,9 @@ class _Watch:
         slices: dict[str, Slice] = {}
         more = None
         while True:
-            page = json.loads(self._ask(limit=500, _continue=more).read())
+            response = self._ask(limit=500, _continue=more)
+            page = json.loads(response.read())
+            self._close(response)
             slices |= {_name(one): one for one in page.get("items") or ()}
             metadata = page["metadata"]
             more = metadata.get("continue") or None
@@ -125,6 +130,8 @@ class _Watch:
             watch=True, allow_watch_bookmarks=True, resource_version=version, timeout_seconds=WATCH
         )
         try:
+            if self._stopped.is_set():  # it may have been before there was anything to shut
+                return version
             for event in _events(self._response):
                 if self._stopped.is_set():
                     break
@@ -143,8 +150,14 @@ class _Watch:
                 self._tell(dict(self._slices))
         finally:
             response, self._response = self._response, None
-            response.close()
+            self._close(response)
         return version
+
+    def _close(self, response: Any) -> None:
+        response.close()
+        response.release_conn()
+        if self._api is not None:
+            self._api.rest_client.pool_manager.clear()
 
     def _ask(self, **more: Any) -> Any:
         from kubernetes import client, config
@@ -160,7 +173,8 @@ class _Watch:
                 )
         except (ConfigException, OSError) as error:
             raise ApiFailed(f"there is no way to the Kubernetes API: {error}") from error
-        api = client.DiscoveryV1Api(client.ApiClient(configuration))
+        self._api = client.ApiClient(configuration)
+        api = client.DiscoveryV1Api(self._api)
         try:
             return api.list_namespaced_endpoint_slice(
                 self._service.namespace or _own_namespace(),
