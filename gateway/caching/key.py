@@ -67,7 +67,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     ),
     schema.Target: frozenset({"weight", "timeouts"}),
     schema.EngineBackend: _OF_ANY_BACKEND
-    | {"launch", "env", "golden", "stop_first", "cold_start", "replicas"},
+    | {"launch", "env", "golden", "stop_first", "cold_start", "replicas", "prefill"},
     schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key", "cold_start", "replicas", "telemetry"},
     schema.AzureBackend: _OF_ANY_BACKEND | {"api_key", "entra"},
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
@@ -111,6 +111,7 @@ BESIDE_POLICY = frozenset(
             "metrics",
             "record",
             "drift",
+            "evaluation",
         ),
         *("residency", "regions", "experiments", "prompts"),
     }

@@ -17,6 +17,7 @@ from gateway.policy.schema import (
     Cors,
     EngineBackend,
     EntraAuth,
+    Evaluation,
     GeminiBackend,
     InjectionGuard,
     Model,
@@ -181,6 +182,13 @@ RULES: Mapping[type[BaseModel], Callable[[type[BaseModel]], Iterable[Rule]]] = {
     WebhookGuard: _webhook,
     Price: _price,
     Cors: lambda _: [{"not": {"allOf": [_is("allow_credentials", True), _has("allow_origins", "*")]}}],
+    Evaluation: lambda _: [
+        {
+            "properties": {
+                "budget": {"anyOf": [{"required": [one]} for one in ("usd_per_day", "usd_per_month")]}
+            }
+        }
+    ],
     Telemetry: lambda _: [{"not": {"allOf": [_is("content", True), _is("conventions", "v1.36")]}}],
 }
 """Of a type and those that inherit from it."""

@@ -348,6 +348,7 @@ OTHER: dict[str, Any] = {
     "max_tokens_in_flight": 3,
     "model": "other",
     "over_context": "refuse",
+    "prefill": ["big"],
     "prefix_sharing": "all",
     "quotas": {"requests_per_minute": 3},
     "region": "eu",

@@ -239,6 +239,7 @@ WRONG = [
     ("prices: {x: {minute: 1.0, only_tokens: true}}", "prices.x"),
     ("cors: {allow_origins: ['*'], allow_credentials: true}", "cors"),
     ("telemetry: {endpoint: http://h, content: true, conventions: v1.36}", "telemetry"),
+    ("evaluation: {judge: m, budget: {}}", "evaluation"),
     ("store: mysql://h", "store"),
     ("caches: {exact: {max_bytes: 5}}", "caches.exact"),
     ("regions: {cellar: eu}", "regions"),
