@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import deque
 from typing import Any
 
 from engine.channel import Channel, frame
@@ -28,6 +29,8 @@ class LocalRank:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
             )
         self._channel = Channel(self._socket)
+        self._inbox: deque[Any] = deque()
+        """What came and was not asked for yet: it does not wait until one message was read to send the next."""
 
     @property
     def pid(self) -> int:
@@ -45,9 +48,10 @@ class LocalRank:
             raise EOFError("the other process is gone") from None
 
     def receive(self) -> Any:
-        """Its next message, of which there is one at a time. Raises ``EOFError`` when it is gone."""
-        (message,) = self._channel.receive(None)
-        return message
+        """Its next message. Raises ``EOFError`` when it is gone."""
+        if not self._inbox:
+            self._inbox.extend(self._channel.receive(None))
+        return self._inbox.popleft()
 
     def wait(self) -> bool:
         """Until it has ended; whether that was a failure."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from engine.channel import Channel, encode
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
 from engine.core.request import Request, Sibling
@@ -28,6 +31,7 @@ from engine.parallel.group import TPGroup
 from engine.parallel.layout import Layout
 from engine.parallel.part import Part
 from engine.server.tokenizer import Tokenizer
+from engine.worker.local_rank import LocalRank
 from engine.worker.ranks import LeaderRank
 from engine.worker.runner import Runner
 from tests.engine.live import EngineServer, alive, eventually
@@ -49,6 +53,16 @@ def started(model: Path, size: int = 2, **options: Any) -> Iterator[Runner]:
         yield runner
     finally:
         runner.ranks.close()
+
+
+def test_what_another_rank_says_before_it_was_asked_is_kept() -> None:
+    """It says that it has met the others and, if rank 0 is slow, also what it found, in one piece."""
+    ours, theirs = socket.socketpair()
+    rank = LocalRank.__new__(LocalRank)
+    rank._channel, rank._inbox = Channel(ours), deque()
+    with ours, theirs:
+        theirs.sendall(encode(True) + encode("it is too small"))
+        assert [rank.receive(), rank.receive()] == [True, "it is too small"]
 
 
 def requests(lengths: tuple[int, ...] = (1, 9, 33, 50)) -> list[tuple[list[int], SamplingParams]]:
