@@ -33,6 +33,9 @@ def parse_address(text: str) -> Address:
     try:
         parts = urlsplit(text)
         port = parts.port
+        (parts.hostname or "").encode(
+            "idna"
+        )  # as the system's calls do: a name that cannot be one is told here
     except ValueError:
         raise ValueError(wrong) from None
     if parts.query or parts.fragment or parts.username is not None:

@@ -176,7 +176,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     """Raises ``CorruptFrame``."""
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CorruptFrame("a frame that should be JSON is not") from None
     if not isinstance(found, dict):
         raise CorruptFrame("a frame that should be an object is not")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.handover.address import Address, connect, listen, parse_address
 from engine.handover.arena import Mapped
 from engine.handover.handshake import Unfit, answer, ask, difference
-from engine.handover.wire import INDEX, BrokenFrame, CorruptFrame, Kind, Wire
+from engine.handover.wire import INDEX, BrokenFrame, CorruptFrame, Kind, Wire, read_json
 from tests.examples import examples
 
 SECRET = b"sixteen bytes or more"
@@ -90,6 +90,13 @@ def test_a_length_that_nobody_sends_takes_no_memory() -> None:
         received(b"\xff\xff\xff\xff\x06" + b"x" * 100, b"k")
     with pytest.raises(CorruptFrame, match="65537 bytes"):
         received(b"\x00\x01\x00\x01\x01" + b"x" * 100)
+
+
+@pytest.mark.parametrize("body", [b"[" * 60_000, b'{"a":' * 10_000, b"[]", b"\xff", b"{", b"1" * 5000])
+def test_what_is_no_object_of_json_is_refused(body: bytes) -> None:
+    """Of a stranger, too: whatever else were raised would end the thread, and leave the connection open."""
+    with pytest.raises(CorruptFrame, match="should be"):
+        read_json(body)
 
 
 def greet(asks: Callable[[Wire], object], gives: Callable[[Wire], object]) -> tuple[object, object]:
@@ -200,7 +207,7 @@ def test_addresses(text: str, address: Address) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "10.0.0.5:8200", "tcp://host", "tcp://:5", "tcp://a:99999", "http://a:5", "unix://a/b", "unix:///",
-     "tcp://a:5/x", "tcp://u@a:5", "tcp://a:5?x", "unix:///" + "x" * 200],
+     "tcp://a:5/x", "tcp://u@a:5", "tcp://a:5?x", "tcp://a..b:5", "tcp://" + "a" * 70 + ":5", "unix:///" + "x" * 200],
 )  # fmt: skip
 def test_what_is_no_address_is_told(text: str) -> None:
     with pytest.raises(ValueError, match=r"is (not an address|longer)"):
