@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,8 @@ class Links:
             self._receive(link, transfer)
         except Refused as error:
             transfer.error = error
-        except (BrokenFrame, OSError) as error:
+        except (BrokenFrame, OSError, ValueError, struct.error) as error:
+            # The last two: what came has its digest, and makes no sense.
             transfer.error = error
             if link is not None:
                 link.close()

@@ -179,6 +179,18 @@ class _Changed:
         return memoryview(found)
 
 
+def test_what_makes_no_sense_ends_the_connection(
+    tiny_model: Path, asked: Asked, alone: list[list[int]], giver: Giver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest is right: another version may have sent it."""
+    monkeypatch.setattr(Peer, "end", lambda peer, *_, **__: peer.out.put({"cached": "many"}))
+    made = asking(tiny_model, giver.address)
+    with engines(made):
+        assert answers(made.offline, asked) == alone
+        assert made.handover.state.failed > 0
+        assert made.handover.fetcher is not None and not any(made.handover.fetcher.links._idle.values())
+
+
 def test_nobody_there_and_a_wrong_name_cost_nothing(
     tiny_model: Path, asked: Asked, alone: list[list[int]]
 ) -> None:
