@@ -9,18 +9,25 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 
+from engine.channel import Bell
 from engine.errors import StartupError
 from engine.nodes.address import Address
 from engine.nodes.proof import NotProven, prove_to_rank0
 
 log = logging.getLogger("engine.nodes")
+
+_GUESTS = 32
+"""Connections that have not proven themselves yet; beyond that the oldest is closed."""
 
 
 def serve(
@@ -34,18 +41,56 @@ def serve(
         raise StartupError(f"--listen {address}: {error.strerror or error}.") from error
     with server:
         announce(address)
+        bell = Bell()
         while True:
-            sock, peer = server.accept()
+            sock, host, key = _proven(server, secret, bell)
             with sock:
-                try:
-                    key = prove_to_rank0(sock, secret)
-                except NotProven as error:
-                    log.warning("%s is refused: %s", peer[0], error)
-                    continue
-                log.info("a rank starts for the engine on %s", peer[0])
+                log.info("a rank starts for the engine on %s", host)
                 process = _start(sock, key, model, device)
             code = _wait(process)
             log.info("the rank has ended (%d); the next engine may connect", code)
+
+
+def _proven(server: socket.socket, secret: bytes, bell: Bell) -> tuple[socket.socket, str, bytes]:
+    """The first that proves itself, its host, and the connection's key. Each has a thread: one that says nothing, or
+    little, holds nobody up."""
+    proven: SimpleQueue[tuple[socket.socket, str, bytes]] = SimpleQueue()
+    guests: list[socket.socket] = []
+
+    def hear(sock: socket.socket, host: str) -> None:
+        try:
+            proven.put((sock, host, prove_to_rank0(sock, secret)))
+        except NotProven as error:
+            log.warning("%s is refused: %s", host, error)
+            sock.close()
+        bell.ring()
+
+    poll = select.poll()
+    for file in (server.fileno(), bell.file):
+        poll.register(file, select.POLLIN)
+    # Who has left before it is accepted is not waited for.
+    server.setblocking(False)
+    while proven.empty():
+        poll.poll()
+        bell.hush()
+        guests = [guest for guest in guests if guest.fileno() >= 0]
+        with suppress(BlockingIOError):
+            sock, peer = server.accept()
+            guests.append(sock)
+            threading.Thread(target=hear, args=(sock, peer[0]), daemon=True).start()
+        if len(guests) > _GUESTS:
+            _cut(guests.pop(0))
+    found = proven.get()
+    for guest in guests:
+        if guest is not found[0]:
+            _cut(guest)
+    return found
+
+
+def _cut(sock: socket.socket) -> None:
+    """Its thread closes it."""
+    with suppress(OSError):  # it is gone already
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _start(sock: socket.socket, key: bytes, model: Path, device: str | None) -> subprocess.Popen[bytes]:

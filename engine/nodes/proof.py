@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
+import time
 from pathlib import Path
 
 from engine.errors import StartupError
@@ -53,10 +54,11 @@ def read_secret(path: Path, flag: str) -> bytes:
 
 def prove_to_node(sock: socket.socket, secret: bytes) -> bytes:
     """Rank 0's side. Returns the connection's key. Raises ``NotProven`` or ``Busy``."""
+    deadline = time.monotonic() + TIMEOUT
     sock.settimeout(TIMEOUT)
     try:
         try:
-            greeting = _read(sock, len(_MAGIC) + _NONCE)
+            greeting = _read(sock, len(_MAGIC) + _NONCE, deadline)
         except TimeoutError as error:
             raise Busy from error
         if not greeting.startswith(_MAGIC):
@@ -64,7 +66,7 @@ def prove_to_node(sock: socket.socket, secret: bytes) -> bytes:
         nonces = secrets.token_bytes(_NONCE) + greeting[len(_MAGIC) :]
         sock.sendall(nonces[:_NONCE] + _mac(secret, b"rank 0", nonces))
         try:
-            answer = _read(sock, _MAC)
+            answer = _read(sock, _MAC, deadline)
         except EOFError:
             raise NotProven("it does not accept the secret") from None
     except EOFError:
@@ -79,11 +81,12 @@ def prove_to_node(sock: socket.socket, secret: bytes) -> bytes:
 
 def prove_to_rank0(sock: socket.socket, secret: bytes) -> bytes:
     """The node's side. Returns the connection's key. Raises ``NotProven``."""
+    deadline = time.monotonic() + TIMEOUT
     sock.settimeout(TIMEOUT)
     try:
         mine = secrets.token_bytes(_NONCE)
         sock.sendall(_MAGIC + mine)
-        answer = _read(sock, _NONCE + _MAC)
+        answer = _read(sock, _NONCE + _MAC, deadline)
         nonces = answer[:_NONCE] + mine
         if not hmac.compare_digest(answer[_NONCE:], _mac(secret, b"rank 0", nonces)):
             raise NotProven("it does not know the secret")
@@ -100,10 +103,13 @@ def _mac(secret: bytes, who: bytes, nonces: bytes) -> bytes:
     return hmac.digest(secret, who + b"\0" + nonces, "sha256")
 
 
-def _read(sock: socket.socket, count: int) -> bytes:
-    """Raises ``EOFError``."""
+def _read(sock: socket.socket, count: int, deadline: float) -> bytes:
+    """Raises ``EOFError``, and ``TimeoutError`` at the ``deadline``, whatever came by then."""
     data = b""
     while len(data) < count:
+        if (left := deadline - time.monotonic()) <= 0:
+            raise TimeoutError("it has not proven itself in time")
+        sock.settimeout(left)
         more = sock.recv(count - len(data))
         if not more:
             raise EOFError

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine.errors import StartupError
+from engine.nodes import proof
 from engine.nodes.proof import NotProven, prove_to_node, prove_to_rank0, read_secret
 from engine.nodes.sealed_channel import SealedChannel
 
@@ -80,6 +82,34 @@ def test_a_node_without_the_secret_is_refused_by_rank_0() -> None:
         theirs.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\r\n")
         with pytest.raises(NotProven, match="no rank of this version"):
             prove_to_node(ours, SECRET)
+
+
+def test_one_that_says_a_byte_now_and_then_is_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is for the whole proof, not from one byte to the next."""
+    now = 0.0
+
+    def later() -> float:
+        nonlocal now
+        now += proof.TIMEOUT / 4
+        return now
+
+    monkeypatch.setattr(proof, "time", SimpleNamespace(monotonic=later))
+    with connected() as (_, theirs):
+        answer = _Slow(theirs)
+        with pytest.raises(NotProven, match="in time"):
+            prove_to_rank0(answer, SECRET)  # type: ignore[arg-type]
+        assert answer.count <= 4
+
+
+class _Slow:
+    """The other side of it sends a byte whenever one is read."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.settimeout, self.sendall, self.count = sock.settimeout, sock.sendall, 0
+
+    def recv(self, count: int) -> bytes:
+        self.count += 1
+        return b"x"
 
 
 @contextmanager
