@@ -30,7 +30,9 @@ _CONNECTIONS = 64
 _HANDSHAKE = 5.0
 """Seconds."""
 _SEND = 20
-"""Seconds that the other side may read nothing."""
+"""Seconds that the other side may read nothing, or say nothing before its host is asked whether it is there,"""
+_PROBE, _PROBES = 5, 3
+"""seconds from one such question to the next, and how many stay unanswered."""
 _SILENCE = 10.0
 """Seconds between two lines of the log about peers that are refused."""
 
@@ -136,6 +138,11 @@ class Server:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND, 0))
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                # A host that vanishes without a word does not keep its place for ever either.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SEND)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
             threading.Thread(target=self._hear, args=(Wire(sock),), name="handover-hear", daemon=True).start()
 
     def _hear(self, wire: Wire) -> None:

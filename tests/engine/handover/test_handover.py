@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -189,6 +190,22 @@ def test_what_makes_no_sense_ends_the_connection(
         assert answers(made.offline, asked) == alone
         assert made.handover.state.failed > 0
         assert made.handover.fetcher is not None and not any(made.handover.fetcher.links._idle.values())
+
+
+def test_a_host_that_vanishes_does_not_keep_its_place(tiny_model: Path, asked: Asked, giver: Giver) -> None:
+    """By the system, whose settings these are: a connection that is kept for the next prompt says nothing for long."""
+    made = asking(tiny_model, giver.address)
+    with engines(made):
+        answers(made.offline, asked[:6])
+        assert giver.handover.serving is not None
+        (peer, *_) = giver.handover.serving._server.peers
+        sock = peer.wire.sock
+        idle, interval, probes = (
+            sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+        )
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert idle + interval * probes <= 60
 
 
 def test_nobody_there_and_a_wrong_name_cost_nothing(
