@@ -81,8 +81,9 @@ class Samples:
             name: any(fnmatchcase(name, pattern) for pattern in config.models) for name in policy.models
         }
         self._answers: dict[int, KeptAnswer] = {}
-        """Of requests that are on their way, by the receipt's identity; and those that have a copy:"""
-        self._shadowed: dict[int, ShadowedAnswer] = {}
+        """Of requests that are on their way, by the receipt's identity; and those that have a copy."""
+        self._shadowed: dict[str, ShadowedAnswer] = {}
+        """By the request's id: what is shared by equal requests in flight has a receipt of its own."""
 
     def begin(self, call: Call) -> KeptAnswer | None:
         """What is to have the text of its answer; None where that is not judged."""
@@ -95,16 +96,17 @@ class Samples:
         """The same where a copy of ``call`` goes to a shadow model; not of a cascade's steps."""
         if call.purpose != "answer" or fraction(call.request_id) >= self._shadows or not self._may(call):
             return None
-        if id(call.receipt) in self._shadowed:
+        if call.request_id in self._shadowed:
             return None
-        shadowed = self._shadowed[id(call.receipt)] = ShadowedAnswer(call, self._add)
+        if len(self._shadowed) >= _MOST:  # of callers who left before their copies began
+            del self._shadowed[next(iter(self._shadowed))]
+        shadowed = self._shadowed[call.request_id] = ShadowedAnswer(call, self._add)
         return shadowed
 
     def record(self, call: Call, ended: Ended) -> None:
         self._accounting.record(call, ended)
-        name = id(call.receipt)
-        answer = self._answers.pop(name, None) if self._answers else None
-        shadowed = self._shadowed.pop(name, None) if self._shadowed else None
+        answer = self._answers.pop(id(call.receipt), None) if self._answers else None
+        shadowed = self._shadowed.pop(call.request_id, None) if self._shadowed else None
         candidate = ended.candidate
         if (answer is None and shadowed is None) or candidate is None:
             return
@@ -139,7 +141,7 @@ class Samples:
     def _may(self, call: Call) -> bool:
         if call.line is not None or not call.request.generates or not self._models.get(call.model, False):
             return False
-        if len(self._answers) + len(self._shadowed) >= _MOST or forbids_storage(call):
+        if len(self._answers) >= _MOST or forbids_storage(call):
             return False
         tenant = call.principal.tenant
         return not any(fnmatchcase(tenant, pattern) for pattern in self._config.excluded_tenants)

@@ -119,6 +119,20 @@ async def test_a_shadows_answer_is_compared_in_both_orders(tmp_path: Path) -> No
             assert 0 < budget["used"] < budget["dollars"] == 1.0
 
 
+async def test_beside_a_cache_too_both_answers_are_compared(tmp_path: Path) -> None:
+    async with (
+        JudgingServer(lambda text: 2) as up,
+        serving(
+            tmp_path / "p", {**with_admin(judging(up.base_url, shadow=1.0)), "caches": {"exact": {}}}
+        ) as gateway,
+    ):
+        answer = await gateway.http.post("/v1/chat/completions", json=chat("m"))
+        assert answer.headers["x-tollgate-cache"] == "miss"
+        await counted(gateway, "scored")
+        (shadow,) = (await found(gateway, "shadows", 0))["shadows"]
+        assert shadow["count"] == 1
+
+
 async def test_equal_answers_agree_and_are_asked_about_once(tmp_path: Path) -> None:
     async with (
         JudgingServer(lambda text: 2, big=says("42"), small=says("42")) as up,
