@@ -145,7 +145,9 @@ class Router:
             raise self._refusal(call, local, within, media)
         if route.experiment is not None:
             is_new = self._is_new(call, route.experiment)
-            call.receipt.note("experiment", name=route.experiment, arm="new" if is_new else "control")
+            # Within an arm of an experiment, that is what the ledger's row is of.
+            place = "rollout" if call.arm else "experiment"
+            call.receipt.note(place, name=route.experiment, arm="new" if is_new else "control")
             if is_new:
                 route = self._routes.of((call.model, ROLLOUT, local, within, media, *exceeded))
         prefix = self._prefix(call) if route.affine else None

@@ -176,6 +176,8 @@ async def _answered(context: RequestContext, tenant: str, request_id: str) -> _A
         if rows:
             row = rows[0]
             arm = Arm(row["experiment"], row["arm"]) if row["arm"] and row["attempts"] == 1 else None
+            if arm is not None and runtime.policy.experiments and runtime.rollouts is not None:
+                arm = await _rolled_out(runtime, tenant, request_id) or arm
             return _Answered(row["answered_model"] or row["model"], row["backend"] or "", row["created"], arm)
     try:
         receipt = await runtime.receipts.find(tenant, request_id)
@@ -185,8 +187,17 @@ async def _answered(context: RequestContext, tenant: str, request_id: str) -> _A
         raise NotFound(f"No request '{request_id[:128]}' of yours is on record.")
     stages = receipt["stages"]
     attempts = stages.get("fallback", {}).get("attempts") or [{}]
-    found = stages.get("experiment")
+    found = stages.get("rollout") or stages.get("experiment")
     arm = Arm(found["name"], found["arm"]) if found is not None and len(attempts) == 1 else None
     return _Answered(
         stages.get("route", {}).get("model", ""), attempts[-1].get("backend", ""), receipt["created"], arm
     )
+
+
+async def _rolled_out(runtime: Runtime, tenant: str, request_id: str) -> Arm | None:
+    """The side of a roll-out within an arm of an experiment: only the receipt knows, for as long as it is kept."""
+    with suppress(StoreDown):
+        receipt = await runtime.receipts.find(tenant, request_id)
+        if receipt is not None and (found := receipt["stages"].get("rollout")) is not None:
+            return Arm(found["name"], found["arm"])
+    return None

@@ -117,9 +117,12 @@ async def test_it_counts_as_a_request(tmp_path: Path) -> None:
         assert (await told(gateway, request_id, score=1)).status_code == 429
 
 
-async def test_a_roll_out_counts_the_first_score_of_an_answer_by_its_own_target(tmp_path: Path) -> None:
+@pytest.mark.parametrize("experiments", [{}, {"tone": {"arms": {"old": {}, "as-old": {}}}}])
+async def test_a_roll_out_counts_the_first_score_of_an_answer_by_its_own_target(
+    tmp_path: Path, experiments: dict[str, Any]
+) -> None:
     rollout = {"to": {"backend": "scripted", "model": "new"}, "steps": [50, 100], "key": "conversation"}
-    policy = a_policy("http://127.0.0.1:1/v1", admin={"enabled": True})
+    policy = a_policy("http://127.0.0.1:1/v1", admin={"enabled": True}, experiments=experiments)
     policy["models"]["fake"]["rollout"] = {**rollout, "guard": {"score": 1.0}}
     policy["keys"].append(key(ADMIN_KEY, "admin-1", tenant="house", scopes=["admin"]))
     async with serving(tmp_path / "policies", policy) as gateway:

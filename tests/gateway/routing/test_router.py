@@ -591,6 +591,16 @@ def test_a_roll_out_puts_its_target_before_the_others_for_its_share_of_users() -
     assert again == [plan[0].target.backend == "c" for plan in plans]
 
 
+def test_a_roll_out_leaves_the_arm_of_an_experiment_as_it_is() -> None:
+    rules = a_policy(ROLLED)
+    call = ask(rules)
+    call.arm = "tone#12345678/new/"
+    call.receipt.note("experiment", name="tone#12345678", arm="old")
+    rolling(rules, 1.0).plan(call)
+    assert call.receipt.notes["experiment"] == {"name": "tone#12345678", "arm": "old"}
+    assert call.receipt.notes["rollout"] == {"name": "m to c/new", "arm": "new"}
+
+
 def test_a_roll_out_that_has_not_begun_leaves_the_targets_as_they_are() -> None:
     rules = a_policy({"m": {"targets": to("a"), "rollout": {"to": {"backend": "c", "model": "new"}}}})
     assert told(a_router(rules).plan(ask(rules))) == ["m:a:primary"]
