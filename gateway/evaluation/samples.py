@@ -114,6 +114,8 @@ class Samples:
             return
         if ended.noted.get("guard_output", {}).get("cut") is not None:
             return
+        if forbids_storage(call):  # which a copy's beginning may not have seen, in a flight of a cache
+            return
         asked = Asked(
             call.request_id,
             call.principal,

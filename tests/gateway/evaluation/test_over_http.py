@@ -133,6 +133,18 @@ async def test_beside_a_cache_too_both_answers_are_compared(tmp_path: Path) -> N
         assert shadow["count"] == 1
 
 
+async def test_beside_a_cache_too_what_is_not_to_be_stored_is_not_judged(tmp_path: Path) -> None:
+    async with JudgingServer(lambda text: 2) as up:
+        policy = {**with_admin(judging(up.base_url, shadow=1.0)), "caches": {"exact": {}}}
+        async with serving(tmp_path / "p", policy) as gateway:
+            for store, text in ((False, "A secret"), (True, "No secret")):
+                body = {"model": "m", "input": text, "store": store}
+                assert (await gateway.http.post("/v1/responses", json=body)).status_code == 200
+            await found(gateway, "shadows")
+        assert up.judged
+        assert not any("A secret" in asked for asked in up.judged)
+
+
 async def test_equal_answers_agree_and_are_asked_about_once(tmp_path: Path) -> None:
     async with (
         JudgingServer(lambda text: 2, big=says("42"), small=says("42")) as up,
