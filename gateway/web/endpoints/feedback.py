@@ -93,7 +93,9 @@ class SendFeedback:
             try:
                 before = await asyncio.to_thread(runtime.feedback.find, told.tenant, request_id)
                 await asyncio.to_thread(runtime.feedback.write, told)
-                if runtime.ledger is not None:
+                had_score = before is not None and before.score is not None
+                if runtime.ledger is not None and (told.score is not None or had_score):
+                    # A label or a comment alone leaves the score of a judge there.
                     await asyncio.to_thread(_write_score, runtime.ledger, told)
             except DatabaseError as error:
                 raise UpstreamUnavailable(

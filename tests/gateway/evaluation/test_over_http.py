@@ -48,6 +48,20 @@ async def test_an_answer_is_scored_and_the_house_pays(tmp_path: Path, stream: bo
         assert await score_in_the_ledger(gateway, answer.headers["x-request-id"]) == 0.75
 
 
+async def test_only_a_callers_score_replaces_the_judges(tmp_path: Path) -> None:
+    async with (
+        JudgingServer(lambda text: 4) as up,
+        serving(tmp_path / "p", with_admin(judging(up.base_url))) as gateway,
+    ):
+        answer = await gateway.http.post("/v1/chat/completions", json=chat("m"))
+        request_id = answer.headers["x-request-id"]
+        assert await score_in_the_ledger(gateway, request_id) == 0.75
+        for body, score in (({"label": "odd"}, 0.75), ({"score": 0.5}, 0.5)):
+            told = await gateway.http.post(f"/v1/requests/{request_id}/feedback", json=body)
+            assert told.status_code == 200
+            assert await score_in_the_ledger(gateway, request_id) == score
+
+
 async def test_its_score_hangs_on_the_requests_trace(tmp_path: Path) -> None:
     with json_server() as tool:
         telemetry = {"endpoint": tool.url, "metrics": False, "scores": {"receiver": "phoenix"}}
@@ -68,7 +82,7 @@ async def score_in_the_ledger(gateway: Gateway, request_id: str) -> float:
     path = f"/admin/api/requests/{request_id}"
     async with asyncio.timeout(300):
         while True:
-            row = (await gateway.http.get(path, headers=ADMIN)).json()["request"]
+            row = (await gateway.http.get(path, headers=ADMIN)).json().get("request", {})
             if row.get("score") is not None:
                 return float(row["score"])
             await asyncio.sleep(0.01)

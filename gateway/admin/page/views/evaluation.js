@@ -7,6 +7,7 @@ import { badge, table } from "../parts.js";
 import { requestLink } from "./requests.js";
 
 const MOST = 8;
+const DAY = 86_400;
 const day = (unix) => new Date(unix * 1000).toISOString().slice(5, 10);
 const interval = (low, high) => `${percent(low)} to ${percent(high)}`;
 
@@ -15,6 +16,9 @@ class ScoreChart extends Chart {
   options() {
     const options = super.options();
     options.scales.y.range = () => [0, 1];
+    // A first day alone would stand in the middle of years.
+    options.scales.x = { range: (_, low, high) => (low === high ? [low - DAY, high + DAY] : [low, high]) };
+    options.axes[0].incrs = [1, 2, 7, 14, 30].map((days) => days * DAY);
     options.series.slice(1).forEach((one) => Object.assign(one, { points: { show: true, size: 5 }, spanGaps: true }));
     options.hooks.draw = [(plot) => this.strokes(plot)];
     return options;
