@@ -14,7 +14,7 @@ const HEIGHT = 34;
 /** Nothing where the policy does not look for drifts. */
 export function driftPanel(found) {
   if (!found.enabled) return null;
-  const state = h("span.note", {}, found.judged_until ? `judged up to ${moment(found.judged_until)}, ${count(found.settled)} of ${count(found.measures)} measures known` : "no hour was judged yet");
+  const state = h("span.note", {}, found.judged_until ? `judged up to ${moment(found.judged_until + 3600)}, ${count(found.settled)} of ${count(found.measures)} measures known` : "no hour was judged yet");
   return panelWith("Drift", state,
     found.drifts.length > 0 && h("p.note", {}, "Grey: four weeks at these hours; green: the last six hours. docs/drift.md tells what to do about one."),
     table("Drifts", [

@@ -16,8 +16,8 @@ class ScoreChart extends Chart {
   options() {
     const options = super.options();
     options.scales.y.range = () => [0, 1];
-    // A first day alone would stand in the middle of years.
-    options.scales.x = { range: (_, low, high) => (low === high ? [low - DAY, high + DAY] : [low, high]) };
+    // A first day alone would stand at the edge of years.
+    options.scales.x = { range: ({ data: [times] }) => [times[0] - DAY / 2, times[times.length - 1] + DAY / 2] };
     options.axes[0].incrs = [1, 2, 7, 14, 30].map((days) => days * DAY);
     options.series.slice(1).forEach((one) => Object.assign(one, { points: { show: true, size: 5 }, spanGaps: true }));
     options.hooks.draw = [(plot) => this.strokes(plot)];
