@@ -20,6 +20,8 @@ MOST_UNLIKE = 4.0
 COVERED = 0.8
 """The share of errors of this forecast, at this lead, that the margin covers."""
 ERRORS = 288
+LONGEST_LEAD = 86_400.0
+"""Seconds: what seems longer was no load of an engine, but a clock that jumped, or a limit of replicas."""
 
 
 @dataclass(slots=True)
@@ -136,7 +138,8 @@ class Lead:
     def note(self, now: float, ready: int, wanted: int) -> None:
         """``ready`` engines serve and ``wanted`` are asked for. ``now`` is in seconds of any clock."""
         if self._wanted_since is not None and ready > self._ready:
-            self.seen = [*self.seen, now - self._wanted_since][-5:]
+            if 0 <= (took := now - self._wanted_since) <= LONGEST_LEAD:
+                self.seen = [*self.seen, took][-5:]
             self._wanted_since = None
         self._ready = ready
         if wanted <= ready:

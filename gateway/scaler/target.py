@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gateway.scaler.history import LONGEST_LEAD
+
 
 class BadMetadata(ValueError):
     """Says what is wrong, and what to write."""
@@ -53,6 +55,13 @@ def _positive(text: str) -> float:
     return value
 
 
+def _lead(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= LONGEST_LEAD:
+        raise ValueError(text)
+    return value
+
+
 def _place(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not 0 < int(port) < 65536 or "/" in text:
@@ -72,7 +81,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[str], object]]] = MappingProxyType(
         "engines": ("engines", _place),
         "kvUsage": ("kv_usage", _positive),
         "queueSeconds": ("queue_seconds", _positive),
-        "leadSeconds": ("lead", _positive),
+        "leadSeconds": ("lead", _lead),
         "forecast": ("forecast", _yes),
     }
 )
@@ -82,6 +91,7 @@ _KINDS: Mapping[Callable[[str], object], str] = MappingProxyType(
         str: "write a name",
         _place: "write HOST:PORT",
         _positive: "write a number above 0",
+        _lead: f"write a number of seconds above 0, up to {LONGEST_LEAD:.0f}",
         _yes: "write true or false",
     }
 )

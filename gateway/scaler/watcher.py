@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gateway.scaler.figures import Figures, NoFigures, Reader
 from gateway.scaler.history import History, Lead
@@ -50,6 +50,10 @@ class Watcher:
         self.lead = Lead(target.lead)
         self.changed = asyncio.Condition()
         """Notified at each reading."""
+        self.begun = asyncio.Event()
+        """Set after the first one."""
+        self.asked_at = time.monotonic()
+        """When KEDA asked last."""
         self._name, self._reader, self._every, self._clock = name, reader, every, clock
         self._read_at = -math.inf
         self._figures = Figures(0.0)
@@ -59,7 +63,11 @@ class Watcher:
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                log.exception("%s: figures could not be read; it is tried again", self._name)
+            self.begun.set()
             await asyncio.sleep(self._every)
 
     async def look(self) -> None:
@@ -73,10 +81,8 @@ class Watcher:
         else:
             if self._why and self._read_at > 0:
                 log.warning("%s: figures are read again", self._name)
-            now, before = self._clock(), self._figures.queued
-            seconds, waits = figures.queued[0] - before[0], figures.queued[1] - before[1]
-            # A gateway that is gone took its waits along.
-            self._wait = seconds / waits if waits > 0 and seconds >= 0 and self._read_at > 0 else 0.0
+            now = self._clock()
+            self._wait = _mean_wait(self._figures.queued, figures.queued)
             self._figures, self._read_at, self._why = figures, now, ""
             self.history.add(now, figures.demand)
             if self.target.engines:
@@ -88,7 +94,7 @@ class Watcher:
     def metrics(self) -> dict[str, float]:
         """The values of what ``per_engine`` has. Raises ``NoFigures`` if they are stale: KEDA has its ``fallback``."""
         now = self._clock()
-        if now - self._read_at > STALE:
+        if not 0 <= now - self._read_at <= STALE:  # a clock may be set back
             raise NoFigures(self._why or "nothing was read for a minute")
         figures, longest = self._figures, self.target.queue_seconds
         values = {
@@ -109,3 +115,14 @@ class Watcher:
         if not self.target.forecast:
             return 0.0
         return self.history.forecast(now, self.lead.seconds) or 0.0
+
+
+def _mean_wait(before: Mapping[str, tuple[float, float]], now: Mapping[str, tuple[float, float]]) -> float:
+    """Seconds, of those who left the queue in between, at gateways that were read both times and did not begin anew."""
+    seconds = waits = 0.0
+    for address, (its_seconds, its_waits) in now.items():
+        seconds_before, waits_before = before.get(address, (math.inf, math.inf))
+        if its_waits > waits_before and its_seconds >= seconds_before:
+            seconds += its_seconds - seconds_before
+            waits += its_waits - waits_before
+    return seconds / waits if waits else 0.0

@@ -109,3 +109,12 @@ def test_the_time_a_new_engine_takes_is_measured() -> None:
     lead.note(210, ready=2, wanted=2)  # not needed after all
     lead.note(900, ready=3, wanted=3)
     assert lead.seconds == 120
+
+
+def test_a_clock_that_jumps_is_no_time_that_an_engine_takes() -> None:
+    lead = Lead(180)
+    for now in (0.0, 1e9):
+        lead.note(now, ready=1, wanted=2)
+    lead.note(2e9, ready=2, wanted=3)
+    lead.note(5.0, ready=3, wanted=3)
+    assert lead.seconds == 180
