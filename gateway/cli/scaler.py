@@ -73,10 +73,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    try:
-        service = Service(os.environ.get("TOLLGATE_METRICS_TOKEN", ""), arguments.state, arguments.every)
-    except ValueError as error:
-        raise ValueError(f"{arguments.state} cannot be read ({error}): move it away to begin anew") from None
+    service = Service(os.environ.get("TOLLGATE_METRICS_TOKEN", ""), arguments.state, arguments.every)
     server = aio.server()
     try:
         service.add_to(server)

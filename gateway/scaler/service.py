@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,25 +25,24 @@ log = logging.getLogger(__name__)
 
 SAVE_EVERY = 300.0
 MOST_TARGETS = 100
-"""ScaledObjects that are followed: more is a mistake, or somebody who means ill."""
+"""Triggers that are followed: more is a mistake, or somebody who means ill."""
+FORGOTTEN = 3600.0
+"""Seconds after which a trigger that KEDA asks nothing of is followed no longer: it was edited, or deleted."""
 
 
 class Service:
-    """Follows each ScaledObject from the first time that KEDA asks for it."""
+    """Follows each trigger of each ScaledObject, from the first time that KEDA asks for it."""
 
     def __init__(self, token: str, state: Path | None, every: float) -> None:
         """``token`` is of the gateways' metrics, which are read ``every`` seconds. ``state`` keeps what demand was.
 
-        Raises ``OSError`` and ``ValueError`` for one that cannot be read.
+        One that is damaged is put aside: engines are to be scaled all the same. Raises ``OSError``.
         """
         self._state, self._every = state, every
-        self._known: dict[str, History] = {}
-        if state is not None and state.exists():
-            self._known = history.loads(state.read_bytes())
+        self._known = _kept(state) if state is not None else {}
         self._http = httpx.AsyncClient(trust_env=False)
         self._reader = Reader(self._http, token)
-        self._watchers: dict[tuple[str, str], tuple[Watcher, asyncio.Task[None]]] = {}
-        self._opening = asyncio.Lock()
+        self._watchers: dict[tuple[str, str, Target], tuple[Watcher, asyncio.Task[None]]] = {}
         self._messages = {method.name: method for method in methods()}
         self._saving = asyncio.get_running_loop().create_task(self._save_often())
 
@@ -96,6 +96,7 @@ class Service:
                 yield self._messages["StreamIsActive"].response(result=now)
             async with watcher.changed:
                 await watcher.changed.wait()
+            watcher.asked_at = time.monotonic()
 
     async def _get_metric_spec(self, reference: Any, context: aio.ServicerContext[Any, Any]) -> Any:
         watcher = await self._watcher(reference, context)
@@ -129,32 +130,35 @@ class Service:
             target = Target.read(dict(reference.scalerMetadata))
         except BadMetadata as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        async with self._opening:
-            return await self._follow((reference.namespace, reference.name), target, context)
-
-    async def _follow(
-        self, key: tuple[str, str], target: Target, context: aio.ServicerContext[Any, Any]
-    ) -> Watcher:
-        watcher, task = self._watchers.get(key, (None, None))
-        if watcher is not None and task is not None and not task.done() and watcher.target == target:
-            return watcher
-        if task is not None:
-            task.cancel()
-        elif len(self._watchers) >= MOST_TARGETS:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_TARGETS} ScaledObjects are followed already"
-            )
-        name = "/".join(key)
-        # Demand is the backend's, whatever else was changed.
-        kept = self._known.setdefault(f"{name} {target.backend}", History())
-        watcher = Watcher(name, target, self._reader, kept, every=self._every)
-        await watcher.look()
-        self._watchers[key] = watcher, asyncio.get_running_loop().create_task(watcher.run())
+        key = reference.namespace, reference.name, target
+        if key not in self._watchers:
+            self._forget()
+            if len(self._watchers) >= MOST_TARGETS:
+                await context.abort(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_TARGETS} triggers are followed already"
+                )
+            name = f"{reference.namespace}/{reference.name}"
+            # Demand is the backend's, whatever else was changed.
+            kept = self._known.setdefault(f"{name} {target.backend}", History())
+            new = Watcher(name, target, self._reader, kept, every=self._every)
+            self._watchers[key] = new, asyncio.get_running_loop().create_task(new.run())
+        watcher, _ = self._watchers[key]
+        watcher.asked_at = time.monotonic()
+        await watcher.begun.wait()
         return watcher
+
+    def _forget(self) -> None:
+        """What was asked for long ago."""
+        late = time.monotonic() - FORGOTTEN
+        for key, (watcher, task) in [*self._watchers.items()]:
+            if watcher.asked_at < late:
+                task.cancel()
+                del self._watchers[key]
 
     async def _save_often(self) -> None:
         while True:
             await asyncio.sleep(SAVE_EVERY)
+            self._forget()
             self._save()
 
     def _save(self) -> None:
@@ -166,6 +170,19 @@ class Service:
             new.replace(self._state)
         except OSError as error:
             log.error("what demand was cannot be kept: %s", error)
+
+
+def _kept(state: Path) -> dict[str, History]:
+    """Raises ``OSError``."""
+    try:
+        return history.loads(state.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        aside = state.with_name(state.name + ".damaged")
+        state.replace(aside)
+        log.error("%s cannot be read (%s): it was put aside as %s, and begins anew", state, error, aside.name)
+        return {}
 
 
 @asynccontextmanager

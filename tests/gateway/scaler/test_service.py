@@ -17,7 +17,9 @@ import httpx
 import pytest
 from aiohttp import web
 
+from gateway.scaler import figures, service
 from gateway.scaler.figures import NoFigures, Reader
+from gateway.scaler.service import Service
 from gateway.scaler.target import BadMetadata, Target
 from tests.ports import free_port
 from tests.serving import a_policy, serving
@@ -48,8 +50,14 @@ class Pods:
     def __init__(self) -> None:
         self.in_flight, self.waiting, self.kv = 0.0, 0.0, 0.5
         self.up = True
+        self.asked = asyncio.Event()
+        self.hold: asyncio.Event | None = None
+        """Nothing is said before ``hold`` is set."""
 
     async def answer(self, request: web.Request) -> web.Response:
+        self.asked.set()
+        if self.hold is not None:
+            await self.hold.wait()
         if not self.up:
             return web.Response(status=503)
         if request.headers.get("authorization") != "Bearer secret":
@@ -161,6 +169,76 @@ async def test_who_does_not_answer_is_told_to_keda(stubs: tuple[Any, Any]) -> No
         await asyncio.to_thread(scaler.stop)
 
 
+@asynccontextmanager
+async def asked(stubs: tuple[Any, Any], state: Path | None = None) -> AsyncIterator[Any]:
+    """A client of a scaler in this process."""
+    server = grpc.aio.server()
+    scaler = Service("secret", state, 0.05)
+    try:
+        scaler.add_to(server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield stubs[1].ExternalScalerStub(channel)
+    finally:
+        await server.stop(None)
+        await scaler.aclose()
+
+
+async def test_who_never_answers_delays_nobody_else(
+    stubs: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "PATIENCE", 600.0)
+    hangs = Pods()
+    hangs.hold = asyncio.Event()
+    async with metrics_of(hangs) as silent, metrics_of(Pods()) as place, asked(stubs) as client:
+
+        def one(name: str, gateways: str) -> Any:
+            metadata = {"backend": "engine", "gateways": gateways, "requestsPerReplica": "8"}
+            return stubs[0].ScaledObjectRef(name=name, namespace="b", scalerMetadata=metadata)
+
+        waits = asyncio.ensure_future(client.IsActive(one("hangs", silent)))
+        async with asyncio.timeout(300):
+            await hangs.asked.wait()
+            assert not (await client.IsActive(one("works", place))).result
+            assert not waits.done()
+            hangs.hold.set()
+            assert not (await waits).result
+
+
+async def test_two_triggers_of_one_object_are_followed_beside_each_other(
+    stubs: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods = Pods()
+    async with metrics_of(pods) as place, asked(stubs) as client:
+
+        def one(backend: str, share: int = 8) -> Any:
+            metadata = {"backend": backend, "gateways": place, "requestsPerReplica": str(share)}
+            return stubs[0].ScaledObjectRef(name="a", namespace="b", scalerMetadata=metadata)
+
+        stream = client.StreamIsActive(one("engine"))
+        assert not (await stream.read()).result
+        assert (await client.IsActive(one("other"))).result
+        pods.in_flight = 1
+        assert (await stream.read()).result, "its stream goes on"
+
+        monkeypatch.setattr(service, "MOST_TARGETS", 2)
+        with pytest.raises(grpc.aio.AioRpcError, match="2 triggers are followed already"):
+            await client.IsActive(one("other", 9))
+        monkeypatch.setattr(service, "FORGOTTEN", 0.0)
+        assert (await client.IsActive(one("other", 9))).result, "what nobody asks for makes room"
+        stream.cancel()
+
+
+@pytest.mark.parametrize("text", ["", '{"version": 1, "hist', '{"version": 2}', "[" * 100_000])
+async def test_a_damaged_file_is_put_aside(stubs: tuple[Any, Any], tmp_path: Path, text: str) -> None:
+    state = tmp_path / "demand.json"
+    state.write_text(text)
+    async with asked(stubs, state):
+        assert (tmp_path / "demand.json.damaged").read_text() == text
+    assert '"histories"' in state.read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -169,6 +247,7 @@ async def test_who_does_not_answer_is_told_to_keda(stubs: tuple[Any, Any]) -> No
         ("requestsPerReplica", "0", "above 0"),
         ("requestsPerReplica", "nan", "above 0"),
         ("forecast", "maybe", "true or false"),
+        ("leadSeconds", "1e8", "up to 86400"),
     ],
 )
 def test_metadata_that_cannot_be_read_say_how_to_write_them(name: str, value: str, said: str) -> None:
