@@ -24,6 +24,8 @@ _OF_ALL = (
     "write_timeout",
 )
 """Flags of the process in front of the models."""
+_OF_ONE = {"handover_address": "--handover-address", "nodes": "--nodes"}
+"""Addresses, which no two models can have."""
 
 
 def add_fleet(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +107,11 @@ def read_fleet(options: Mapping[str, Any], arguments: Sequence[str]) -> FleetCon
     own.add_argument("--any-model-name", action="store_true")
     own.add_argument("--share-port", action="store_true")
     own.add_argument("--check", action="store_true")
+    for name, flag in _OF_ONE.items():
+        if name in options:
+            raise StartupError(
+                f"{flag} is one model's, not for each of several: give it in that model's args."
+            )
     _, shared = own.parse_known_args(list(arguments))
     given = {name: options[name] for name in OF_FLEET if name in options and name not in ("models", "pin")}
     models = [model for model in options.get("model", ()) if not _is_file(model)]

@@ -26,6 +26,9 @@ _RESERVED_OPTIONS = {
     "--standby-port": "launch",
 }
 
+_OF_ONE_ENGINE = ("--handover-address", "--nodes")
+"""Addresses that are taken while the engine before it is there."""
+
 
 def engine_launched_elsewhere(draft: Draft) -> Findings:
     for name, backend in _launched(draft.content):
@@ -56,6 +59,16 @@ def engine_that_would_not_start(draft: Draft) -> Findings:
         if draft.folder is not None and (why := start_error(backend)):
             key = _faulty_key(why, _options(backend), draft.content["backends"][name])
             yield Diagnostic(("backends", name, *key), why)
+
+
+def engine_beside_which_none_starts(draft: Draft) -> Findings:
+    for name, backend in _launched(draft.content):
+        for index, option in enumerate(_options(backend)):
+            if option in _OF_ONE_ENGINE and not backend.stop_first:
+                message = (
+                    f"'{option}' is one engine's at a time, and after an edit its successor starts beside it"
+                )
+                yield Diagnostic(("backends", name, "args", index), f"{message}; add 'stop_first: true'")
 
 
 def golden_set_that_is_missing(draft: Draft) -> Findings:

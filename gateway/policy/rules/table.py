@@ -46,6 +46,7 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     backends.engines_of_one_port,
     backends.reserved_engine_option,
     backends.engine_that_would_not_start,
+    backends.engine_beside_which_none_starts,
     backends.golden_set_that_is_missing,
     backends.prefill_by_no_engine,
     backends.truncated_embeddings,

@@ -50,6 +50,15 @@ def test_a_file_and_flags_say_which_models_there_are(tmp_path: Path) -> None:
     assert models["org/hub"].args == shared
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"), [("--handover-address", "tcp://127.0.0.1:8200"), ("--nodes", "127.0.0.1:7100")]
+)
+def test_an_address_is_not_for_each_model(flag: str, value: str) -> None:
+    """The second would not start, as the first has it."""
+    with pytest.raises(StartupError, match=f"{flag} is one model's"):
+        fleet("--model", "a", "--model", "b", flag, value)
+
+
 def test_one_model_is_no_fleet_until_a_flag_says_so() -> None:
     assert not is_fleet(vars(parser().parse_args(["serve", "--model", "demo", "--port", "0"])))
     assert fleet("--model", "demo", "--min", "0").roster.models[0].terms.min == 0

@@ -498,6 +498,13 @@ CASES = {
             "fallbacks: [m]", "{backend: one, model: x}, {backend: two, model: x}, {backend: one, model: y}"
         ),
     ),
+    "backends.engine_beside_which_none_starts": Case(
+        "backends.e.args[1]: '--handover-address' is one engine's at a time",
+        engine("launch: true, args: [--role=prefill, '--handover-address=tcp://127.0.0.1:8200']"),
+        engine(
+            "launch: true, stop_first: true, args: [--role=prefill, '--handover-address=tcp://127.0.0.1:8200']"
+        ),
+    ),
     "backends.golden_set_that_is_missing": Case(
         "backends.e.golden.set: there is no file 'none.jsonl'",
         "backends: {e: {kind: engine, launch: true, golden: {set: none.jsonl}}}",
