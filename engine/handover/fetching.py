@@ -84,6 +84,8 @@ class Fetcher:
         at, request.prefill_at = request.prefill_at, ""
         if request.started or (not at and not self.always):
             return None
+        if request.id < 0:
+            return None  # another engine asks for it: two that ask each other would hand it to and fro
         if len(keys) * self.block_size < self.least:
             self.state.short += 1
             return None

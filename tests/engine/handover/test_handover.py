@@ -208,6 +208,18 @@ def test_a_host_that_vanishes_does_not_keep_its_place(tiny_model: Path, asked: A
         assert idle + interval * probes <= 60
 
 
+def test_who_is_asked_for_a_prompt_asks_nobody(tiny_model: Path, asked: Asked, giver: Giver) -> None:
+    """Two that ask each other would hand it to and fro."""
+    both = {"role": "both", "handover_address": "tcp://127.0.0.1:0", "prefill_from": (giver.address,)}
+    between = Giver(config_of(tiny_model, **both))
+    with engines(between):
+        made = asking(tiny_model, between.address)
+        with engines(made):
+            answers(made.offline, asked[:6])
+            assert made.handover.state.fetched_blocks > 0
+        assert between.handover.state.fetched_prompts == giver.handover.state.given_prompts == 0
+
+
 def test_nobody_there_and_a_wrong_name_cost_nothing(
     tiny_model: Path, asked: Asked, alone: list[list[int]]
 ) -> None:
