@@ -27,7 +27,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "metadata.",
     )
     parser.add_argument(
-        "--listen", metavar="HOST:PORT", default="0.0.0.0:6000", help="where KEDA reaches it (%(default)s)"
+        "--listen",
+        metavar="HOST:PORT",
+        type=_address,
+        default="0.0.0.0:6000",
+        help="where KEDA reaches it (%(default)s)",
     )
     parser.add_argument(
         "--state", metavar="FILE", type=Path, help="keeps four weeks of demand over a restart"
@@ -38,6 +42,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="its certificate, in PEM")
     parser.add_argument("--tls-key", metavar="FILE", type=Path, help="the certificate's key")
     parser.set_defaults(run=_run)
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        # gRPC would listen at port 443, of all addresses.
+        raise argparse.ArgumentTypeError("write HOST:PORT, such as 0.0.0.0:6000")
+    return text
 
 
 def _seconds(text: str) -> float:
@@ -74,7 +86,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     service = Service(os.environ.get("TOLLGATE_METRICS_TOKEN", ""), arguments.state, arguments.every)
-    server = aio.server()
+    # Two on one port would each be asked by chance.
+    server = aio.server(options=[("grpc.so_reuseport", 0)])
     try:
         service.add_to(server)
         tls = _tls(arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -105,6 +106,16 @@ class Scaler:
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
+
+
+def test_an_address_without_a_port_and_one_that_is_taken_are_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        for address, code in (("127.0.0.1", 2), (f"127.0.0.1:{taken.getsockname()[1]}", 1)):
+            command = [sys.executable, "-m", "gateway", "scaler", "--listen", address]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            assert done.returncode == code
+            assert address in done.stderr or "HOST:PORT" in done.stderr
 
 
 async def test_keda_is_told_what_gateways_and_engines_say(stubs: tuple[Any, Any], tmp_path: Path) -> None:
