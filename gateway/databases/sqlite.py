@@ -242,6 +242,9 @@ def _opened(path: Path, patience: float, scripts: Mapping[int, str]) -> sqlite3.
             raise sqlite3.DatabaseError(too_new(version, known))
         if version < known:
             log_migration(path, _migrate(connection, scripts), known)
+            # Where another did it meanwhile, this connection knows the tables as they were, and an INSERT that names no
+            # columns does not look again.
+            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
     except BaseException:
         connection.close()
         raise

@@ -19,6 +19,7 @@ import pytest
 
 from gateway.databases.database import DatabaseError
 from gateway.databases.sqlite import SqliteDatabase
+from gateway.databases.sqlite_schema import TO_THIS
 from gateway.databases.tables import HAPPENED
 from gateway.observe import batch_writer
 from gateway.observe.ended import Ended
@@ -143,6 +144,24 @@ async def test_a_file_of_0_2_0_is_brought_up_to_date(tmp_path: Path) -> None:
     assert len(new["end_user"]) == 16 and "somebody" not in new["end_user"]
     found = sums(ledger.database, "days").values()
     assert [sum(column) for column in zip(*found, strict=True)] == [2, 19, 10]
+
+
+async def test_who_waited_for_anothers_migration_writes_to_the_tables_as_they_are_now(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.executescript(OF_0_2_0)
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("BEGIN IMMEDIATE")
+        ledger = Ledger(SqliteDatabase(path))
+        ledger.record(Ended(a_call(request_id="req_2"), a_bill(Usage(9, 4), 3)))
+        await asyncio.sleep(0.5)  # for its writer to come to the lock; where it does not, it finds all done
+        for statement in TO_THIS[3].split(";"):
+            other.execute(statement)
+        other.execute(f"PRAGMA user_version = {len(TO_THIS)}")
+        other.execute("COMMIT")
+    assert await asyncio.to_thread(ledger.wait_drained, 300.0)
+    await ledger.aclose()
+    assert [row["request_id"] for row in rows(ledger.database)] == ["req_1", "req_2"]
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 8])
