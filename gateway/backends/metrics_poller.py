@@ -20,6 +20,9 @@ from gateway.engine_load import EngineLoad
 FROZEN = 10.0
 """Seconds after which a page on which not one figure has changed is that of a server that does not look any more."""
 
+MOST = 1e9
+"""Of any figure: more is none."""
+
 
 class Names(NamedTuple):
     """Of gauges; of several the first that is there."""
@@ -108,7 +111,8 @@ def _values(page: bytes, name: bytes) -> Iterator[float]:
             continue
         # A value follows the labels, in which any character may stand, and a time may follow it.
         rest = page[begins + len(name) : end]
-        value = float((rest.rpartition(b"}")[2] or rest).split()[0])
-        if not math.isfinite(value) or value < 0:
+        figures = (rest.rpartition(b"}")[2] or rest).split()
+        value = float(figures[0] if figures else b"nan")
+        if not 0 <= value < MOST:
             raise ValueError(f"{value} is no figure of {name.decode()}")
         yield value

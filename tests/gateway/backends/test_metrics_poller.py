@@ -62,9 +62,10 @@ def test_a_server_that_runs_nothing_is_not_full_whatever_it_says() -> None:
 
 
 NOT_A_NUMBER, NEGATIVE = TGI.replace(b"size 3", b"size NaN"), TGI.replace(b"size 3", b"size -3")
+NOTHING, HUGE = TGI.replace(b"size 3", b"size{} "), TGI.replace(b"size 3", b"size 1e300")
 
 
-@pytest.mark.parametrize("page", [b"", b"<html>", SGLANG, NOT_A_NUMBER, NEGATIVE])
+@pytest.mark.parametrize("page", [b"", b"<html>", SGLANG, NOT_A_NUMBER, NEGATIVE, NOTHING, HUGE])
 def test_a_page_without_such_figures_or_with_impossible_ones_says_nothing(page: bytes) -> None:
     with pytest.raises(ValueError, match=r"tgi_batch_current_size"):
         load_of(page, NAMES["tgi"])
