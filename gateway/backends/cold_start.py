@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -117,7 +118,15 @@ class _Wait:
 
 
 def _is_away(error: GatewayError) -> bool:
-    """Whether nobody listened: of all errors the one after which a request was surely not sent."""
-    return isinstance(error, UpstreamUnavailable) and isinstance(
+    """Whether nobody listened: of all errors the one after which a request was surely not sent. Who has a certificate
+    that cannot be trusted does listen."""
+    if not isinstance(error, UpstreamUnavailable) or not isinstance(
         error.__cause__, httpx.ConnectError | httpx.ConnectTimeout
-    )
+    ):
+        return False
+    cause: BaseException | None = error.__cause__
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return True

@@ -168,11 +168,17 @@ RULES: Mapping[type[BaseModel], Callable[[type[BaseModel]], Iterable[Rule]]] = {
     OnSaturation: _on_saturation,
     EntraAuth: _entra,
     AwsAuth: _aws,
-    OpenAIBackend: lambda _: [{"anyOf": [{"required": [one]} for one in ("base_url", "preset", "replicas")]}],
+    OpenAIBackend: lambda _: [
+        {"anyOf": [{"required": [one]} for one in ("base_url", "preset", "replicas")]},
+        _not_both("cold_start", "replicas"),
+    ],
     Replicas: lambda _: [
         {"anyOf": [_filled("servers"), *({"required": [way]} for way in ("dns", "srv", "kubernetes"))]}
     ],
-    EngineBackend: lambda _: [{"not": {"allOf": [_is("launch", True), _given("replicas")]}}],
+    EngineBackend: lambda _: [
+        {"not": {"allOf": [_is("launch", True), _given("replicas")]}},
+        _not_both("cold_start", "replicas"),
+    ],
     AzureBackend: lambda _: [_not_both("api_key", "entra")],
     GeminiBackend: lambda _: [_not_both("api_key", "vertex")],
     AnyGuard: _guard,

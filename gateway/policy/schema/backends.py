@@ -99,7 +99,7 @@ class SelfHosted(Server):
     """A server of one's own, of which an autoscaler may leave none."""
 
     cold_start: Timeout | None = None
-    """For which requests wait where nobody listens at ``base_url``."""
+    """For which requests wait where nobody listens at ``base_url``. Replicas stand in for each other instead."""
 
 
 class Replicated(SelfHosted):
@@ -114,6 +114,15 @@ class Replicated(SelfHosted):
         if isinstance(given, Mapping) and (url := first_address(given.get("replicas"))):
             return {"base_url": url, **given}
         return given
+
+    @model_validator(mode="after")
+    def _one_place_to_wait_at(self) -> Self:
+        if self.cold_start is not None and self.replicas is not None:
+            raise ValueError(
+                "should have cold_start or replicas, not both: a request would wait at one that is gone, beside others "
+                "that answer. With cold_start name one address for all, as a Service's, in base_url"
+            )
+        return self
 
 
 def _addresses(replicas: Replicas | None, check: Callable[[str], str]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from gateway.policy.schema import Policy
 from tests.fakes import Action, FakeUpstream, answer_events, completion, reply, stream
 from tests.ports import free_port
 from tests.serving import OPERATOR, a_policy, chat, serving
@@ -58,6 +61,24 @@ async def test_a_server_that_does_not_come_is_an_error_at_last(tmp_path: Path) -
         for body in (chat("up"), chat("up", stream=True)):
             answer = await gateway.http.post("/v1/chat/completions", json=body)
             assert "Backend 'up' cannot be reached" in answer.text
+
+
+async def test_a_server_that_cannot_be_trusted_is_not_waited_for(tmp_path: Path, certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    async with FakeUpstream(tls=context) as upstream:
+        found = policy(upstream.port, cold_start="280s")
+        found["backends"]["up"]["base_url"] = f"https://127.0.0.1:{upstream.port}/v1"
+        async with serving(tmp_path, found) as gateway, asyncio.timeout(270):
+            answer = await gateway.http.post("/v1/chat/completions", json=chat("up"))
+            assert answer.status_code == 503 and "cannot be reached" in answer.text
+
+
+@pytest.mark.parametrize("kind", ["openai", "engine"])
+def test_replicas_stand_in_for_each_other_instead(kind: str) -> None:
+    given = {"kind": kind, "replicas": ["http://127.0.0.1:1"], "cold_start": "5m"}
+    with pytest.raises(ValidationError, match="should have cold_start or replicas, not both"):
+        Policy.model_validate({"version": 1, "backends": {"up": given}, "models": {}})
 
 
 @pytest.mark.parametrize(
