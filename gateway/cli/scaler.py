@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import signal
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _address(text: str) -> str:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
+    if not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
         # gRPC would listen at port 443, of all addresses.
         raise argparse.ArgumentTypeError("write HOST:PORT, such as 0.0.0.0:6000")
     return text
@@ -82,6 +83,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
     from gateway.scaler.service import Service
 
+    tls = _tls(arguments)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -90,7 +92,6 @@ async def _serve(arguments: argparse.Namespace) -> None:
     server = aio.server(options=[("grpc.so_reuseport", 0)])
     try:
         service.add_to(server)
-        tls = _tls(arguments)
         port = (
             server.add_insecure_port(arguments.listen)
             if tls is None
@@ -110,4 +111,10 @@ def _tls(arguments: argparse.Namespace) -> ServerCredentials | None:
 
     if arguments.tls_cert is None:
         return None
+    try:  # gRPC says of a pair that does not fit that the port cannot be had
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(arguments.tls_cert, arguments.tls_key)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"{arguments.tls_cert} and {arguments.tls_key} are no certificate and its key, in PEM: {error}"
+        ) from None
     return grpc.ssl_server_credentials([(arguments.tls_key.read_bytes(), arguments.tls_cert.read_bytes())])

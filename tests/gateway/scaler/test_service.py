@@ -18,6 +18,7 @@ import httpx
 import pytest
 from aiohttp import web
 
+from gateway.__main__ import main
 from gateway.scaler import figures, service
 from gateway.scaler.figures import NoFigures, Reader
 from gateway.scaler.service import Service
@@ -239,6 +240,23 @@ async def test_two_triggers_of_one_object_are_followed_beside_each_other(
         monkeypatch.setattr(service, "FORGOTTEN", 0.0)
         assert (await client.IsActive(one("other", 9))).result, "what nobody asks for makes room"
         stream.cancel()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--listen", "127.0.0.1:99999"], "write HOST:PORT, with a port up to 65535"),
+        (["--tls-cert", __file__, "--tls-key", __file__], "are no certificate and its key, in PEM"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_said_so(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(["scaler", "--listen", f"127.0.0.1:{free_port()}", *options])
+    except SystemExit as ended:
+        code = ended.code
+    assert code and said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", '{"version": 1, "hist', '{"version": 2}', "[" * 100_000])
