@@ -74,11 +74,14 @@ class FoundFile:
     def read(self, ways: Ways) -> dict[str, Sequence[Found]]:
         """Of backends whose replicas are still found in the same way."""
         known = self._content()
-        return {
-            name: [Found(*one) for one in known[name]["servers"]]
-            for name, way in ways.items()
-            if name in known and known[name]["way"] == _digest(*way)
-        }
+        try:
+            return {
+                name: [Found(*one) for one in known[name]["servers"]]
+                for name, way in ways.items()
+                if name in known and known[name]["way"] == _digest(*way)
+            }
+        except (KeyError, TypeError):  # it is another version's, and will be written anew
+            return {}
 
     def write(self, ways: Ways, found: Mapping[str, Sequence[Found]]) -> None:
         """Raises ``OSError``."""

@@ -122,6 +122,8 @@ async def _by_machine(name: str) -> list[str]:
         found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise DnsFailed(f"{name}: {error.strerror or error}") from error
+    except UnicodeError as error:
+        raise DnsFailed(f"{name}: it is no name: {error}") from error
     return list(dict.fromkeys(str(where[0]) for *_, where in found))
 
 

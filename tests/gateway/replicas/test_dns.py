@@ -45,3 +45,10 @@ async def test_the_machine_itself_knows_names() -> None:
     replicas = Replicas.model_validate({"dns": "localhost"})
     found = await DnsSource("pool", "http://pool:8000", replicas).look()
     assert Found("http://127.0.0.1:8000") in found
+
+
+async def test_what_can_be_no_name_fails_as_others_do() -> None:
+    for name in ("a..b", f"{'x' * 64}.test"):
+        replicas = Replicas.model_validate({"dns": name})
+        with pytest.raises(DnsFailed, match=name):
+            await DnsSource("pool", "http://pool:8000", replicas).look()
