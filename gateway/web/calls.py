@@ -31,10 +31,12 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     policy = context.runtime.policy
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
-        error = UnknownModel.named(request.model)
         if context.runtime.records is not None:
-            context.runtime.records.record_early_refusal(_unknown(context, request, scope), error)
-        raise error
+            refused = UnknownModel.named(request.model)
+            context.runtime.records.record_early_refusal(_unknown(context, request, scope), refused)
+        raise UnknownModel.named(
+            request.model
+        )  # no variable has it: this frame, which it leads to, would be kept
     call = Call(
         request_id=context.request_id,
         principal=principal,

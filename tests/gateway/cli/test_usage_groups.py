@@ -139,6 +139,7 @@ def test_by_what_happened(ledger: str, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_an_older_ledger_knows_nothing_of_it(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(sqlite3.connect(ledger)) as database:
+        database.execute("DROP INDEX requests_by_experiment")
         for name in HAPPENED:
             database.execute(f"ALTER TABLE requests DROP COLUMN {name}")
         database.commit()
