@@ -219,6 +219,8 @@ def load_model(
             f"The architecture {asked} is not supported; these are: {', '.join(FAMILIES)}."
         )
     described, stored_format = read_family(known, config), detect_format(config)
+    if part.experts and described.experts is None:
+        raise UnsupportedModel("The model has no experts to divide: leave out --expert-parallel.")
     reader: Any
     if file := gguf_file(folder):
         if part.stage.count > 1 or part.experts:

@@ -142,6 +142,7 @@ def test_ranks_share_a_kv_head_and_four_experts(tmp_path: Path, size: int) -> No
             Part(stage=Stage(1, 2)),
             "keep a state",
         ),
+        ("Llama", {}, Part(TPGroup(0, 2), experts=True), "no experts to divide: leave out --expert-parallel"),
         ("Mixtral", {"num_local_experts": 3}, Part(TPGroup(0, 2), experts=True), "cannot share 3 experts"),
         (
             "Llama",
