@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
@@ -122,7 +123,7 @@ async def _tell_telemetry(context: RequestContext, caller: Principal, told: Feed
     telemetry = context.runtime.telemetry
     if telemetry is None or not telemetry.takes_scores:
         return
-    trace_id = None
+    trace_id = receipt = None
     with suppress(StoreDown):
         receipt = await context.runtime.receipts.find(caller.tenant, told.request_id)
         if receipt is not None:
@@ -130,7 +131,9 @@ async def _tell_telemetry(context: RequestContext, caller: Principal, told: Feed
             if not noted.get("sampled"):
                 return
             trace_id = noted.get("trace_id")
-    comment = told.comment if _may_leave(context.runtime.policy, caller, told.model) else None
+    policy = context.runtime.policy
+    may_leave = _may_leave(policy, caller, told.model) and not _was_kept(policy, receipt)
+    comment = told.comment if may_leave else None
     telemetry.scored(told.request_id, SCORE, told.score, told.label, comment, trace_id=trace_id)
 
 
@@ -140,6 +143,14 @@ def _may_leave(policy: Policy, caller: Principal, model: str) -> bool:
     within = allowed(policy, caller, model) if policy.has_residency else None
     is_local = tenant is not None and tenant.local_only
     return not is_local and (within is None or policy.regions.get("telemetry") in within)
+
+
+def _was_kept(policy: Policy, receipt: Mapping[str, Any] | None) -> bool:
+    """Whether a guard (``action: local``) kept the request's content here; yes where nobody knows any more."""
+    if receipt is None:
+        return any(guard.action == "local" for guard in policy.guards.values())
+    found = receipt["stages"].get("guard_input", {}).get("guards", {})
+    return any(one.get("action") == "local" for one in found.values())
 
 
 class _Answered(NamedTuple):

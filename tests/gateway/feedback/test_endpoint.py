@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.json_server import json_server
 from tests.serving import KEY, OTHER_KEY, Gateway, a_policy, chat, key, serving
 
 pytestmark = pytest.mark.anyio
@@ -141,3 +142,26 @@ async def test_a_roll_out_counts_the_first_score_of_an_answer_by_its_own_target(
                 await asyncio.sleep(0.05)
     assert found["new"]["scored"] + found["control"]["scored"] == 12
     assert {found["new"]["score"], found["control"]["score"]} == {1.0}
+
+
+async def test_a_comment_on_what_a_guard_kept_here_stays_here(tmp_path: Path) -> None:
+    with json_server() as tool:
+        telemetry = {
+            "endpoint": tool.url,
+            "metrics": False,
+            "content": True,
+            "scores": {"receiver": "phoenix"},
+        }
+        guard = {"kind": "topics", "on": ["input"], "action": "local", "words": ["alpha"]}
+        policy = a_policy("http://127.0.0.1:1/v1", telemetry=telemetry, guards={"keep": guard})
+        async with serving(tmp_path / "policies", policy) as gateway:
+            for text in ("Project alpha?", "Project beta?"):
+                headers = {"authorization": f"Bearer {KEY}"}
+                body = chat(content=text)
+                answer = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+                request_id = answer.headers["x-request-id"]
+                said = await told(gateway, request_id, score=0, comment=f"Of {text}")
+                assert said.status_code == 200
+    bodies = tool.bodies("/v1/span_annotations")
+    found = [one["result"] for body in bodies for one in body["data"]]
+    assert sorted(found, key=len) == [{"score": 0.0}, {"score": 0.0, "explanation": "Of Project beta?"}]
