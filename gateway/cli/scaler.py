@@ -49,7 +49,7 @@ def _address(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
         # gRPC would listen at port 443, of all addresses.
-        raise argparse.ArgumentTypeError("write HOST:PORT, with a port up to 65535")
+        raise argparse.ArgumentTypeError("write HOST:PORT, with a port up to 65535: 0.0.0.0:6000")
     return text
 
 
