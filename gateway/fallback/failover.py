@@ -285,7 +285,11 @@ class Failover:
             return
         if failures >= rules.attempts or not retry.is_retryable(error) or not self._is_usable(planned):
             return
-        others = any(self._is_usable(other) for other in self._left)
+        usable = [other for other in self._left if self._is_usable(other)]
+        replica = planned.candidate.target.backend.rpartition("@")[0]
+        if replica and any(other.candidate.target.backend.startswith(f"{replica}@") for other in usable):
+            return  # it is another one's turn, at once
+        others = bool(usable)
         time_left = self._time_left(planned.candidate)
         delay = retry.retry_delay(error, rules.backoff, failures, others=others, left=time_left)
         if delay is None or not self._budget(planned).take(rules.budget):

@@ -96,6 +96,19 @@ async def test_requests_are_spread_over_all_and_one_that_fails_is_passed_over(tm
         assert [one["id"] for one in (await gateway.http.get("/v1/models")).json()["data"]] == ["m"]
 
 
+async def test_a_retry_goes_to_another_replica(tmp_path: Path) -> None:
+    """And not to the one that failed, after a wait."""
+    async with servers(2) as (bad, good):
+        bad.scripts = [reply({"error": {"message": "no"}}, status=500)] * 9
+        models = {
+            "m": {"targets": [{"backend": "pool", "model": "x"}], "retry": {"attempts": 5, "backoff": "5m"}}
+        }
+        async with serving(tmp_path, of_replicas(bad, good, models=models)) as gateway, asyncio.timeout(270):
+            while not bad.requests:
+                assert await ask(gateway) == 200
+            assert len(bad.requests) == 1
+
+
 async def test_no_request_is_lost_while_replicas_come_and_go(tmp_path: Path) -> None:
     async with servers(4) as found, dns_server() as dns:
         dns.records[NAME] = srv(*found[:1])
