@@ -245,13 +245,14 @@ async def test_two_triggers_of_one_object_are_followed_beside_each_other(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--listen", "127.0.0.1:99999"], "write HOST:PORT, with a port up to 65535"),
+        (["--listen", "127.0.0.1:99999"], "write HOST:PORT"),
         (["--tls-cert", __file__, "--tls-key", __file__], "are no certificate and its key, in PEM"),
     ],
 )
 def test_options_that_cannot_be_meant_are_said_so(
     options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    code: object
     try:
         code = main(["scaler", "--listen", f"127.0.0.1:{free_port()}", *options])
     except SystemExit as ended:
