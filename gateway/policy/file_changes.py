@@ -25,6 +25,8 @@ def replace_file(file: Path, text: str, mode: int) -> None:
     """Replace a file by rename, so that nobody reads half of it; its owner stays."""
     file = file.resolve()
     draft = file.with_name(f".{file.name}.{os.getpid()}")
+    # One that was killed may have left it: in a container each start has the same process id.
+    draft.unlink(missing_ok=True)
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

@@ -11,6 +11,7 @@ from gateway.policy.content import aliases_of, is_pattern, list_at, mapping_at, 
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
 from gateway.policy.schema import DEFAULT_TIER, EngineBackend, Key, Provider, QuotaSettings, Tenant, Tier
+from gateway.types import HOUSE
 
 _LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
 _REFUSED = "would be refused; mark one with 'local: true'"
@@ -200,6 +201,17 @@ def pattern_of_no_model(valid: Valid) -> Findings:
             if is_pattern(pattern) and not any(fnmatchcase(name, pattern) for name in names):
                 message = f"no model matches '{pattern}'{suggestion(pattern, names)}"
                 yield Diagnostic((*path, "models", index), message)
+
+
+def tenant_of_the_house(valid: Valid) -> Findings:
+    """Whose limits and spending are then those of judges and shadows, too."""
+    for index, key in enumerate(valid.keys):
+        if key.tenant == HOUSE:
+            message = (
+                f"'{HOUSE}' is the gateway's own tenant, which pays for judges, shadows and evaluations; name another "
+                "one, or this key shares its limits"
+            )
+            yield Diagnostic(("keys", index, "tenant"), message)
 
 
 def everybody_a_proxy(valid: Valid) -> Findings:

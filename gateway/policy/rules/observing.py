@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from gateway.policy.limited import has_budgets
-from gateway.policy.problems import Diagnostic
+from gateway.policy.problems import Diagnostic, suggestion
 from gateway.policy.rules.subject import Findings, Valid
 
 
@@ -58,3 +59,16 @@ def most_of_no_tenants(valid: Valid) -> Findings:
     if metrics.tenants is False and "max_tenants" in metrics.model_fields_set:
         message = "has no effect with 'tenants: false'; remove one of them"
         yield Diagnostic(("metrics", "max_tenants"), message)
+
+
+def evaluation_of_no_model(valid: Valid) -> Findings:
+    evaluation = valid.policy.evaluation
+    if evaluation is None:
+        return
+    names = tuple(valid.policy.models)
+    for index, pattern in enumerate(evaluation.models):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            message = (
+                f"no model matches '{pattern}'{suggestion(pattern, names)}; its answers would not be judged"
+            )
+            yield Diagnostic(("evaluation", "models", index), message)

@@ -481,6 +481,11 @@ CASES = {
         "telemetry: {endpoint: 'http://h:4318', scores: {endpoint: 'http://h'}}",
         "telemetry: {endpoint: 'http://h:4318', scores: {endpoint: 'http://h', receiver: phoenix}}",
     ),
+    "observing.evaluation_of_no_model": Case(
+        "evaluation.models[0]: no model matches 'y'",
+        model("aliases: [gpt-4]") + "\nevaluation: {judge: x, models: [y, x]}",
+        model("aliases: [gpt-4]") + "\nevaluation: {judge: x, models: ['*']}",
+    ),
     "values.variable_in_other_words": Case(
         "backends.b.api_key: is taken as it stands; for the value of a variable write '${KEY}'",
         "backends: {b: {kind: openai, base_url: 'http://b/v1', api_key: $KEY}}",
@@ -594,6 +599,11 @@ CASES = {
         "keys[0].models[0]: no model matches 'gtp-*'; did you mean 'gpt-4'?",
         key("models: ['gtp-*', '*']") + "\n" + model("aliases: [gpt-4]"),
         key("models: ['gpt-*', '*']") + "\n" + model("aliases: [gpt-4]"),
+    ),
+    "access.tenant_of_the_house": Case(
+        "keys[0].tenant: 'tollgate' is the gateway's own tenant",
+        key("models: ['*'], tenant: tollgate"),
+        key("models: ['*'], tenant: tollgates"),
     ),
     "access.everybody_a_proxy": Case(
         "trusted_proxies[0]: believes every caller",
