@@ -74,8 +74,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--kv-cache-dtype",
-        choices=["auto", "int8", "fp8"],
-        help="quantize keys and values to 8 bits (default: auto, the compute dtype)",
+        choices=["auto", "int8", "fp8", "int4"],
+        help="quantize keys and values to 8 or 4 bits (default: auto, the compute dtype)",
     )
     add(
         "--threads",

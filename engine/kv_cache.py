@@ -15,8 +15,9 @@ from engine.attention.select import select_backend
 from engine.errors import StartupError
 from engine.kv_groups import KVGroup
 from engine.state_cache import StateCache
+from kernels.int4_kv import int4_block_bytes
 
-_STORED = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
+_STORED = {"auto": None, "int8": torch.int8, "fp8": torch.float8_e4m3fn, "int4": torch.uint8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,10 @@ class KVShape:
         """Of one group's layers, or of all, with the scales of a quantized cache. Raises ``StartupError``."""
         stored = stored_dtype(kv_cache_dtype)
         size = self.head_dim + (self.latent or self.head_dim)
-        row = size * dtype.itemsize if stored is None else size + 2 * torch.float32.itemsize
         layers = max((len(group.layers) for group in groups), default=self.layers)
+        if stored == torch.uint8:
+            return layers * self.kv_heads * int4_block_bytes(block_size, self.head_dim)
+        row = size * dtype.itemsize if stored is None else size + 2 * torch.float32.itemsize
         return layers * self.kv_heads * block_size * row
 
 

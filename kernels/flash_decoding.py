@@ -22,6 +22,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from kernels.int4_kv import load_int4_keys, load_int4_values
 from kernels.kv_splits import (
     decode_workspace,
     find_item,
@@ -97,9 +98,10 @@ def _paged_decode_kernel(
     """Attention of ``new`` tokens of each sequence, one split of one KV head at a time.
 
     ``q`` [tokens, HEADS, HEAD_DIM], ``q_stride`` apart by token; ``out`` the same, contiguous. ``k_cache``, ``v_cache``
-    [blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], contiguous; of a quantized cache ``v_cache`` is viewed as int16, and
-    ``k_scales``, ``v_scales`` are float32 [blocks, KV_HEADS, BLOCK_SIZE], else None. ``block_tables`` [sequences, …],
-    ``table_stride`` apart; ``partial``: the workspace of kv_splits.py, with ``max_splits`` splits.
+    [blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], contiguous; of a cache in 8 bits ``v_cache`` is viewed as int16, and
+    ``k_scales``, ``v_scales`` are float32 [blocks, KV_HEADS, BLOCK_SIZE]; in 4 bits see int4_kv.py; else None.
+    ``block_tables`` [sequences, …], ``table_stride`` apart; ``partial``: the workspace of kv_splits.py, with
+    ``max_splits`` splits.
 
     ``scale`` and ``softcap`` include log2(e), see ``paged_decode_triton``; ``softcap`` and ``sinks`` are None where
     there are none;
@@ -109,7 +111,9 @@ def _paged_decode_kernel(
     HEAD_DIM rounded up to a power of two; ``TILE``: keys of a tile; ``SPLIT``: positions of a split.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    QUANTIZED: tl.constexpr = k_scales is not None
+    INT4: tl.constexpr = k_cache.dtype.element_ty == tl.uint8
+    # In 8 bits, with a scale for each token.
+    QUANTIZED: tl.constexpr = k_scales is not None and not INT4
     # Without conversion instructions float8 keys are loaded as int8 and widened by shifts.
     KEY_BITS: tl.constexpr = FP8 and k_cache.dtype.element_ty == tl.int8
     KEY_FACTOR: tl.constexpr = 256.0 if KEY_BITS else 1.0
@@ -157,12 +161,18 @@ def _paged_decode_kernel(
             if WINDOW:
                 kv_mask &= kv_positions >= window_start
             offset = kv_positions % BLOCK_SIZE
-            scale_offsets = (block.to(tl.int64) * KV_HEADS + head) * BLOCK_SIZE + offset
+            block_rows = block.to(tl.int64) * KV_HEADS + head
+            scale_offsets = block_rows * BLOCK_SIZE + offset
             kv_offsets = scale_offsets * HEAD_DIM
             # The next tile's block ids are loaded early: its keys cannot be requested without them.
             block = tl.load(table + (kv_positions + TILE) // BLOCK_SIZE, kv_positions + TILE < end, other=0)
             load_mask = kv_mask[:, None] & (dims < HEAD_DIM)[None, :]
-            keys = tl.load(k_cache + kv_offsets[:, None] + dims[None, :], load_mask, other=0.0)
+            if INT4:
+                keys = load_int4_keys(
+                    k_cache, k_scales, block_rows, offset, dims, load_mask, BLOCK_SIZE, HEAD_DIM
+                )
+            else:
+                keys = tl.load(k_cache + kv_offsets[:, None] + dims[None, :], load_mask, other=0.0)
             if KEY_BITS:
                 keys = ((keys.to(tl.int16) << 7) & -0x4001).to(tl.float16, bitcast=True)
             scores = tl.dot(query, tl.trans(keys.to(wide)), input_precision="ieee") * row_scale[:, None]
@@ -197,7 +207,12 @@ def _paged_decode_kernel(
                 acc = tl.dot(weights, lower.to(wide), acc * alpha, input_precision="ieee")
                 acc_odd = tl.dot(weights, upper.to(wide), acc_odd * alpha, input_precision="ieee")
             else:
-                values = tl.load(v_cache + kv_offsets[:, None] + dims[None, :], load_mask, other=0.0)
+                if INT4:
+                    values = load_int4_values(
+                        v_cache, v_scales, block_rows, offset, dims, load_mask, BLOCK_SIZE, HEAD_DIM
+                    ).to(wide)
+                else:
+                    values = tl.load(v_cache + kv_offsets[:, None] + dims[None, :], load_mask, other=0.0)
                 acc = tl.dot(weights.to(wide), values, acc * alpha, input_precision="ieee")
 
         if QUANTIZED:
@@ -226,13 +241,15 @@ _TILE_ELEMENTS = {"sm_80": 8192, "sm_90": 8192, "sm_100": 8192, "gfx942": 4096}
 """Upper bound of TILE * DIM that registers allow beside 16 query rows. Beside more rows the smallest one applies."""
 
 
-def _tiles(rows: int, head_dim: int, itemsize: int, chip: str) -> dict[str, int]:
+def _tiles(rows: int, head_dim: int, itemsize: int, chip: str, *, in_4_bits: bool = False) -> dict[str, int]:
     """Launch constants for ``rows`` (new tokens * group) over a cache with elements of ``itemsize`` bytes."""
     dim = triton.next_power_of_2(head_dim)
     # More rows would spill registers: their keys are read once more instead.
     max_rows = (_TILE_ELEMENTS[chip] // 2 if itemsize == 1 else 8192) // dim
     rows = max(16, min(64, max_rows, triton.next_power_of_2(rows)))
     elements = _TILE_ELEMENTS[chip] if rows == 16 else min(_TILE_ELEMENTS.values())
+    if in_4_bits:
+        elements //= 2  # the rest of the registers is for scales
     return {
         "ROWS": rows,
         "DIM": dim,
@@ -260,7 +277,6 @@ def paged_decode_triton(
     ``decode_workspace``; allocated here if it is None."""
     tokens, heads, head_dim = q.shape
     k_cache, v_cache, block_tables, seq_lens = kv.keys, kv.values, kv.block_tables, kv.seq_lens
-    quantized = kv.key_scales is not None
     _, kv_heads, block_size, _ = k_cache.shape
     out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
     sequences = len(seq_lens)
@@ -271,7 +287,7 @@ def paged_decode_triton(
     new = tokens // sequences
     chip = arch(q.device)
     rows = new * heads // kv_heads
-    tiles = _tiles(rows, head_dim, k_cache.itemsize, chip)
+    tiles = _tiles(rows, head_dim, k_cache.itemsize, chip, in_4_bits=kv.in_4_bits)
     capacity = block_tables.shape[1] * block_size
     splits = max_splits_of(capacity, tiles["SPLIT"], new, window)
     if workspace is None:
@@ -281,7 +297,7 @@ def paged_decode_triton(
             else torch.empty(0, dtype=torch.float32, device=q.device)
         )
     fp8 = k_cache.dtype == torch.float8_e4m3fn
-    if quantized:
+    if kv.scaled_by_token:
         v_cache = v_cache.view(torch.int16)
     if fp8 and not _converts_fp8(chip):
         k_cache = k_cache.view(torch.int8)
@@ -344,6 +360,8 @@ _SHAPES = (
     ("bf16", "fp8", 128, 32, 8, 16, 0, ""),
     ("bf16", "fp8", 256, 16, 2, 4, 4096, "softcap"),
     ("bf16", "int8", 128, 32, 8, 1, 0, ""),
+    ("bf16", "int4", 128, 32, 8, 1, 0, ""),
+    ("bf16", "int4", 64, 32, 8, 4, 128, "sinks"),
 )
 
 
@@ -352,12 +370,16 @@ def variants(arch: str) -> Iterator[Variant]:
     sizes = ("sequences", "max_splits", "new", "q_stride", "table_stride")
     for dtype, stored, head_dim, heads, kv_heads, new, window, features in _SHAPES:
         quantized = stored != dtype
-        tiles = _tiles(new * heads // kv_heads, head_dim, 1 if quantized else 2, arch)
-        element = {"int8": "i8", "fp8": "fp8e4nv" if _converts_fp8(arch) else "i8"}.get(stored, stored)
+        rows = new * heads // kv_heads
+        tiles = _tiles(rows, head_dim, 1 if quantized else 2, arch, in_4_bits=stored == "int4")
+        element = {"int4": "u8", "int8": "i8", "fp8": "fp8e4nv" if _converts_fp8(arch) else "i8"}.get(
+            stored, stored
+        )
+        scales = "*fp16" if stored == "int4" else "*fp32"
         pointers = {
             **dict.fromkeys(("q", "out"), f"*{dtype}"),
             "k_cache": f"*{element}",
-            "v_cache": "*i16" if quantized else f"*{dtype}",
+            "v_cache": {"int8": "*i16", "fp8": "*i16", "int4": "*u8"}.get(stored, f"*{dtype}"),
             **dict.fromkeys(("block_tables", "seq_lens"), "*i64"),
             "partial": "*fp32",
         }
@@ -371,7 +393,7 @@ def variants(arch: str) -> Iterator[Variant]:
             _paged_decode_kernel,
             {
                 **pointers,
-                **(dict.fromkeys(("k_scales", "v_scales"), "*fp32") if quantized else {}),
+                **(dict.fromkeys(("k_scales", "v_scales"), scales) if quantized else {}),
                 **dict.fromkeys(sizes, "i32"),
                 "scale": "fp32",
                 **({"softcap": "fp32"} if "softcap" in features else {}),

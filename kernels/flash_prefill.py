@@ -16,11 +16,12 @@ heads' shape, the chip and ``tile``, but not on the rest of the batch, nor on ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from kernels.int4_kv import load_int4_keys, load_int4_values
 from kernels.launch import Variant, arch, jit, tl, triton
 from kernels.paged_decode import TILE
 from kernels.paged_kv import PagedKV
@@ -28,7 +29,8 @@ from kernels.store_kv import widen
 
 _LOG2_E = 1.4426950408889634
 
-_CONFIGS = {
+_Table = Mapping[str, Mapping[int, tuple[int, int, int, int]]]
+_CONFIGS: _Table = {
     "sm_80": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (64, 32, 8, 2)},
     "sm_90": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (128, 64, 8, 2)},
     "sm_100": {64: (128, 128, 8, 3), 128: (128, 128, 8, 3), 256: (128, 32, 8, 3)},
@@ -36,24 +38,25 @@ _CONFIGS = {
 }
 """(BLOCK_M, BLOCK_N, warps, stages) by the padded head size, for 16-bit caches. Each stage has a tile of keys and
 values in shared memory, which on Hopper fills nearly all of it; accumulators are in registers, without spills."""
-_QUANTIZED = {
+_QUANTIZED: _Table = {
     "sm_80": {64: (128, 32, 8, 3), 128: (64, 64, 8, 3), 256: (32, 64, 8, 2)},
     "sm_90": {64: (128, 64, 8, 3), 128: (128, 32, 8, 3), 256: (64, 16, 8, 3)},
     "sm_100": {64: (128, 64, 8, 3), 128: (128, 64, 8, 3), 256: (64, 64, 8, 3)},
     "gfx942": {64: (128, 32, 4, 2), 128: (128, 32, 4, 1), 256: (32, 32, 4, 1)},
 }
 """For 8-bit caches, widened in registers: the largest tiles without spills under both Triton 3.6 and 3.7."""
+_INT4: _Table = {**_QUANTIZED, "sm_80": {64: (64, 32, 8, 2), 128: (64, 32, 8, 2), 256: (32, 32, 8, 2)}}
 _WIDE = {64: (32, 32, 4, 1), 128: (16, 16, 4, 1), 256: (16, 16, 4, 1)}
 """For float32, whose products are exact and slow: for tests."""
 
 
 def _config(
-    arch: str, dtype: torch.dtype, head_dim: int, group: int, tile: int, quantized: bool
+    arch: str, dtype: torch.dtype, head_dim: int, group: int, tile: int, table: _Table
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """A launch's constants and options."""
+    """A launch's constants and options. ``table``: by chip, as ``_CONFIGS``."""
     block_dim = max(64, triton.next_power_of_2(head_dim))
-    table = _WIDE if dtype == torch.float32 else (_QUANTIZED if quantized else _CONFIGS)[arch]
-    rows, keys, warps, stages = table[block_dim]
+    chosen = _WIDE if dtype == torch.float32 else table[arch]
+    rows, keys, warps, stages = chosen[block_dim]
     if tile < TILE:
         rows = min(rows, max(16, triton.next_power_of_2(tile * group)))
         keys, warps = min(keys, 32), min(warps, 4)
@@ -121,7 +124,9 @@ def _paged_prefill_kernel(
 ):
     TOKENS: tl.constexpr = BLOCK_M // GROUP
     # Weights times scales may underflow float16.
-    underflows: tl.constexpr = k_scales is not None and q.dtype.element_ty == tl.float16
+    INT4: tl.constexpr = k_cache.dtype.element_ty == tl.uint8
+    BY_TOKEN: tl.constexpr = k_scales is not None and not INT4
+    underflows: tl.constexpr = BY_TOKEN and q.dtype.element_ty == tl.float16
     weight_dtype: tl.constexpr = tl.bfloat16 if underflows else q.dtype.element_ty
     kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
@@ -156,8 +161,9 @@ def _paged_prefill_kernel(
         full_begin = tl.cdiv(tl.maximum(visible_end - window, 0), BLOCK_N) * BLOCK_N
 
     table = block_tables + tl.cast(sequence, tl.int64) * table_stride
-    k_cache += kv_head.to(tl.int64) * cache_head
-    v_cache += kv_head.to(tl.int64) * cache_head
+    if not INT4:
+        k_cache += kv_head.to(tl.int64) * cache_head
+        v_cache += kv_head.to(tl.int64) * cache_head
     columns = tl.arange(0, BLOCK_N)
     # Without a softcap the scale is applied in the exponent.
     factor = scale if softcap is None else 1.0
@@ -184,11 +190,16 @@ def _paged_prefill_kernel(
             next_blocks = tl.load(table + next_keys // BLOCK_SIZE, next_keys < end, other=0).to(tl.int32)
             offsets = (columns if BLOCK_N % BLOCK_SIZE == 0 else keys) % BLOCK_SIZE
             kv_offsets = (blocks * cache_block)[:, None] + ((offsets * cache_offset)[:, None] + dims[None, :])
-            k = _load(k_cache + kv_offsets, dim_mask, HEAD_DIM < BLOCK_DIM)
-            if k_scales is not None:
+            if INT4:
+                block_rows = blocks * kv_heads + kv_head
+                within = dim_mask & (offsets >= 0)[:, None]
+                k = load_int4_keys(k_cache, k_scales, block_rows, offsets, dims, within, BLOCK_SIZE, HEAD_DIM)
+            else:
+                k = _load(k_cache + kv_offsets, dim_mask, HEAD_DIM < BLOCK_DIM)
+            if BY_TOKEN:
                 k = widen(k, FP8)
             scores = tl.dot(queries, k.to(queries.dtype).T, input_precision="ieee")
-            if k_scales is not None:
+            if BY_TOKEN:
                 scale_offsets = (blocks * kv_heads + kv_head) * BLOCK_SIZE + offsets
                 scores *= tl.load(k_scales + scale_offsets)[None, :]
             if softcap is not None:
@@ -205,12 +216,17 @@ def _paged_prefill_kernel(
             l_i = l_i * alpha + tl.sum(weights, 1)
             m_i = m_new
             acc = acc * alpha[:, None]
-            if phase == 1:
+            if INT4:
+                within = key_mask[:, None] & dim_mask
+                v = load_int4_values(
+                    v_cache, v_scales, block_rows, offsets, dims, within, BLOCK_SIZE, HEAD_DIM
+                )
+            elif phase == 1:
                 v = _load(v_cache + kv_offsets, dim_mask, HEAD_DIM < BLOCK_DIM)
             else:
                 # Unwritten slots may hold NaN, which a weight of zero would not remove.
                 v = tl.load(v_cache + kv_offsets, key_mask[:, None] & dim_mask, other=0)
-            if v_scales is not None:
+            if BY_TOKEN:
                 v = widen(v, FP8)
                 weights *= _load(v_scales + scale_offsets, key_mask, phase != 1)[None, :]
             acc = tl.dot(weights.to(weight_dtype), v.to(weight_dtype), acc, input_precision="ieee")
@@ -219,6 +235,10 @@ def _paged_prefill_kernel(
     row_mask = (rows < TOKENS * GROUP) & (first + rows // GROUP < new)
     out_offsets = ((row * kv_heads * GROUP + head) * HEAD_DIM)[:, None] + dims[None, :]
     tl.store(out + out_offsets, (acc / l_i[:, None]).to(out.dtype.element_ty), row_mask[:, None] & dim_mask)
+
+
+def _table(kv: PagedKV) -> _Table:
+    return _INT4 if kv.in_4_bits else _CONFIGS if kv.key_scales is None else _QUANTIZED
 
 
 def paged_prefill_triton(
@@ -242,9 +262,7 @@ def paged_prefill_triton(
     fp8 = k_cache.dtype == torch.float8_e4m3fn
     if fp8:
         k_cache, v_cache = k_cache.view(torch.int8), v_cache.view(torch.int8)
-    constants, options = _config(
-        arch(q.device), q.dtype, head_dim, heads // kv_heads, tile, kv.key_scales is not None
-    )
+    constants, options = _config(arch(q.device), q.dtype, head_dim, heads // kv_heads, tile, _table(kv))
     grid = kv_heads, triton.cdiv(tokens, constants["BLOCK_M"] // constants["GROUP"]) + sequences
     _paged_prefill_kernel[grid](
         q,
@@ -281,25 +299,30 @@ _SHAPES = (
     ("fp16", "int8", 128, 4, "", TILE),
     ("bf16", "", 256, 2, "window softcap", TILE),
     ("bf16", "fp8", 256, 2, "window softcap", TILE),
+    ("bf16", "int4", 128, 4, "", TILE),
+    ("bf16", "int4", 64, 7, "window", 16),
 )
+_TABLES = {"": _CONFIGS, "int8": _QUANTIZED, "fp8": _QUANTIZED, "int4": _INT4}
+_POINTERS = {"int8": "*i8", "fp8": "*i8", "int4": "*u8"}
+_SCALES = {"int8": "*fp32", "fp8": "*fp32", "int4": "*fp16"}
 
 
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
     strides = ("q_stride", "q_head_stride", "cache_block", "cache_head", "cache_offset", "table_stride")
     for dtype, stored, head_dim, group, features, tile in _SHAPES:
-        constants, options = _config(arch, _DTYPES[dtype], head_dim, group, tile, bool(stored))
+        constants, options = _config(arch, _DTYPES[dtype], head_dim, group, tile, _TABLES[stored])
         name = f"{dtype} {stored} head_dim={head_dim} group={group} {features} tile={tile}"
         types = {
             **dict.fromkeys(("q", "out"), f"*{dtype}"),
-            **dict.fromkeys(("k_cache", "v_cache"), "*i8" if stored else f"*{dtype}"),
+            **dict.fromkeys(("k_cache", "v_cache"), _POINTERS.get(stored, f"*{dtype}")),
             **dict.fromkeys(("block_tables", "query_starts", "seq_lens"), "*i64"),
             "scale": "fp32",
             **dict.fromkeys(("sequences", *strides), "i32"),
         }
         optional = {
-            "k_scales": "*fp32" if stored else None,
-            "v_scales": "*fp32" if stored else None,
+            "k_scales": _SCALES.get(stored),
+            "v_scales": _SCALES.get(stored),
             "window": "i32" if "window" in features else None,
             "softcap": "fp32" if "softcap" in features else None,
             "sinks": "*fp32" if "sinks" in features else None,

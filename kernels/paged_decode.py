@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from kernels.flash_decoding import paged_decode_triton
+from kernels.int4_kv import gather_int4_keys, gather_int4_values
 from kernels.launch import on_triton
 from kernels.paged_kv import PagedKV
 
@@ -109,11 +110,19 @@ def gather(cache: Tensor, rows: Tensor, batch: int, dtype: torch.dtype) -> Tenso
 
 def gather_keys(kv: PagedKV, rows: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
     """As ``gather``, transposed for the product with queries: [batch, head_dim, length]."""
+    if kv.in_4_bits:
+        return gather_int4_keys(kv, rows, batch, dtype).transpose(1, 2)
     if not kv.keys_by_dimension:
         return gather(kv.keys, rows, batch, dtype).transpose(1, 2)
     _, _, block_size, head_dim = kv.keys.shape
     gathered = kv.keys.transpose(2, 3).view(-1, block_size * head_dim).index_select(0, rows)
     return gathered.view(batch, -1, head_dim, block_size).transpose(1, 2).reshape(batch, head_dim, -1)
+
+
+def gather_values(kv: PagedKV, rows: Tensor, batch: int, dtype: torch.dtype) -> Tensor:
+    return (
+        gather_int4_values(kv, rows, batch, dtype) if kv.in_4_bits else gather(kv.values, rows, batch, dtype)
+    )
 
 
 def gather_scales(scales: Tensor, rows: Tensor, batch: int) -> Tensor:
@@ -174,7 +183,7 @@ def paged_decode_reference(
         queries = queries.view(sequences, new, kv_heads, group, head_dim).transpose(1, 2)
     queries = queries.reshape(batch, new * group, head_dim)
     scores = torch.bmm(queries, gather_keys(kv, rows, batch, q.dtype))
-    if kv.key_scales is not None:
+    if kv.key_scales is not None and kv.scaled_by_token:
         scores.mul_(gather_scales(kv.key_scales, rows, batch))
     if softcap is not None:
         cap_(scores, softcap)
@@ -186,9 +195,9 @@ def paged_decode_reference(
     if sinks is not None:
         sinks = sinks.view(kv_heads, 1, group).expand(sequences, -1, new, -1).reshape(batch, -1, 1)
     weights = softmax(scores, sinks)
-    if kv.value_scales is not None:
+    if kv.value_scales is not None and kv.scaled_by_token:
         weights.mul_(gather_scales(kv.value_scales, rows, batch))
-    out = torch.bmm(weights, gather(kv.values, rows, batch, q.dtype))
+    out = torch.bmm(weights, gather_values(kv, rows, batch, q.dtype))
     if new > 1:
         out = out.view(sequences, kv_heads, new, group, head_dim).transpose(1, 2)
     return out.reshape(tokens, heads, head_dim)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kernels.flash_prefill import paged_prefill_triton
 from kernels.launch import on_triton
-from kernels.paged_decode import TILE, cache_rows, cap_, gather, gather_keys, gather_scales, softmax
+from kernels.paged_decode import TILE, cache_rows, cap_, gather_keys, gather_scales, gather_values, softmax
 from kernels.paged_kv import PagedKV
 
 
@@ -91,7 +91,7 @@ def _attend(
     rows = cache_rows(block_table[:, from_block : -(-end // block_size)], kv_heads)
     visible = slice(first - from_block * block_size, end - from_block * block_size)
     scores = torch.bmm(queries, gather_keys(kv, rows, kv_heads, queries.dtype)[..., visible])
-    if kv.key_scales is not None:
+    if kv.key_scales is not None and kv.scaled_by_token:
         scores.mul_(gather_scales(kv.key_scales, rows, kv_heads)[..., visible])
     cap_(scores, softcap)
     by_head = scores.view(kv_heads, -1, tile, end - first)
@@ -102,9 +102,9 @@ def _attend(
         distance = positions - torch.arange(first, end, device=queries.device)
         by_head.masked_fill_((distance < 0) | (distance >= window), float("-inf"))
     weights = softmax(scores, sinks)
-    if kv.value_scales is not None:
+    if kv.value_scales is not None and kv.scaled_by_token:
         weights.mul_(gather_scales(kv.value_scales, rows, kv_heads)[..., visible])
-    torch.bmm(weights, gather(kv.values, rows, kv_heads, queries.dtype)[:, visible], out=out)
+    torch.bmm(weights, gather_values(kv, rows, kv_heads, queries.dtype)[:, visible], out=out)
 
 
 def paged_prefill(

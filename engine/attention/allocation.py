@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.int4_kv import group_size
+
 
 def zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     if device.type != "cpu":
@@ -31,3 +33,16 @@ def plain_layer(
     if quantized:
         tensors += [zeros(size[:3], device, torch.float32) for _ in range(2)]
     return tuple(tensors)
+
+
+def int4_layer(size: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, ...]:
+    """Of ``size`` as above, in 4 bits."""
+    blocks, kv_heads, block_size, head_dim = size
+    packed = (blocks, kv_heads, block_size, head_dim // 2)
+    groups = head_dim // group_size(head_dim)
+    return (
+        zeros(packed, device, torch.uint8),
+        zeros(packed, device, torch.uint8),
+        zeros((blocks, kv_heads, 2, head_dim), device, torch.float16),
+        zeros((blocks, kv_heads, block_size, 2 * groups), device, torch.float16),
+    )

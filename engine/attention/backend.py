@@ -20,7 +20,7 @@ class KVLayer:
     """The first dimension is blocks, one more than the block pool has; the rest of the layout is the backend's."""
     values: Tensor
     key_scales: Tensor | None = None
-    """float32 [blocks + 1, kv_heads, block_size], of a quantized cache."""
+    """float32 [blocks + 1, kv_heads, block_size], of a cache in 8 bits; in 4 bits as in kernels/int4_kv.py."""
     value_scales: Tensor | None = None
 
     @property

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.attention.allocation import plain_layer, zeros
+from engine.attention.allocation import int4_layer, plain_layer, zeros
 from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata, DecodeGroup
 from kernels.paged_bags import paged_bags
 from kernels.paged_decode import paged_decode_reference
 from kernels.paged_prefill import paged_prefill_reference
+from kernels.store_int4_kv import store_int4_kv_reference
 from kernels.store_kv import store_kv_reference
 
 _MAX_BAG_TOKENS = 3
@@ -41,6 +42,8 @@ class TorchBackend:
         if self._by_dimension:
             keys = zeros((blocks, kv_heads, head_dim, block_size), self._device, self._dtype).transpose(2, 3)
             return KVLayer(self, keys, zeros(size, self._device, self._dtype))
+        if self._dtype == torch.uint8:
+            return KVLayer(self, *int4_layer(size, self._device))
         return KVLayer(self, *plain_layer(size, self._device, self._dtype, quantized=self._quantized))
 
     def padded_length(self, length: int) -> int:
@@ -54,8 +57,15 @@ class TorchBackend:
         return AttentionMetadata(batch.slots, decodes, prefills, batch.block_offsets)
 
     def store(self, cache: KVLayer, keys: Tensor, values: Tensor, batch: AttentionMetadata) -> None:
-        scales = cache.key_scales, cache.value_scales
-        store_kv_reference(keys, values, cache.keys, cache.values, batch.slots, *scales, batch.block_offsets)
+        key_scales, value_scales = cache.key_scales, cache.value_scales
+        if self._dtype == torch.uint8 and key_scales is not None and value_scales is not None:
+            store_int4_kv_reference(
+                keys, values, cache.keys, cache.values, batch.slots, key_scales, value_scales
+            )
+            return
+        store_kv_reference(
+            keys, values, cache.keys, cache.values, batch.slots, key_scales, value_scales, batch.block_offsets
+        )
 
     def forward(
         self,

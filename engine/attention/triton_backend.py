@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.attention.allocation import plain_layer
+from engine.attention.allocation import int4_layer, plain_layer
 from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata
 from kernels.flash_decoding import paged_decode_triton
 from kernels.flash_prefill import paged_prefill_triton
+from kernels.store_int4_kv import store_int4_kv_triton
 from kernels.store_kv import store_kv_triton
 
 
@@ -24,6 +25,8 @@ class TritonBackend:
 
     def allocate(self, blocks: int, kv_heads: int, block_size: int, head_dim: int) -> KVLayer:
         size = (blocks, kv_heads, block_size, head_dim)
+        if self._dtype == torch.uint8:
+            return KVLayer(self, *int4_layer(size, self._device))
         return KVLayer(self, *plain_layer(size, self._device, self._dtype, quantized=self._quantized))
 
     def padded_length(self, length: int) -> int:
@@ -33,9 +36,13 @@ class TritonBackend:
         return AttentionMetadata(batch.slots, *batch.groups())
 
     def store(self, cache: KVLayer, keys: Tensor, values: Tensor, batch: AttentionMetadata) -> None:
-        store_kv_triton(
-            keys, values, cache.keys, cache.values, batch.slots, cache.key_scales, cache.value_scales
-        )
+        key_scales, value_scales = cache.key_scales, cache.value_scales
+        if self._dtype == torch.uint8 and key_scales is not None and value_scales is not None:
+            store_int4_kv_triton(
+                keys, values, cache.keys, cache.values, batch.slots, key_scales, value_scales
+            )
+            return
+        store_kv_triton(keys, values, cache.keys, cache.values, batch.slots, key_scales, value_scales)
 
     def forward(
         self,

@@ -48,6 +48,7 @@ WAYS = (
     *(Way(name, quantization=name) for name in METHODS if name != "fp8"),
     Way("KV cache int8", kv_cache_dtype="int8"),
     Way("KV cache fp8", kv_cache_dtype="fp8"),
+    Way("KV cache int4", kv_cache_dtype="int4"),
     Way("int4 and KV cache int8", quantization="int4", kv_cache_dtype="int8"),
 )
 

@@ -44,6 +44,7 @@ FEATURES = (
     Feature("weights fp8", "without --quantization fp8", {"quantization": "fp8"}, tolerance=0.5, only="cuda"),
     Feature("KV cache int8", "--kv-cache-dtype auto", {"kv_cache_dtype": "int8"}, tolerance=0.1),
     Feature("KV cache fp8", "--kv-cache-dtype auto", {"kv_cache_dtype": "fp8"}, tolerance=0.1),
+    Feature("KV cache int4", "--kv-cache-dtype auto", {"kv_cache_dtype": "int4"}, tolerance=0.5),
     Feature(
         "CUDA graphs, KV cache fp8",
         "--enforce-eager",

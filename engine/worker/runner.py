@@ -62,6 +62,11 @@ class Runner:
                 f"--deterministic is supported on a CPU only: on {device.type} the result of a matrix product may "
                 "depend on how many rows it has. Leave it out, or use --device cpu."
             )
+        if config.deterministic and config.kv_cache_dtype == "int4":
+            raise StartupError(
+                "--deterministic is not supported with --kv-cache-dtype int4, where a key's rounding depends on how "
+                "many tokens of its block were written at once. Use int8 or fp8."
+            )
         self.ranks = ranks or start_ranks(config, device)
         self._meter = meter
         try:

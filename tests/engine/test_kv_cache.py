@@ -39,7 +39,7 @@ def test_a_quantized_one_has_a_scale_for_each_token_and_head(name: str, dtype: t
     assert layer.key_scales.shape == layer.value_scales.shape == (6, 2, 4)
 
 
-@pytest.mark.parametrize("name", ["auto", "int8", "fp8"])
+@pytest.mark.parametrize("name", ["auto", "int8", "fp8", "int4"])
 def test_a_blocks_bytes_are_those_of_all_tensors_in_all_layers(name: str) -> None:
     shape = KVShape(3, 2, 8)
     cache = KVCache(shape, 5, 4, CPU, torch.bfloat16, name)
@@ -60,12 +60,12 @@ def test_in_bfloat16_a_block_is_as_large_however_it_lies(monkeypatch: pytest.Mon
 
 
 def test_another_dtype_is_refused_by_name() -> None:
-    with pytest.raises(StartupError, match="int3 is not one of auto, int8, fp8"):
+    with pytest.raises(StartupError, match="int3 is not one of auto, int8, fp8, int4"):
         KVCache(KVShape(1, 1, 8), 5, 4, CPU, torch.bfloat16, "int3")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["auto", "int8", "fp8"])
+@pytest.mark.parametrize("name", ["auto", "int8", "fp8", "int4"])
 def test_copies_are_made_in_order_and_whole(name: str, dtype: torch.dtype) -> None:
     cache = KVCache(KVShape(2, 2, 16), 5, 16, CPU, dtype, name)
     for layer in cache.layers:
@@ -88,7 +88,7 @@ def prompts(lengths: list[int]) -> list[list[int]]:
     return [[numbers.randrange(2, SHAPE["vocab_size"]) for _ in range(length)] for length in lengths]
 
 
-@pytest.mark.parametrize(("name", "agreeing"), [("int8", 0.9), ("fp8", 0.6)])
+@pytest.mark.parametrize(("name", "agreeing"), [("int8", 0.9), ("fp8", 0.6), ("int4", 0.6)])
 def test_a_tiny_model_says_nearly_the_same_from_a_quantized_cache(
     tiny_model: Path, tiny_runner: Runner, name: str, agreeing: float
 ) -> None:
@@ -117,3 +117,26 @@ def test_a_quantized_request_does_not_depend_on_neighbours_chunks_or_preemption(
     assert tight.tokens == together.tokens
     for i, request in enumerate(requests):
         assert run(runner, [request]).tokens[0] == together.tokens[i]
+
+
+def test_4_bits_stand_chunks_preemption_and_neighbours(tiny_model: Path) -> None:
+    """Not to the same tokens, as a block's rounding depends on what is written at once."""
+    runner = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=64, kv_cache_dtype="int4"))
+    requests = [
+        (prompt, SamplingParams(max_tokens=24, temperature=0)) for prompt in prompts([5, 40, 17, 64, 90])
+    ]
+    assert runner.cache.layers[0].keys.dtype == torch.uint8
+    together = run(runner, requests)
+    assert run(runner, requests).tokens == together.tokens
+    tight = run(runner, requests, blocks=12, budget=100, sequences=5)
+    assert tight.preempted > 0
+    assert {len(tokens) for tokens in tight.tokens.values()} == {24}
+
+
+def test_what_4_bits_cannot_be_is_refused_by_name(tiny_model: Path) -> None:
+    with pytest.raises(StartupError, match="--deterministic is not supported with --kv-cache-dtype int4"):
+        Runner(EngineConfig(model=tiny_model, kv_cache_dtype="int4", deterministic=True))
+    with pytest.raises(StartupError, match="int4 is not supported for this model, which keeps latents"):
+        KVCache(KVShape(1, 1, 64, latent=512), 5, 16, CPU, torch.bfloat16, "int4")
+    with pytest.raises(StartupError, match="heads of an odd size"):
+        KVCache(KVShape(1, 1, 7), 5, 16, CPU, torch.bfloat16, "int4")
