@@ -7,12 +7,13 @@ anything is sent, or, where no stage needs a stream, a list of chunks (``WholeHa
 
 from __future__ import annotations
 
+from gateway.policy.schema import HOUSE
 from gateway.types.call import Allowance, Arm, BatchLine, Call, Candidate, EstimatesTokens
 from gateway.types.chat_request import ChatRequest, Native
 from gateway.types.chunk import Chunk, Chunks
 from gateway.types.handlers import AnswersWhole, Backend, CountsTokens, Handler, PassesOn, Stage, WholeHandler
 from gateway.types.json_value import Json
-from gateway.types.principal import EVALUATION, HOUSE, Principal
+from gateway.types.principal import EVALUATION, Principal
 from gateway.types.receipt import NOT_STORED, Notes, Receipt
 from gateway.types.sink import Sink
 from gateway.types.usage import MOST_TOKENS, Purpose, TokenEstimate, UpstreamUsage, Usage

@@ -27,7 +27,5 @@ class Principal:
         return "*" in self.models or any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
-HOUSE = "tollgate"
-"""The tenant that pays for what the gateway asks for itself; a policy may set it limits like any other."""
 EVALUATION = "_evaluation"
 """The key of the house's whose budget judges of answers use up. No policy can name one so."""

@@ -10,8 +10,16 @@ from typing import Any
 from gateway.policy.content import aliases_of, is_pattern, list_at, mapping_at, mappings_at
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
-from gateway.policy.schema import DEFAULT_TIER, EngineBackend, Key, Provider, QuotaSettings, Tenant, Tier
-from gateway.types import HOUSE
+from gateway.policy.schema import (
+    DEFAULT_TIER,
+    HOUSE,
+    EngineBackend,
+    Key,
+    Provider,
+    QuotaSettings,
+    Tenant,
+    Tier,
+)
 
 _LOCAL_BY_DEFAULT = ("engine", "fake", "sidecar")
 _REFUSED = "would be refused; mark one with 'local: true'"

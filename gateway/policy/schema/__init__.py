@@ -13,6 +13,7 @@ from pydantic import Field
 
 from gateway.policy.schema.access import (
     DEFAULT_TIER,
+    HOUSE,
     Algorithm,
     Budget,
     Jwt,
@@ -104,6 +105,7 @@ from gateway.policy.schema.webhook_guard import WebhookGuard
 __all__ = [
     "BACKEND_SECRETS",
     "DEFAULT_TIER",
+    "HOUSE",
     "Admin",
     "Algorithm",
     "AnthropicBackend",

@@ -23,6 +23,8 @@ from gateway.policy.schema.values import (
 )
 
 DEFAULT_TIER = "default"
+HOUSE = "tollgate"
+"""The tenant that pays for what the gateway asks for itself; a policy may set it limits like any other."""
 """Of those whose key and tenant name none."""
 
 
