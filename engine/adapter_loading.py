@@ -33,7 +33,7 @@ class AdapterLoading:
     def load(self, key: str, folder: Path) -> None:
         """Between two steps: running requests wait while the files are read."""
         try:
-            self._runner.load_adapter(key, folder)
+            digest = self._runner.load_adapter(key, folder)
         except InvalidRequest as error:
             self._send(AdapterDone(key, error.message))
         except Exception:
@@ -41,7 +41,7 @@ class AdapterLoading:
             log.exception("an adapter could not be loaded from %s", folder)
             self._send(AdapterDone(key, "It cannot be read; the engine's log has the details."))
         else:
-            self._send(AdapterDone(key))
+            self._send(AdapterDone(key, digest=digest))
 
     def unload(self, key: str) -> None:
         """Once no request uses it: see ``unload_unused``."""

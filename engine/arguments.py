@@ -251,6 +251,23 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="LoRA adapters loaded at a time; lets clients load them (default: those given by --adapter)",
     )
+    add(
+        "--adapter-token-file",
+        type=_folder,
+        metavar="FILE",
+        help="with the bearer token that changing adapters at run time takes; without one they cannot be changed "
+        "(default: what TOLLGATE_ADAPTER_TOKEN has)",
+    )
+    add(
+        "--adapter-folder",
+        dest="adapter_folders",
+        action="append",
+        type=_folder,
+        metavar="FOLDER",
+        help="a folder that adapters may be loaded from at run time; the first one gets those that are uploaded; may "
+        "be given several times",
+    )
+    add("--max-adapter-bytes", type=_bytes, help="largest adapter that may be uploaded (default: 1GiB)")
     add("--max-adapter-rank", type=int, help="highest rank of a LoRA adapter (default: 64)")
     add(
         "--tensor-parallel",

@@ -38,7 +38,7 @@ class EngineClient(EngineProcess[Ready]):
         super().__init__(process)
         self._ids = itertools.count(1)
         self._generations: dict[int, Generation] = {}
-        self._adapters: dict[str, asyncio.Future[None]] = {}
+        self._adapters: dict[str, asyncio.Future[str]] = {}
         """Those that are being loaded or unloaded, by key."""
         self._sleeping: asyncio.Future[None] | None = None
         """Of who waits until it sleeps, or is awake."""
@@ -156,12 +156,12 @@ class EngineClient(EngineProcess[Ready]):
         finally:
             self._sleeping = None
 
-    async def load_adapter(self, key: str, folder: Path) -> None:
-        """``key`` identifies it in requests, and was never used before.
+    async def load_adapter(self, key: str, folder: Path) -> str:
+        """``key`` identifies it in requests, and was never used before. Returns the digest of its files.
 
         Raises ``InvalidRequest`` if it cannot be used, ``EngineError`` if the engine process has exited.
         """
-        await self._change_adapter(LoadAdapter(key, folder))
+        return await self._change_adapter(LoadAdapter(key, folder))
 
     async def unload_adapter(self, key: str) -> None:
         """No new request may use it. Waits until those that use it have ended.
@@ -170,16 +170,16 @@ class EngineClient(EngineProcess[Ready]):
         """
         await self._change_adapter(UnloadAdapter(key))
 
-    async def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> None:
+    async def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> str:
         if self._closing is not None:
             raise self._closing
         if self.asleep:
             raise Asleep("The model sleeps: POST /wake_up first.")
-        done = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._adapters[message.key] = done
         self.send(message)
         # The change goes on even if the caller disconnects.
-        await asyncio.shield(done)
+        return await asyncio.shield(done)
 
     def end_requests(self, error: EngineError) -> None:
         for generation in set(self._generations.values()):
@@ -204,13 +204,13 @@ class EngineClient(EngineProcess[Ready]):
                     self._sleeping.set_result(None)
                 else:
                     self._sleeping.set_exception(Asleep(error))
-            case AdapterDone(key, error):
+            case AdapterDone(key, error, digest):
                 done = self._adapters.pop(key, None)
                 if done is not None and error is not None:
                     done.set_exception(InvalidRequest(error))
                     done.exception()
                 elif done is not None:
-                    done.set_result(None)
+                    done.set_result(digest)
 
     def _take(self, outputs: Outputs) -> None:
         now = time.monotonic()

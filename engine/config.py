@@ -99,7 +99,7 @@ class EngineConfig:
     adapters: tuple[tuple[str, Path], ...] = ()
     """LoRA adapters to load at start: (name, folder)."""
     max_adapters: int = 0
-    """LoRA adapters that may be loaded at a time; 0: none, and their machinery is left out."""
+    """Slots on the device, each with a LoRA adapter that a step can use; 0: as many as ``adapters``."""
     max_adapter_rank: int = 64
     tensor_parallel: int = 1
     """Ranks that share each layer."""
@@ -219,6 +219,11 @@ class EngineConfig:
             raise StartupError(f"--handover-min-tokens must be 0 or more, not {self.handover_min_tokens}.")
 
     @property
+    def slots(self) -> int:
+        """For adapters; 0: there are none, and their machinery is left out."""
+        return max(self.max_adapters, len(self.adapters))
+
+    @property
     def ranks(self) -> int:
         """Processes that share the model."""
         return self.tensor_parallel * self.pipeline_parallel
@@ -294,6 +299,12 @@ class ServerConfig:
     """The Unix socket to listen on in place of ``host`` and ``port``."""
     leave_with_stdin: bool = False
     """Leave when standard input ends: with who started it as a child, however that one ends."""
+    adapter_token_file: Path | None = None
+    """What changing adapters at run time takes; ``None``: what the environment has."""
+    adapter_folders: tuple[Path, ...] = ()
+    """Folders that they may be loaded from, and, the first, are uploaded to."""
+    max_adapter_bytes: int = 2**30
+    """Of an upload."""
     sleep_mode: bool = False
     """Whether ``/sleep`` and ``/wake_up`` are there."""
     max_body_bytes: int = 8 * 2**20
@@ -318,6 +329,12 @@ class ServerConfig:
             raise StartupError(f"--port must be from 0 to 65535, not {self.port}.")
         if self.standby_port is not None and not 1 <= self.standby_port <= 65535:
             raise StartupError(f"--standby-port must be from 1 to 65535, not {self.standby_port}.")
+        if not self.engine.slots and (self.adapter_token_file is not None or self.adapter_folders):
+            raise StartupError(
+                "--adapter-token-file and --adapter-folder are for an engine with adapters: give --max-adapters."
+            )
+        if self.max_adapter_bytes < 1:
+            raise StartupError(f"--max-adapter-bytes must be at least 1, not {self.max_adapter_bytes}.")
         if self.max_body_bytes < 1:
             raise StartupError(f"--max-body-bytes must be at least 1, not {self.max_body_bytes}.")
         if self.drain_timeout < 0:

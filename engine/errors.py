@@ -6,6 +6,8 @@
     │   ├── ContextLengthExceeded    400  context_length_exceeded
     │   ├── InputTooLong             400  context_length_exceeded  the same, of what becomes a vector or a score
     │   ├── GrammarFailed            400  grammar_failed         an answer's grammar takes too much time
+    │   ├── Unauthorized             401  invalid_api_key        the path takes a token that the caller lacks
+    │   ├── Forbidden                403  not_allowed            this engine was not started for it
     │   ├── ModelNotFound            404  model_not_found
     │   ├── PathNotFound             404  not_found
     │   ├── MethodNotAllowed         405  method_not_allowed
@@ -20,7 +22,8 @@
     │   ├── ModelLoading             503  model_loading          the model would be loaded too late
     │   ├── ModelNotLoaded           503  model_not_loaded       its load failed, more than once
     │   ├── ModelNeverFits           503  model_never_fits       it is larger than what memory others leave it
-    │   └── ShuttingDown             503  shutting_down
+    │   ├── ShuttingDown             503  shutting_down
+    │   └── StorageFull              507  insufficient_storage   a file cannot be written
     ├── InternalError                500  internal_error         a bug of ours
     └── StartupError                      never on the wire: the reason why the process would not start
         ├── ModelUnavailable              no such folder, no such repository, or no network
@@ -119,6 +122,21 @@ class GrammarFailed(InvalidRequest):
         )
 
 
+class Unauthorized(InvalidRequest):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+    def headers(self) -> dict[str, str]:
+        return {"www-authenticate": "Bearer"}
+
+
+class Forbidden(InvalidRequest):
+    status = 403
+    type = "permission_error"
+    code = "not_allowed"
+
+
 class ModelNotFound(InvalidRequest):
     status = 404
     code = "model_not_found"
@@ -213,6 +231,11 @@ class OutOfMemory(Unavailable):
             "Send a shorter prompt or ask for fewer choices, or try again when it is less busy."
         )
         self.reason = reason
+
+
+class StorageFull(Unavailable):
+    status = 507
+    code = "insufficient_storage"
 
 
 class EngineStalled(Unavailable):

@@ -121,6 +121,8 @@ class Ready:
     """and a file."""
     max_adapters: int = 0
     """LoRA adapters that can be loaded at a time; 0: none."""
+    adapters: dict[str, str] = field(default_factory=dict)
+    """Those of the start: key, and the digest of the files."""
     role: str = ""
     """``--role``,"""
     handover_address: str = ""
@@ -213,6 +215,8 @@ class AdapterDone:
     key: str
     error: str | None = None
     """Why it cannot be used."""
+    digest: str = ""
+    """Of the files of one that was loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,9 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
             "uds",
             "leave_with_stdin",
             "sleep_mode",
+            "adapter_token_file",
+            "adapter_folders",
+            "max_adapter_bytes",
             "max_body_bytes",
             "drain_timeout",
             "step_timeout",
@@ -56,6 +59,8 @@ def read_options(options: dict[str, object], *, find: Callable[[str], Path] | No
         )
         if key in rest
     }
+    if "adapter_folders" in server:
+        server["adapter_folders"] = tuple(cast(list[Path], server["adapter_folders"]))
     server = {**traces_by_environment(os.environ), **server}
     if "adapters" in rest:
         rest["adapters"] = tuple(cast(list[tuple[str, Path]], rest["adapters"]))

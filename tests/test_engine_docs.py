@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "engine.md").read_text()
 URL = "http://127.0.0.1:8100"
 ADAPTER = "/models/adapters/fox"
+TOKEN = "/etc/tollgate/adapter-token"
 PACKAGES = [
     "parallel",
     "nodes",
@@ -91,21 +92,26 @@ def actions(command: str) -> dict[str, argparse.Action]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    with EngineServer(DEMO, "--max-adapters", "4", log=tmp_path_factory.mktemp("logs") / "log") as server:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With an adapter, and the token that loading it takes."""
+    home = tmp_path_factory.mktemp("engine")
+    (home / "token").write_text("0123456789abcdef\n")
+    write_adapter(home / "fox", load_file(locate(DEMO) / "model.safetensors"), rank=4)
+    return home
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[EngineServer]:
+    changing = ("--adapter-token-file", str(home / "token"), "--adapter-folder", str(home))
+    with EngineServer(DEMO, "--max-adapters", "4", *changing, log=home / "log") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    weights = load_file(locate(DEMO) / "model.safetensors")
-    return write_adapter(tmp_path_factory.mktemp("adapters") / "fox", weights, rank=4)
-
-
-@pytest.fixture(scope="module")
-def snippets(server: EngineServer, adapter: Path) -> Iterator[tuple[dict[str, Any], str]]:
+def snippets(server: EngineServer, home: Path) -> Iterator[tuple[dict[str, Any], str]]:
     """The page's Python, run from top to bottom: the names that it leaves, and what it prints."""
-    code = "\n".join(blocks("python")).replace(URL, server.url).replace(ADAPTER, str(adapter))
+    code = "\n".join(blocks("python")).replace(URL, server.url)
+    code = code.replace(ADAPTER, str(home / "fox")).replace(TOKEN, str(home / "token"))
     names: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as received:
         for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
@@ -137,7 +143,7 @@ def test_defaults_are_those_of_help_and_code() -> None:
         if isinstance(default, str) or (type(default) in (int, float) and default):
             received = (
                 parse_bytes(reported[flag])
-                if flag in ("--max-body-bytes", "--disk-kv-size")
+                if flag in ("--max-body-bytes", "--max-adapter-bytes", "--disk-kv-size")
                 else reported[flag].split(",")[0]
             )
             assert str(received) == (f"{default:g}" if isinstance(default, float) else str(default)), flag
@@ -242,7 +248,7 @@ def test_the_recipe_gives_the_keys_of_the_digest(
 
 
 def test_curl_can_ask_what_the_page_asks(server: EngineServer) -> None:
-    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl ")]
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("curl -s ")]
     assert len(lines) == 3
     for line in lines:
         words = line.replace(URL, server.url).split()

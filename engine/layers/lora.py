@@ -63,8 +63,9 @@ class AdapterBank:
         self._layers.append(layer)
         self._stacked = layer.stacked
 
-    def load(self, key: str, folder: Path) -> None:
-        """Raises ``InvalidRequest`` if it cannot be read or does not fit the model, or no slot is free."""
+    def load(self, key: str, folder: Path) -> str:
+        """Returns the digest of its files. Raises ``InvalidRequest`` if it cannot be read or does not fit the model, or
+        no slot is free."""
         if len(self.loaded) >= self.max_slots:
             raise InvalidRequest(
                 f"All {self.max_slots} adapter slots are in use: unload one, or start with a higher --max-adapters."
@@ -87,6 +88,7 @@ class AdapterBank:
             layer.set(key, slot, pair)
         self._slots[key] = slot
         self.loaded.add(key)
+        return adapter.digest
 
     def unload(self, key: str) -> None:
         """Raises ``KeyError`` if there is no such adapter."""
@@ -126,7 +128,7 @@ class AdapterBank:
 
 def start_bank(config: EngineConfig, tp: TPGroup) -> AdapterBank | None:
     """``None`` if adapters are disabled."""
-    max_slots = max(config.max_adapters, len(config.adapters))
+    max_slots = config.slots
     if not max_slots:
         return None
     return AdapterBank(

@@ -22,6 +22,9 @@ from engine.core.context_caps import context_limit
 from engine.errors import EngineError, InternalError, UnsupportedParameter
 from engine.messages import Ready, Step
 from engine.server.about import About, ModelEntry, model_entry
+from engine.server.adapter_access import AdapterAccess
+from engine.server.adapter_routes import AdapterRoutes
+from engine.server.adapter_upload import AdapterUploads
 from engine.server.adapters import Adapters, Served, name_of
 from engine.server.disconnect import ClientDisconnected, read_body, until_disconnect
 from engine.server.failures import HANDLERS
@@ -54,6 +57,8 @@ def create_app(
     name: str,
     max_body_bytes: int,
     adapters: Sequence[tuple[str, Path]] = (),
+    access: AdapterAccess | None = None,
+    uploads: AdapterUploads | None = None,
     also: Collection[str] | None = (),
     refuse_over_context: bool = False,
     max_string_length: int | None = None,
@@ -61,7 +66,8 @@ def create_app(
     gpus: GpuSampler | None = None,
     sleep_mode: bool = False,
 ) -> Starlette:
-    """``adapters``: (name, folder) of those that the engine has loaded; ``also``: as in ``Adapters``.
+    """``adapters``: (name, folder) of those that the engine has loaded; ``access``: who may change them (``None``:
+    nobody), and what takes those that are sent; ``also``: as in ``Adapters``.
 
     With ``refuse_over_context`` a ``max_tokens``
     beyond what the prompt leaves of the context is an error, not clipped. ``max_string_length``: as in
@@ -85,7 +91,8 @@ def create_app(
     client.on_step = observe
     client.on_finish = throughput.finish
     client.retry_after = lambda: throughput.retry_after(client.last.waiting if client.last else 0)
-    models = Adapters(client, name, adapters, also)
+    models = Adapters(client, name, adapters, also, ready.adapters)
+    changes = AdapterRoutes(models, access or AdapterAccess(), uploads)
     longest = ready.max_model_len // 2 if max_string_length is None else max_string_length
     preparer = Preparer(models, ready, tokenizer, template, longest or None)
     generator = Generator(client, tokenizer, metrics, vllm)
@@ -125,8 +132,7 @@ def create_app(
             text("/v1/completions", preparer.completion),
             asked("/tokenize", preparer.tokenize),
             asked("/detokenize", preparer.detokenize),
-            change("/v1/load_lora_adapter", models.load),
-            change("/v1/unload_lora_adapter", models.unload),
+            *changes.routes,
             *(Route(path, served.no_vectors, methods=["POST"]) for path in _POOLING),
             *(sleep_routes(client) if sleep_mode else ()),
             *about.routes,

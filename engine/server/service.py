@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from starlette.applications import Starlette
@@ -11,6 +12,8 @@ from engine.client import EngineClient
 from engine.config import ServerConfig
 from engine.pooling.client import PoolingClient
 from engine.pooling.spec import PoolingSpec, find_spec
+from engine.server.adapter_access import AdapterAccess, read_token
+from engine.server.adapter_upload import AdapterUploads
 from engine.server.app import create_app
 from engine.server.gpus import GpuSampler
 from engine.server.pooling.app import create_pooling_app
@@ -40,10 +43,17 @@ class GeneratingService:
         self._template: Renderer | None = None
         self._tracer: Tracer | None = None
         self._gpus: GpuSampler | None = None
+        self._access = AdapterAccess()
+        self._uploads: AdapterUploads | None = None
 
     async def prepare(self) -> None:
         """Loads what can be loaded while the engine process imports torch. Raises ``StartupError``."""
         model = self._config.engine.model
+        if self._config.engine.slots:
+            token = read_token(self._config.adapter_token_file, os.environ)
+            self._access = AdapterAccess(token, self._config.adapter_folders)
+            if self._access.home is not None:
+                self._uploads = AdapterUploads(self._access.home, self._config.max_adapter_bytes)
         self._tokenizer = await asyncio.to_thread(Tokenizer, model)
         if templates := read_templates(model, self._tokenizer.settings):
             self._template = await Renderer.start(templates, self._tokenizer.roles)
@@ -63,6 +73,8 @@ class GeneratingService:
             name=config.served_model_name,
             max_body_bytes=config.max_body_bytes,
             adapters=config.engine.adapters,
+            access=self._access,
+            uploads=self._uploads,
             also=None if config.any_model_name and not ready.max_adapters else (config.given_model_name,),
             refuse_over_context=config.over_context == "refuse",
             max_string_length=config.max_string_length,
@@ -75,6 +87,8 @@ class GeneratingService:
         if self._template is not None:
             await self._template.close()
         await self.client.close()
+        if self._uploads is not None:
+            await asyncio.to_thread(self._uploads.close)
         if self._gpus is not None:
             self._gpus.close()
         if self._tracer is not None:

@@ -5,6 +5,7 @@ modules, embeddings) are rejected by name."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
+from engine.adapter_files import CONFIG, WEIGHTS
 from engine.errors import InvalidRequest
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
@@ -62,6 +64,8 @@ class LowRank:
 class Adapter:
     modules: Mapping[str, LowRank]
     """By the layer's name in the base model's checkpoint."""
+    digest: str
+    """``engine/adapter_files.py`` says of what."""
 
     @property
     def rank(self) -> int:
@@ -71,15 +75,20 @@ class Adapter:
 
 def read_adapter(folder: Path) -> Adapter:
     """Raises ``InvalidRequest`` if the folder holds no adapter, or one that cannot be run as it was trained."""
-    config = _read_config(folder)
-    path = folder / "adapter_model.safetensors"
-    if not path.is_file():
-        raise InvalidRequest(
-            f"{folder} lacks adapter_model.safetensors; adapters are read from safetensors files only."
-        )
+    path = folder / CONFIG
     try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be read: {error}.") from error
+    config = _parse_config(path, raw)
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise InvalidRequest(f"{folder} lacks {WEIGHTS}; adapters are read from safetensors files only.")
+    try:
+        # In one piece: what was hashed is what is used.
+        data = path.read_bytes()
+        tensors = load(data)
+    except (OSError, SafetensorError, KeyError) as error:
         raise InvalidRequest(f"{path} cannot be read: {error}. Is the download whole?") from error
     sides: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -91,14 +100,16 @@ def read_adapter(folder: Path) -> Adapter:
         sides.setdefault(found["module"], {})[found["side"]] = tensor.float()
     if not sides:
         raise InvalidRequest(f"{path} holds no tensors.")
-    return Adapter({name: _module(name, pair, config) for name, pair in sides.items()})
+    modules = {name: _module(name, pair, config) for name, pair in sides.items()}
+    digest = hashlib.sha256(raw)
+    digest.update(data)
+    return Adapter(modules, digest.hexdigest())
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "adapter_config.json"
+def _parse_config(path: Path, raw: bytes) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        config = json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{path} cannot be read: {error}.") from error
     if not isinstance(config, dict):
         raise InvalidRequest(f"{path} is not a JSON object.")

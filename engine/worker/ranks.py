@@ -66,7 +66,7 @@ class LeaderRank(Ranks):
         """Starts the others and forms the groups."""
         # Rank 0 alone proposes draft tokens and loads the start's adapters; it sends the others the results.
         theirs = replace(config, speculation="off", draft_model=None, adapters=())
-        theirs = replace(theirs, max_adapters=max(config.max_adapters, len(config.adapters)))
+        theirs = replace(theirs, max_adapters=config.slots)
         vocabulary = _vocabulary(config)
         self._peers += [LocalRank() for _ in range(1, self.size - len(config.nodes))]
         self._peers += reach(config)

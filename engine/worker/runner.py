@@ -118,9 +118,11 @@ class Runner:
         if self._meter is None and self.device.type == "cuda":
             self._meter = GpuMeter(self.device)
         self._allocate(loaded.count_blocks(partial(self._profile, self._meter) if self._meter else None))
+        self.adapter_digests: dict[str, str] = {}
+        """Of those of the start, by key."""
         for key, folder in config.adapters:
             try:
-                self.load_adapter(key, folder)
+                self.adapter_digests[key] = self.load_adapter(key, folder)
             except InvalidRequest as error:
                 raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
 
@@ -152,13 +154,14 @@ class Runner:
             return False
         return self.grammars is not None and not self._recording
 
-    def load_adapter(self, key: str, folder: Path) -> None:
-        """On all ranks. Raises ``InvalidRequest`` if it cannot be read, does not fit the model, or exceeds
-        --max-adapters."""
+    def load_adapter(self, key: str, folder: Path) -> str:
+        """On all ranks. Returns the digest of its files. Raises ``InvalidRequest`` if it cannot be read, does not fit
+        the model, or exceeds --max-adapters."""
         if self.adapters is None:
             raise InvalidRequest("The engine was started without adapters: give it --max-adapters.")
-        self.adapters.load(key, folder)
+        digest = self.adapters.load(key, folder)
         self.ranks.send(LoadAdapter(key, folder))
+        return digest
 
     def unload_adapter(self, key: str) -> None:
         """On all ranks. Raises ``KeyError`` if there is no such adapter."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from engine.adapter_files import FILES
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.errors import ModelNotFound
@@ -21,6 +25,7 @@ from tests.engine.lora import write_adapter
 from tests.engine.steps import run
 
 PROMPT = [5, 6, 7, 90, 91, 33, 12, 250, 8] * 4
+TOKEN = "open-sesame-0123456789"
 GREEDY = SamplingParams(max_tokens=12, temperature=0)
 
 
@@ -50,11 +55,15 @@ def texts(long_model: Path, home: Path) -> dict[str | None, str]:
 
 @pytest.fixture(scope="module")
 def server(long_model: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineServer]:
-    options = ("--served-model-name", "base", "--kv-cache-blocks", "2000", "--adapter", f"one={home / 'one'}")
-    log = tmp_path_factory.mktemp("logs") / "engine.log"
-    with EngineServer(
-        long_model, *options, "--max-adapters", "2", "--max-adapter-rank", "8", log=log
-    ) as server:
+    folder = tmp_path_factory.mktemp("logs")
+    (folder / "token").write_text(TOKEN + "\n")
+    options = [
+        *("--served-model-name", "base", "--kv-cache-blocks", "2000", "--adapter", f"one={home / 'one'}"),
+        *("--max-adapters", "2", "--max-adapter-rank", "8", "--adapter-token-file", str(folder / "token")),
+        *("--adapter-folder", str(home), "--max-adapter-bytes", "4MiB"),
+    ]
+    with EngineServer(long_model, *options, log=folder / "engine.log") as server:
+        server.http.headers["authorization"] = f"Bearer {TOKEN}"
         yield server
 
 
@@ -115,7 +124,7 @@ def test_names_that_are_not_there_are_404(server: EngineServer) -> None:
     assert "'base', 'one' do" in say(server, "other").json()["error"]["message"]
 
 
-def test_what_cannot_be_loaded_is_400_and_says_why(server: EngineServer, home: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_is_400_and_says_why(server: EngineServer, home: Path) -> None:
     assert load(server, "spare", home / "two").status_code == 200
     cases = [
         (load(server, "spare", home / "two"), "lora_name", "taken"),
@@ -125,7 +134,7 @@ def test_what_cannot_be_loaded_is_400_and_says_why(server: EngineServer, home: P
     ]
     unload(server, "spare")
     cases += [
-        (load(server, "bad", tmp_path), "lora_path", "adapter_config.json cannot be read"),
+        (load(server, "bad", home), "lora_path", "adapter_config.json cannot be read"),
         (load(server, "bad", home / "dora"), "lora_path", "DoRA"),
         (load(server, "bad", home / "high"), "lora_path", "--max-adapter-rank is 8"),
         (server.post("/v1/load_lora_adapter", lora_name="bad"), "lora_path", "missing"),
@@ -170,7 +179,7 @@ def test_one_comes_and_another_goes_while_requests_run(
 
 def test_an_engine_without_room_says_how_to_get_some(server_without: EngineServer, home: Path) -> None:
     answer = load(server_without, "one", home / "one")
-    assert answer.status_code == 400
+    assert answer.status_code == 403
     assert "--max-adapters" in answer.json()["error"]["message"]
 
 
@@ -188,3 +197,56 @@ def test_any_name_is_the_models_where_it_was_asked_for() -> None:
     with pytest.raises(ModelNotFound, match="'other' does not exist here"):
         named.key("other")
     assert Adapters(client, "base", (), None).key("other") is None
+
+
+def packed(folder: Path) -> tuple[bytes, dict[str, str]]:
+    body = subprocess.run(["tar", "c", "-C", str(folder), *FILES], check=True, stdout=subprocess.PIPE).stdout
+    digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+    return body, {"content-digest": f"sha-256=:{digest}:"}
+
+
+def put(server: EngineServer, name: str, folder: Path) -> Any:
+    body, headers = packed(folder)
+    return server.http.put(f"/v1/adapters/{name}", content=body, headers=headers)
+
+
+def test_an_adapter_can_be_sent_and_replaced_while_it_answers(
+    server: EngineServer, home: Path, texts: dict[str | None, str]
+) -> None:
+    made = put(server, "team/sent", home / "two")
+    assert made.status_code == 201
+    data = b"".join((home / "two" / name).read_bytes() for name in FILES)
+    assert (made.json()["id"], made.json()["sha256"]) == ("team/sent", hashlib.sha256(data).hexdigest())
+    assert say(server, "team/sent").json()["choices"][0]["text"] == texts["two"]
+    assert put(server, "team/sent", home / "two").status_code == 200
+    assert unload(server, "team/sent").status_code == 200
+    assert put(server, "team/sent", home / "one").status_code == 201
+    assert say(server, "team/sent").json()["choices"][0]["text"] == texts["one"]
+    listed = {one["id"]: one for one in server.http.get("/v1/adapters").json()["data"]}
+    assert list(listed) == ["one", "team/sent"]
+    assert listed["one"]["sha256"] == listed["team/sent"]["sha256"] != made.json()["sha256"]
+    assert server.http.delete("/v1/adapters/team/sent").json()["deleted"]
+    assert server.http.delete("/v1/adapters/team/sent").status_code == 404
+    refused = put(server, "bad", home / "dora")
+    assert refused.status_code == 400 and "DoRA" in refused.json()["error"]["message"]
+    assert put(server, "base", home / "one").status_code == 400
+    large = server.http.put("/v1/adapters/bad", content=bytes(5 * 2**20), headers=packed(home / "one")[1])
+    assert large.status_code == 413
+    # Nothing is left of any of them.
+    eventually(lambda: [path.name for own in home.glob("uploads-*") for path in own.iterdir()] == [".lock"])
+
+
+def test_adapters_take_a_token(server: EngineServer, home: Path) -> None:
+    body, headers = packed(home / "two")
+    for given in ({"authorization": "Bearer wrong-0123456789abcdef"}, {"authorization": TOKEN}):
+        for answer in (
+            server.http.post("/v1/load_lora_adapter", json={}, headers=given),
+            server.http.post("/v1/unload_lora_adapter", json={"lora_name": "one"}, headers=given),
+            server.http.get("/v1/adapters", headers=given),
+            server.http.put("/v1/adapters/mine", content=body, headers={**headers, **given}),
+            server.http.delete("/v1/adapters/one", headers=given),
+        ):
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert list(models(server)) == ["base", "one"]
