@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from engine.adapter_memory import HostAdapters
+from engine.core.adapter_slots import AdapterState
 from engine.core.scheduler import Scheduler
-from engine.errors import InvalidRequest
-from engine.messages import AdapterDone
+from engine.messages import AdapterDone, Refusal
 
-if TYPE_CHECKING:
-    from engine.worker.runner import Runner
-
-log = logging.getLogger("engine.process")
+_NONE = "The engine was started without adapters: give it --max-adapters."
 
 
 class AdapterLoading:
-    def __init__(self, runner: Runner, scheduler: Scheduler, send: Callable[[AdapterDone], None]) -> None:
-        self._runner = runner
+    def __init__(
+        self, memory: HostAdapters | None, scheduler: Scheduler, send: Callable[[AdapterDone], None]
+    ) -> None:
+        self._memory = memory
         self._scheduler = scheduler
         self._send = send
         self._unloading: set[str] = set()
@@ -27,21 +25,50 @@ class AdapterLoading:
 
     def __contains__(self, key: str) -> bool:
         """Whether new requests may use it."""
-        bank = self._runner.adapters
-        return bank is not None and key in bank.loaded and key not in self._unloading
+        return self._memory is not None and key in self._memory and key not in self._unloading
+
+    @property
+    def reading(self) -> bool:
+        """Whether one is read from the disk that requests wait for."""
+        return self._memory is not None and self._memory.reading
+
+    @property
+    def state(self) -> AdapterState | None:
+        slots, memory = self._scheduler.adapters, self._memory
+        if slots is None or memory is None:
+            return None
+        waiting = sum(
+            request.adapter is not None and request.adapter not in slots
+            for request in self._scheduler.waiting
+        )
+        return AdapterState(
+            len(slots), memory.held, memory.known, waiting, slots.hits, slots.swaps, memory.reads
+        )
 
     def load(self, key: str, folder: Path) -> None:
-        """Between two steps: running requests wait while the files are read."""
-        try:
-            digest = self._runner.load_adapter(key, folder)
-        except InvalidRequest as error:
-            self._send(AdapterDone(key, error.message))
-        except Exception:
-            # Whatever is wrong with a folder must not end the requests that run.
-            log.exception("an adapter could not be loaded from %s", folder)
-            self._send(AdapterDone(key, "It cannot be read; the engine's log has the details."))
+        """In a thread: steps go on. ``tick`` says what came of it."""
+        if self._memory is None:
+            self._send(AdapterDone(key, _NONE))
         else:
-            self._send(AdapterDone(key, digest=digest))
+            self._memory.load(key, folder)
+
+    def tick(self) -> list[Refusal]:
+        """Before each step: takes in what was read. Returns refusals of requests whose adapters cannot be read again:
+        they have left the scheduler."""
+        if self._memory is None:
+            return []
+        loaded, failed = self._memory.tick()
+        for key, digest in loaded.items():
+            self._send(AdapterDone(key, failed.pop(key, None), digest or ""))
+        if not failed:
+            return []
+        refusals: list[Refusal] = []
+        for request in list(self._scheduler.waiting):
+            if request.adapter in failed:
+                for number in (*(sibling.id for sibling in request.siblings), request.id):
+                    self._scheduler.abort(number)
+                    refusals.append(Refusal(number, "AdapterUnreadable", reason=failed[request.adapter]))
+        return refusals
 
     def unload(self, key: str) -> None:
         """Once no request uses it: see ``unload_unused``."""
@@ -51,12 +78,10 @@ class AdapterLoading:
         """To be called when requests may have ended."""
         if not self._unloading:
             return
-        scheduler = self._scheduler
-        users = (*scheduler.running, *scheduler.waiting, *scheduler.parked.values())
-        in_use = {request.adapter for request in users}
+        in_use = {request.adapter for request in self._scheduler.queues.by_id.values()}
         for key in self._unloading - in_use:
             self._unloading.remove(key)
-            if self._runner.adapters is not None:
-                self._runner.unload_adapter(key)
-            scheduler.forget_adapter(key)
+            if self._memory is not None:
+                self._memory.forget(key)
+            self._scheduler.forget_adapter(key)
             self._send(AdapterDone(key))

@@ -249,7 +249,14 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add(
         "--max-adapters",
         type=int,
-        help="LoRA adapters loaded at a time; lets clients load them (default: those given by --adapter)",
+        help="adapter slots on the device: most LoRA adapters of a step; there may be more, which take turns (default: "
+        "those given by --adapter)",
+    )
+    add(
+        "--max-cpu-adapters",
+        type=int,
+        help="LoRA adapters kept in host memory, from which slots are filled; others are read from the disk when they "
+        "are asked for (default: four times --max-adapters)",
     )
     add(
         "--adapter-token-file",

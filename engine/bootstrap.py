@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.adapter_memory import HostAdapters, open_adapters
 from engine.config import EngineConfig
 from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import BlockPool
@@ -35,13 +36,20 @@ class LoadedEngine:
     ready: Ready
     ahead: bool
     """Whether steps are launched before the results of those before them are known."""
+    adapters: HostAdapters | None = None
+    """Where there are slots for them."""
     handover: Handover | None = None
     """With --role."""
 
 
-def load_engine(config: EngineConfig, ring: Callable[[], None] | None = None) -> LoadedEngine:
-    """``ring`` ends the loop's wait, for an engine with a role. Raises ``StartupError`` if the model does not load or
-    does not fit."""
+def load_engine(
+    config: EngineConfig,
+    ring: Callable[[], None] | None = None,
+    ring_for_adapters: Callable[[], None] = lambda: None,
+) -> LoadedEngine:
+    """``ring`` ends the loop's wait, for an engine with a role; ``ring_for_adapters``, when one was read.
+
+    Raises ``StartupError`` if the model does not load or does not fit."""
     watch = Stopwatch()
     if config.kernels is not None:
         # Inherited by the other ranks.
@@ -78,6 +86,7 @@ def load_engine(config: EngineConfig, ring: Callable[[], None] | None = None) ->
             f"{runner.state_bytes:,}",
         )
     tiers = open_tiers(config, runner)
+    adapters = open_adapters(config, runner, ring_for_adapters)
     scheduler = Scheduler(
         BlockPool(blocks),
         block_size=config.block_size,
@@ -98,6 +107,7 @@ def load_engine(config: EngineConfig, ring: Callable[[], None] | None = None) ->
         tiers=tiers,
         pinned_share=config.pinned_share,
         stages=runner.ranks.stages,
+        adapters=adapters[1] if adapters is not None else None,
     )
     runner.warm_up()
     watch.lap("warm-up")
@@ -136,6 +146,7 @@ def load_engine(config: EngineConfig, ring: Callable[[], None] | None = None) ->
         host_blocks=tiers.host.pool.total if tiers is not None else 0,
         disk_blocks=tiers.disk.pool.total if tiers is not None and tiers.disk is not None else 0,
         max_adapters=config.slots,
+        max_cpu_adapters=config.host_adapters,
         adapters=runner.adapter_digests,
         role=config.role or "",
         handover_address=handover.address if handover is not None else "",
@@ -149,6 +160,7 @@ def load_engine(config: EngineConfig, ring: Callable[[], None] | None = None) ->
         PrefillChunkController(config.max_itl_ratio, max_batched_tokens),
         ready,
         ahead=runner.overlapping,
+        adapters=adapters[0] if adapters is not None else None,
         handover=handover,
     )
 

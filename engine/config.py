@@ -100,6 +100,8 @@ class EngineConfig:
     """LoRA adapters to load at start: (name, folder)."""
     max_adapters: int = 0
     """Slots on the device, each with a LoRA adapter that a step can use; 0: as many as ``adapters``."""
+    max_cpu_adapters: int | None = None
+    """Adapters in host memory, from which slots are filled; ``None``: four times the slots."""
     max_adapter_rank: int = 64
     tensor_parallel: int = 1
     """Ranks that share each layer."""
@@ -158,6 +160,11 @@ class EngineConfig:
             raise StartupError("--max-model-len must allow a prompt and an answer: 2 tokens or more.")
         if self.max_adapters < 0:
             raise StartupError(f"--max-adapters must be 0 or more, not {self.max_adapters}.")
+        if self.max_cpu_adapters is not None and self.max_cpu_adapters < max(1, self.slots):
+            raise StartupError(
+                f"--max-cpu-adapters must be as many as --max-adapters ({self.slots}) or more, not "
+                f"{self.max_cpu_adapters}: slots are filled from there."
+            )
         if self.max_itl_ratio and not 1 < self.max_itl_ratio < float("inf"):
             raise StartupError(f"--max-itl-ratio must be 0 or more than 1, not {self.max_itl_ratio}.")
         if self.max_drafts < 1:
@@ -221,7 +228,11 @@ class EngineConfig:
     @property
     def slots(self) -> int:
         """For adapters; 0: there are none, and their machinery is left out."""
-        return max(self.max_adapters, len(self.adapters))
+        return self.max_adapters or len(self.adapters)
+
+    @property
+    def host_adapters(self) -> int:
+        return self.max_cpu_adapters or 4 * self.slots
 
     @property
     def ranks(self) -> int:

@@ -56,7 +56,12 @@ class EngineCore:
         if config.role is not None:
             self._bell = Bell()
             channel.add(self._bell)
-        loaded = load_engine(config, self._bell.ring if self._bell is not None else None)
+        self._adapter_bell: Bell | None = None
+        """Rung when an adapter was read."""
+        if config.slots:
+            self._adapter_bell = Bell()
+            channel.add(self._adapter_bell)
+        loaded = self._load(config)
         self.ready = loaded.ready
         self._take_up(loaded)
         self._asleep = 0
@@ -74,6 +79,13 @@ class EngineCore:
         self._changed = False
         """Whether the HTTP process has not seen the latest state yet."""
 
+    def _load(self, config: EngineConfig) -> LoadedEngine:
+        return load_engine(
+            config,
+            self._bell.ring if self._bell is not None else None,
+            self._adapter_bell.ring if self._adapter_bell is not None else lambda: None,
+        )
+
     def _take_up(self, loaded: LoadedEngine) -> None:
         self._runner = loaded.runner
         self._scheduler = loaded.scheduler
@@ -86,7 +98,7 @@ class EngineCore:
         )
         self._prefill_chunks = loaded.prefill_chunks
         self._handover = loaded.handover
-        self._adapters = AdapterLoading(self._runner, self._scheduler, self._channel.send)
+        self._adapters = AdapterLoading(loaded.adapters, self._scheduler, self._channel.send)
 
     def run(self) -> None:
         """Until the HTTP process is gone: then raises ``EOFError``."""
@@ -106,6 +118,9 @@ class EngineCore:
             self._submit_compiled()
             if self._handover is not None:
                 self._hand_over(self._handover)
+            if self._adapter_bell is not None:
+                self._adapter_bell.hush()
+                self._refuse(self._adapters.tick())
             idle = self._scheduler.idle and not self._steps.in_flight
             timeout = _COMPILE_POLL if self._compiling else _IDLE_CHECK
             if self._scheduler.copying:
@@ -134,6 +149,10 @@ class EngineCore:
         before = replace(handover.state)
         handover.tick()
         self._changed = self._changed or handover.state != before
+
+    def _refuse(self, refusals: list[Refusal]) -> None:
+        self._refusals += refusals
+        self._changed = self._changed or bool(refusals)
 
     @property
     def _has_tiers(self) -> bool:
@@ -179,7 +198,7 @@ class EngineCore:
                 max_model_len=self.ready.max_model_len,
             )
             try:
-                self._take_up(load_engine(same))
+                self._take_up(self._load(same))
             except StartupError as error:
                 self._channel.send(SleepDone(error.message))
                 return
@@ -277,6 +296,8 @@ class EngineCore:
                     self._channel.wait(_LOAD_POLL)
                 else:
                     self._scheduler.wait(_LOAD_POLL)
+            elif self._adapters.reading:
+                self._channel.wait(_LOAD_POLL)
             elif not self._scheduler.idle:
                 raise RuntimeError("there are requests, but none of them can run")
             self._send(Landed(Plan()))
@@ -353,6 +374,7 @@ class EngineCore:
             out_of_memory=self._out_of_memory,
             blocks_pinned=len(scheduler.pins or ()),
             loading=len(scheduler.queues.loading),
+            adapters=self._adapters.state,
             tiers=scheduler.tiers.state if scheduler.tiers is not None else None,
             handover=self._handover.state if self._handover is not None else None,
             prefixes=self._digest(),

@@ -18,6 +18,7 @@
     │   ├── EngineDied               503  engine_died            the engine process has exited; it will be restarted
     │   ├── OutOfMemory              503  out_of_memory          a step needs more memory than the device has
     │   ├── EngineStalled            503  engine_stalled         the engine process has stopped decoding
+    │   ├── AdapterUnreadable        503  adapter_unreadable     its files are gone, or have changed
     │   ├── Asleep                   503  asleep                 it was put to sleep, or is asked to while it works
     │   ├── ModelLoading             503  model_loading          the model would be loaded too late
     │   ├── ModelNotLoaded           503  model_not_loaded       its load failed, more than once
@@ -240,6 +241,13 @@ class StorageFull(Unavailable):
 
 class EngineStalled(Unavailable):
     code = "engine_stalled"
+
+
+class AdapterUnreadable(Unavailable):
+    code = "adapter_unreadable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The adapter could not be read from the disk again: {reason}")
 
 
 class Asleep(Unavailable):

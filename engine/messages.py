@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.config import EngineConfig
+from engine.core.adapter_slots import AdapterState
 from engine.core.plan import RequestOutput
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
@@ -120,7 +121,9 @@ class Ready:
     disk_blocks: int = 0
     """and a file."""
     max_adapters: int = 0
-    """LoRA adapters that can be loaded at a time; 0: none."""
+    """Slots for LoRA adapters; 0: none."""
+    max_cpu_adapters: int = 0
+    """LoRA adapters that host memory can have."""
     adapters: dict[str, str] = field(default_factory=dict)
     """Those of the start: key, and the digest of the files."""
     role: str = ""
@@ -148,7 +151,8 @@ class Refusal:
     request_id: int
     error: str
     """The class of ``engine.errors``: ``QueueFull``, ``ContextLengthExceeded``, ``DeadlineUnreachable``,
-    ``GrammarFailed``, ``OutOfMemory`` or, where the adapter was unloaded meanwhile, ``ModelNotFound``."""
+    ``GrammarFailed``, ``OutOfMemory``, ``AdapterUnreadable`` or, where the adapter was unloaded meanwhile,
+    ``ModelNotFound``."""
     figures: tuple[int, ...] = ()
     """The error's own arguments; times are in milliseconds."""
     reason: str = ""
@@ -190,6 +194,8 @@ class Step:
     """Kept for prompts that asked for it, held or not."""
     loading: int = 0
     """Sequences that wait for KV blocks from another tier of memory."""
+    adapters: AdapterState | None = None
+    """Where there are slots for them."""
     tiers: TierState | None = None
     """Of KV memory beyond the device's, where there is some."""
     handover: HandoverState | None = None

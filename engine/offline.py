@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from engine.adapter_memory import open_adapters
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
@@ -14,6 +15,7 @@ from engine.core.plan import Plan
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
+from engine.errors import InvalidRequest
 from engine.step_loop import Landed, StepLoop
 from engine.worker.device import pick_device
 from engine.worker.runner import Runner
@@ -56,6 +58,7 @@ class OfflineEngine:
         self.runner = Runner(config)
         self.counts = Counts()
         self.tiers = open_tiers(config, self.runner)
+        self._memory, slots = open_adapters(config, self.runner) or (None, None)
         self.scheduler = Scheduler(
             BlockPool(blocks or self.runner.cache.blocks),
             block_size=config.block_size,
@@ -71,6 +74,7 @@ class OfflineEngine:
             overlapping=self.runner.runs_ahead,
             stateful=self.runner.stateful,
             tiers=self.tiers,
+            adapters=slots,
         )
         self._steps = StepLoop(self.scheduler, self.runner, ahead=self.runner.runs_ahead)
         self._budget = self.scheduler.max_batched_tokens
@@ -141,10 +145,16 @@ class OfflineEngine:
         return number
 
     def _step(self) -> Landed:
+        if self._memory is not None:
+            _, failed = self._memory.tick()
+            if failed:
+                raise InvalidRequest(next(iter(failed.values())))
         landed, counts = self._steps.step(), self.counts
         if landed is None:
             if self.scheduler.queues.loading:
                 self.scheduler.wait(_PATIENCE)
+            elif self._memory is not None and self._memory.reading:
+                time.sleep(_PATIENCE / 10)
             elif not self.scheduler.idle:
                 raise RuntimeError("there are requests, but none of them can run")
             # The next request is yet to come.

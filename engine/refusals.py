@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import (
+    AdapterUnreadable,
     ContextLengthExceeded,
     DeadlineUnreachable,
     EngineError,
@@ -39,6 +40,8 @@ def to_error(refusal: Refusal, *, retry_after: float) -> EngineError:
             return GrammarFailed(refusal.reason)
         case "OutOfMemory":
             return OutOfMemory(refusal.reason)
+        case "AdapterUnreadable":
+            return AdapterUnreadable(refusal.reason)
         case "ModelNotFound":
             return ModelNotFound("The adapter was unloaded before the request began.", param="model")
         case "QueueFull":

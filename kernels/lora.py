@@ -35,6 +35,18 @@ _STAGES = {"sm_80": 3, "sm_90": 3, "sm_100": 3, "gfx942": 2}
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """One layer's part of an adapter, as a slot of a ``Bank`` takes it: on the host, for a GPU in pinned memory."""
+
+    down: Tensor
+    """[rank, in], in the bank's dtype"""
+    up: Tensor
+    """[rank, out]"""
+    spans: Tensor
+    """int32, as a slot of ``Bank.spans``"""
+
+
+@dataclass(frozen=True, slots=True)
 class Bank:
     """One layer's weights of all adapters. Rows beyond a slot's rank are not read."""
 
@@ -69,12 +81,24 @@ class Bank:
 
     def put(self, slot: int, down: Tensor, up: Tensor) -> None:
         """Loads an adapter: ``down`` [rank, in] and ``up`` [out, rank]."""
-        rank = len(down)
-        self.down[slot, :rank] = down
-        self.up[slot, :rank] = up.T
-        self.ranks[slot] = rank
+        self.place(slot, self.prepare(down, up))
+
+    def prepare(self, down: Tensor, up: Tensor) -> Prepared:
+        """What ``place`` copies: all that takes time on the host."""
         used = [(block != 0).any(0).nonzero().flatten().tolist() or [-1] for block in up.split(BLOCK)]
-        self.spans[slot] = torch.tensor([(max(0, some[0]), some[-1] + 1) for some in used])
+        spans = torch.tensor([(max(0, some[0]), some[-1] + 1) for some in used], dtype=torch.int32)
+        parts = [down.to(self.down.dtype), up.T.to(self.up.dtype).contiguous(), spans]
+        if self.down.device.type == "cuda":
+            parts = [part.pin_memory() for part in parts]
+        return Prepared(*parts)
+
+    def place(self, slot: int, adapter: Prepared) -> None:
+        """Copies it, on a GPU in the order of its stream: the host does not wait."""
+        rank = len(adapter.down)
+        self.down[slot, :rank].copy_(adapter.down, non_blocking=True)
+        self.up[slot, :rank].copy_(adapter.up, non_blocking=True)
+        self.spans[slot].copy_(adapter.spans, non_blocking=True)
+        self.ranks[slot].fill_(rank)
 
     def clear(self, slot: int) -> None:
         self.ranks[slot] = 0

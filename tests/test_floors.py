@@ -41,7 +41,10 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "messages grammar layers step_loop",
         "models",
         "worker",
-        "client generation refusals engine_process process engine_core bootstrap adapter_loading offline pooling",
+        (
+            "client generation refusals engine_process process engine_core bootstrap adapter_loading "
+            "adapter_memory offline pooling"
+        ),
         "server",
         "bench verify quantizer evaluation drafts simulation",
         "arguments options",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from engine.core.adapter_slots import AdapterSlots
 from engine.core.block_tables import BlockTables
 from engine.core.plan import Plan
 from engine.core.request import Request
@@ -11,29 +12,40 @@ from engine.core.request_queues import RequestQueues
 
 
 class Admission:
-    def __init__(self, queues: RequestQueues, tables: BlockTables, *, drafting: bool) -> None:
-        """``drafting``: running requests may hold blocks for draft tokens, which are taken back where need be."""
+    def __init__(
+        self,
+        queues: RequestQueues,
+        tables: BlockTables,
+        *,
+        drafting: bool,
+        adapters: AdapterSlots | None = None,
+    ) -> None:
+        """``drafting``: running requests may hold blocks for draft tokens, which are taken back where need be.
+        ``adapters``: where their slots may be fewer than they are."""
         self._queues = queues
         self._tables = tables
         self._drafting = drafting
+        self._adapters = adapters
 
-    def next(self) -> Request:
-        """The first that waits, or the first of a tenant that has less of its share and is of no lower priority.
-
-        Raises ``IndexError`` if none waits.
-        """
-        head = self._queues.waiting[0]
-        if len(self._queues.tenants) < 2:
+    def next(self) -> Request | None:
+        """The first that waits, or the first of a tenant that has less of its share and is of no lower priority; those
+        left out that wait for a slot for their adapter. ``None`` if no other waits."""
+        head = next((request for request in self._queues.waiting if not self.blocked(request)), None)
+        if head is None or len(self._queues.tenants) < 2:
             return head
         shares, firsts = self._queues.shares(), dict[str, Request]()
         for request in self._queues.waiting:
-            if request.priority >= head.priority:
+            if request.priority >= head.priority and not self.blocked(request):
                 firsts.setdefault(request.tenant, request)
         poorest = min(firsts.values(), key=lambda request: shares.excess(request.tenant))
         return poorest if shares.within_share(poorest) else head
 
+    def blocked(self, request: Request) -> bool:
+        """Whether it waits for a slot for its adapter."""
+        return self._adapters is not None and not self._adapters.admits(request.adapter)
+
     def can_admit(self, request: Request) -> bool:
-        if self._slots <= 0:
+        if self._slots <= 0 or self.blocked(request):
             return False
         return self._fits(request) or (
             self._drafting and self._tables.trim(self._queues.running) and self._fits(request)
@@ -46,6 +58,8 @@ class Admission:
         hits, request.elsewhere = max(0, request.computed - request.elsewhere), 0
         plan.hit_tokens += hits
         self._queues.run(request)
+        if self._adapters is not None and request.adapter is not None:
+            self._adapters.take(request.adapter, request.weight)
         if not request.started:
             request.started = True
             request.cached = hits
@@ -66,6 +80,8 @@ class Admission:
         for request in requests:
             if slots <= 0 or blocks <= 0:
                 break
+            if self.blocked(request):
+                continue
             if (shares is None or shares.within_share(request)) and tables.fits(request, blocks):
                 found.append(request)
                 slots, blocks = slots - 1, blocks - tables.groups - tables.demand.of(len(request.tokens))

@@ -92,7 +92,7 @@ class Loading:
     def _begin(self) -> None:
         queues = self._queues
         for request in list(itertools.islice(queues.waiting, max(0, queues.free_slots))):
-            if request.sought:
+            if request.sought or self._admission.blocked(request):
                 continue
             if not self._admission.can_admit(request):
                 break

@@ -90,6 +90,8 @@ class Plan:
     """(from, to): blocks to copy before anything is computed, as the first is shared and is about to be written."""
     state_copies: list[tuple[int, int]] = field(default_factory=list)
     """(from, to): slots of the state cache to copy before anything is computed, for choices that begin."""
+    swaps: list[tuple[int, str]] = field(default_factory=list)
+    """(slot, adapter): what is copied into slots for adapters before anything is computed."""
     admitted: list[int] = field(default_factory=list)
     """Requests scheduled for the first time."""
     preempted: list[int] = field(default_factory=list)

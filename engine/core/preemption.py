@@ -56,7 +56,7 @@ class Preemption:
         """A tenant below its share takes over slots of those above theirs; a request a whole class ahead also those of
         lower classes, the last first, but not of tenants within their shares if its own is above."""
         head = self._admission.next()
-        if self._admission.can_admit(head):
+        if head is None or self._admission.can_admit(head):
             return
         victims: list[Request] = []
         shares, left = self._queues.shares(), list(self._queues.running)
@@ -92,7 +92,9 @@ class Preemption:
 
     def _make_room_by_class(self, plan: Plan) -> None:
         """A request a whole class ahead takes over the slot or the blocks of the last running ones."""
-        running, head = self._queues.running, self._queues.waiting[0]
+        running, head = self._queues.running, self._admission.next()
+        if head is None:
+            return
         bound = head.rank[0] + self._priority_ageing
         if running[-1].rank[0] < bound or self._admission.can_admit(head):
             return

@@ -96,7 +96,9 @@ class PrefillBudget:
         if len(self._queues.tenants) > 1:
             return heads
         wanted = sum(map(self._remaining, prompts)) + self._remaining(head)
-        for request in itertools.islice(waiting, 1, None):
+        for request in itertools.islice(waiting, waiting.ahead(head) + 1, None):
+            if self._admission.blocked(request):
+                continue
             if wanted >= tokens or not self._admission.beside([request], heads):
                 break
             heads.append(request)

@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from engine.core.adapter_slots import AdapterSlots
 from engine.core.admission import Admission
 from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import BlockPool
@@ -72,6 +73,7 @@ class Scheduler:
         tiers: TierSet | None = None,
         pinned_share: float = 0.25,
         stages: int = 1,
+        adapters: AdapterSlots | None = None,
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
@@ -93,6 +95,7 @@ class Scheduler:
         ``pinned_share``: of the blocks, most that prompts may ask to be kept.
         ``stages``: of a pipeline. Each may have a step in flight, with its part of the requests: none that waits for
         its token in another.
+        ``adapters``: the slots that requests' adapters need; ``None``: all that they ask for are there.
         """
         demand = BlockDemand(windows, block_size, max_batched_tokens * (1 + overlapping))
         if not chunked_prefill and max_batched_tokens < max_model_len + max_num_seqs:
@@ -124,7 +127,7 @@ class Scheduler:
         self._tables = BlockTables(pool, self.prefixes, block_size, demand, self._states, self.tiers)
         self.queues = RequestQueues(self._tables, max_num_seqs, separate=stages > 1)
         self.running, self.waiting, self.parked = self.queues.running, self.queues.waiting, self.queues.parked
-        self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0)
+        self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0, adapters=adapters)
         self._prefill = PrefillBudget(self.queues, self._tables, self._admission, chunked=chunked_prefill)
         self._drafts = DraftScheduler(self._tables, max_drafts, reserving=reserve_drafts)
         self._forks = Forks()
@@ -161,6 +164,7 @@ class Scheduler:
             clock=clock,
         )
         self._stages = stages
+        self.adapters = adapters
         self._stalled = False
 
     @property
@@ -267,6 +271,8 @@ class Scheduler:
             self.prefixes.forget(name)
         if self.tiers is not None:
             self.tiers.forget(name)
+        if self.adapters is not None:
+            self.adapters.forget(name)
 
     def forget_all(self) -> None:
         """Invalidates what was computed for any prompt: the blocks' content is gone."""
@@ -280,6 +286,8 @@ class Scheduler:
         self._expire(plan)
         if self.pins:
             self.pins.expire(self._clock())
+        if self.adapters is not None and self.waiting:
+            self.adapters.begin(self.running, self.waiting)
         if self._loading is not None:
             self._loading.tick()
         if self._may_preempt:
@@ -308,6 +316,8 @@ class Scheduler:
             spare = 0 if contended else self.pool.available - self._tables.groups * len(self.running)
             self._drafts.add(plan, self.queues.by_id, budget, spare)
         if plan.requests:
+            if self.adapters is not None:
+                plan.swaps = self.adapters.take_swaps()
             plan.ended, self.queues.ended = self.queues.ended, []
             if self._tables.altered:
                 plan.altered, self._tables.altered = self._tables.altered, {}
@@ -334,6 +344,8 @@ class Scheduler:
 
     def abandon(self, plan: Plan) -> None:
         """``plan`` came to nothing: it can be made again. What the worker did of it may have changed states."""
+        if self.adapters is not None:
+            self.adapters.undo(plan.swaps)
         if self._states is not None:
             requests = self.queues.by_id
             self.queues.spoil(
@@ -358,6 +370,8 @@ class Scheduler:
             self.tiers.check_integrity()
         if self.pins is not None:
             self.pins.check_integrity()
+        if self.adapters is not None:
+            self.adapters.check_integrity(self.running)
         self._forks.check_integrity(self.queues.by_id)
         self.queues.check_integrity()
 
@@ -414,12 +428,12 @@ class Scheduler:
             if len(plan.requests) < most and self._admission.can_admit(request):
                 left -= self._admit(request, plan, min(parts.tokens[request.id], left))
         while left > 0 and self.waiting and len(plan.requests) < most:
-            request = self._admission.next()
-            if not self._admission.can_admit(request):
+            following = self._admission.next()
+            if following is None or not self._admission.can_admit(following):
                 break
-            if not self._chunked_prefill and request.missing > left:
+            if not self._chunked_prefill and following.missing > left:
                 break
-            left -= self._admit(request, plan, left)
+            left -= self._admit(following, plan, left)
         return tokens - left
 
     def _admit(self, request: Request, plan: Plan, most: int) -> int:

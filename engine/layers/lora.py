@@ -12,6 +12,7 @@ the start, and each step uploads the slot of each row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -24,30 +25,43 @@ from engine.layers.linear import Linear
 from engine.parallel.group import TPGroup
 from engine.weights.adapters import Adapter, read_adapter
 from kernels.launch import on_triton
-from kernels.lora import Bank, lora
+from kernels.lora import Bank, Prepared, lora
 
 _RANK_MULTIPLE = 8
 """Ranks are padded to a multiple of it: MKL's products with other widths are not the same to the last bit for a row
 whatever rows stand before it (seen with widths 1, 5, 6 and 10, never with multiples of 4)."""
 
 
-_Pair = tuple[Linear, Linear] | tuple[Tensor, Tensor]
+WARM_UP = "warm-up"
+"""The adapter of steps that only compile kernels, and is in no slot."""
+
+_Pair = tuple[Linear, Linear] | Prepared
 """A and B."""
 
 
+@dataclass(frozen=True, slots=True)
+class HostAdapter:
+    """An adapter as slots take it: this rank's shard, merged as its layers are, in their dtype."""
+
+    digest: str
+    pairs: Sequence[_Pair | None]
+    """By layer; ``None``: it does not change this one."""
+
+
 class AdapterBank:
-    """The loaded adapters, by key, and the layers that they apply to."""
+    """The adapters in slots and in host memory, by key, and the layers that they apply to."""
 
     def __init__(
         self, max_slots: int, max_rank: int, tp: TPGroup, *, invariant: bool = False, max_tokens: int = 0
     ) -> None:
-        """``max_slots``: how many adapters may be loaded at a time. ``invariant``: as of ``Linear``. ``max_tokens``: of
+        """``max_slots``: how many adapters a step can use. ``invariant``: as of ``Linear``. ``max_tokens``: of
         a step, if that is known."""
         self.max_slots = max_slots
         self.max_rank = max_rank
         self.tp = tp
         self.invariant = invariant
-        self.loaded: set[str] = set()
+        self.held: dict[str, HostAdapter] = {}
+        """In host memory: those in slots can be there, too."""
         self.rows: list[tuple[str, slice | Tensor]] = []
         """Adapters of this step's batch, and their rows."""
         self.index: Tensor | None = None
@@ -59,17 +73,19 @@ class AdapterBank:
         self._stacked = False
         self._layers: list[AdaptedLinear] = []
 
+    @property
+    def loaded(self) -> set[str]:
+        """Those that have a slot."""
+        return set(self._slots)
+
     def register(self, layer: AdaptedLinear) -> None:
         self._layers.append(layer)
         self._stacked = layer.stacked
 
-    def load(self, key: str, folder: Path) -> str:
-        """Returns the digest of its files. Raises ``InvalidRequest`` if it cannot be read or does not fit the model, or
-        no slot is free."""
-        if len(self.loaded) >= self.max_slots:
-            raise InvalidRequest(
-                f"All {self.max_slots} adapter slots are in use: unload one, or start with a higher --max-adapters."
-            )
+    def read(self, folder: Path) -> HostAdapter:
+        """From the disk, ready to be put into a slot. It changes nothing, and may run beside a step.
+
+        Raises ``InvalidRequest`` if it cannot be read or does not fit the model."""
         adapter = read_adapter(folder)
         if adapter.rank > self.max_rank:
             raise InvalidRequest(
@@ -81,18 +97,49 @@ class AdapterBank:
                 f"The adapter changes {', '.join(unknown[:3])}{' and others' if len(unknown) > 3 else ''}, "
                 "which are not linear layers of this model that can be adapted."
             )
-        # All are checked before any is changed.
-        pairs = [layer.weights_for(adapter) for layer in self._layers]
-        slot = min(set(range(self.max_slots)) - set(self._slots.values()))
-        for layer, pair in zip(self._layers, pairs, strict=True):
+        return HostAdapter(adapter.digest, [layer.weights_for(adapter) for layer in self._layers])
+
+    def hold(self, key: str, adapter: HostAdapter) -> None:
+        """In host memory, until ``drop``."""
+        self.held[key] = adapter
+
+    def drop(self, key: str) -> None:
+        """A slot that has it keeps it."""
+        self.held.pop(key, None)
+
+    def place(self, slot: int, key: str) -> None:
+        """In place of what the slot has. Raises ``KeyError`` if it is not held."""
+        adapter = self.held[key]
+        for before in [one for one, other in self._slots.items() if other == slot]:
+            self._clear(before)
+        for layer, pair in zip(self._layers, adapter.pairs, strict=True):
             layer.set(key, slot, pair)
         self._slots[key] = slot
-        self.loaded.add(key)
+
+    def load(self, key: str, folder: Path) -> str:
+        """Into a free slot. Returns the digest of its files. Raises as ``read``, and if no slot is free."""
+        slot = self.free_slot
+        if slot is None:
+            raise InvalidRequest(
+                f"All {self.max_slots} adapter slots are in use: unload one, or start with a higher --max-adapters."
+            )
+        adapter = self.read(folder)
+        self.hold(key, adapter)
+        self.place(slot, key)
         return adapter.digest
 
     def unload(self, key: str) -> None:
-        """Raises ``KeyError`` if there is no such adapter."""
-        self.loaded.remove(key)
+        """Out of its slot and of host memory, wherever it is."""
+        if key in self._slots:
+            self._clear(key)
+        self.held.pop(key, None)
+
+    @property
+    def free_slot(self) -> int | None:
+        free = set(range(self.max_slots)) - set(self._slots.values())
+        return min(free, default=None)
+
+    def _clear(self, key: str) -> None:
         slot = self._slots.pop(key)
         for layer in self._layers:
             layer.set(key, slot, None)
@@ -100,6 +147,10 @@ class AdapterBank:
     def select(self, runs: Sequence[tuple[str, int, int]], device: torch.device) -> None:
         """Sets the next batch's (adapter, first row, row after its last), in any order."""
         self.active = bool(runs)
+        for key, _, _ in runs:
+            if key not in self._slots and key != WARM_UP:
+                # Without this it would answer as the base model.
+                raise RuntimeError(f"a step has rows of the adapter {key}, which is in no slot")
         if self._stacked:
             if runs:
                 self._write_index(runs, device)
@@ -168,7 +219,7 @@ class AdaptedLinear:
         self._rows = rows or {}
         self._device = device
         self._dtype = dtype
-        self._pairs: dict[str, _Pair] = {}
+        self._pairs: dict[str, tuple[Linear, Linear]] = {}
         self._stack: Bank | None = None
         if on_triton(torch.empty(0, device=device)):
             tp = bank.tp
@@ -202,11 +253,11 @@ class AdaptedLinear:
     def set(self, key: str, slot: int, pair: _Pair | None) -> None:
         """``None``: the adapter does not change this layer, or was unloaded."""
         if self._stack is not None:
-            if pair is None:
-                self._stack.clear(slot)
+            if isinstance(pair, Prepared):
+                self._stack.place(slot, pair)
             else:
-                self._stack.put(slot, *pair)
-        elif pair is None:
+                self._stack.clear(slot)
+        elif pair is None or isinstance(pair, Prepared):
             self._pairs.pop(key, None)
         else:
             self._pairs[key] = pair
@@ -234,7 +285,7 @@ class AdaptedLinear:
         missing = -len(down) % _RANK_MULTIPLE
         down, up = functional.pad(down, (0, 0, 0, missing)), functional.pad(up, (0, missing))
         if self._stack is not None:
-            return down, up
+            return self._stack.prepare(down, up)
         return self._linear(down), self._linear(up)
 
     def _linear(self, weight: Tensor) -> Linear:

@@ -7,6 +7,7 @@ from collections import deque
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from engine.core.adapter_slots import AdapterState
 from engine.core.rate import Rate
 from engine.core.tiers.tiered_cache import TierState
 from engine.messages import Ready, Step
@@ -102,6 +103,22 @@ class EngineMetrics:
             ),
         }
         self._tiers = TierState()
+        self._adapter_gauges = {
+            "used": gauge("adapter_slots_used", "Slots with a LoRA adapter."),
+            "held": gauge("adapters_in_memory", "LoRA adapters in host memory."),
+            "known": gauge("adapters", "LoRA adapters that requests can ask for."),
+            "waiting": gauge(
+                "adapter_waiting_requests", "Sequences that wait, and whose LoRA adapter has no slot."
+            ),
+        }
+        self._adapter_counters = {
+            "hits": counter("adapter_hits", "Sequences admitted whose LoRA adapter had a slot."),
+            "swaps": counter(
+                "adapter_swaps", "Sequences admitted for which a LoRA adapter was copied into a slot."
+            ),
+            "reads": counter("adapter_reads", "LoRA adapters read from the disk again."),
+        }
+        self._adapters = AdapterState()
         self._handover = HandoverMetrics(
             counter(
                 "handover_prompts", "Prompts between engines with a role, by what came of them.", "outcome"
@@ -133,6 +150,12 @@ class EngineMetrics:
         self._incidents = incidents
         self._blocks_pinned.set(step.blocks_pinned)
         self._loading.set(step.loading)
+        if step.adapters is not None:
+            for name, shown in self._adapter_gauges.items():
+                shown.set(getattr(step.adapters, name))
+            for name, counted in self._adapter_counters.items():
+                counted.inc(getattr(step.adapters, name) - getattr(self._adapters, name))
+            self._adapters = step.adapters
         if step.tiers is not None:
             self._host_blocks.set(step.tiers.host)
             self._disk_blocks.set(step.tiers.disk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from engine.core.adapter_slots import AdapterState
 from engine.core.tiers.tiered_cache import TierState
 from engine.messages import Ready, Step
 from engine.server.handover_metrics import described
@@ -37,6 +38,7 @@ class EngineState:
         used = ready.blocks - free - cached
         waiting = last.waiting_by_priority.items() if last else ()
         tiers = (last.tiers if last else None) or TierState()
+        adapters = (last.adapters if last else None) or AdapterState(known=len(ready.adapters))
         prompts = self._hit_tokens + self._computed_tokens
         return {
             "model": self.name,
@@ -59,6 +61,17 @@ class EngineState:
                 "blocks_free": free,
                 "blocks_pinned": last.blocks_pinned if last else 0,
                 "usage": used / ready.blocks,
+            },
+            "adapters": {
+                "slots_total": ready.max_adapters,
+                "slots_used": adapters.used,
+                "memory_total": ready.max_cpu_adapters,
+                "memory_used": adapters.held,
+                "known": adapters.known,
+                "waiting": adapters.waiting,
+                "hits": adapters.hits,
+                "swaps": adapters.swaps,
+                "reads": adapters.reads,
             },
             "kv_tiers": {
                 "host_blocks_total": ready.host_blocks,

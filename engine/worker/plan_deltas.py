@@ -25,6 +25,7 @@ class PlanDelta:
     copies: list[tuple[int, int]] = field(default_factory=list)
     altered: dict[int, int] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
+    swaps: list[tuple[int, str]] = field(default_factory=list)
 
 
 class PlanSender:
@@ -45,6 +46,7 @@ class PlanSender:
             copies=plan.copies,
             altered=plan.altered,
             ended=plan.ended,
+            swaps=plan.swaps,
         )
         for scheduled in requests:
             first, end = known.since(scheduled)
@@ -71,7 +73,7 @@ class PlanReceiver:
                 continue
             for table, new in zip(self._tables[request_id], entries, strict=True):
                 table[first:] = new
-        plan = Plan(copies=delta.copies, altered=delta.altered, ended=delta.ended)
+        plan = Plan(copies=delta.copies, altered=delta.altered, ended=delta.ended, swaps=delta.swaps)
         place = 0
         for request_id, start, count in zip(delta.request_ids, delta.starts, delta.counts, strict=True):
             blocks, *others = self._tables[request_id]

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class DropAdapter:
+    """The copy in host memory is not needed any more; a slot that has it keeps it."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """To the first stage: the step that went into the pipe first comes out."""
 

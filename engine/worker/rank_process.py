@@ -26,7 +26,7 @@ from engine.worker.follower import FollowerRank
 from engine.worker.join import Join
 from engine.worker.nodes import answer
 from engine.worker.pipelined_runner import PipelinedRunner
-from engine.worker.rank_messages import Finish, HeadRows
+from engine.worker.rank_messages import DropAdapter, Finish, HeadRows
 from engine.worker.runner import Runner
 
 _PR_SET_PDEATHSIG = 1
@@ -92,10 +92,8 @@ def serve(runner: Runner, follower: FollowerRank) -> None:
                 runner.share(rows)
             case Finish() if isinstance(runner, PipelinedRunner):
                 runner.finish()
-            case LoadAdapter(key, folder):
-                runner.load_adapter(key, folder)
-            case UnloadAdapter(key):
-                runner.unload_adapter(key)
+            case LoadAdapter() | DropAdapter() | UnloadAdapter() as change if runner.shared_adapters:
+                runner.shared_adapters.follow(change)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
-from engine.messages import LoadAdapter, UnloadAdapter
 from engine.parallel.ranks import Ranks
 from engine.worker.batch import SHORT, Batch, BatchBuilder
 from engine.worker.cpu_recordings import CpuRecordings, records
@@ -32,6 +31,7 @@ from engine.worker.ranks import start_ranks
 from engine.worker.rejection_sampler import accepted, accepted_tokens
 from engine.worker.sampler import PendingLogprobs, Sampler
 from engine.worker.scoring import score
+from engine.worker.shared_adapters import SharedAdapters
 from engine.worker.speculative import FixedDraftLength, Speculation
 from engine.worker.step import Step
 from engine.worker.upload import upload
@@ -118,13 +118,24 @@ class Runner:
         if self._meter is None and self.device.type == "cuda":
             self._meter = GpuMeter(self.device)
         self._allocate(loaded.count_blocks(partial(self._profile, self._meter) if self._meter else None))
+        self.shared_adapters: SharedAdapters | None = None
+        if self.adapters is not None:
+            self.shared_adapters = SharedAdapters(self.adapters, self.ranks)
         self.adapter_digests: dict[str, str] = {}
         """Of those of the start, by key."""
         for key, folder in config.adapters:
-            try:
-                self.adapter_digests[key] = self.load_adapter(key, folder)
-            except InvalidRequest as error:
-                raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
+            self._start_adapter(config, key, folder)
+
+    def _start_adapter(self, config: EngineConfig, key: str, folder: Path) -> None:
+        """All are read, so that a start with a bad one fails; as many stay in host memory as may."""
+        if self.shared_adapters is None:
+            return
+        try:
+            self.adapter_digests[key] = self.load_adapter(key, folder)
+        except InvalidRequest as error:
+            raise StartupError(f"The adapter {key} cannot be loaded. {error.message}") from error
+        if len(self.shared_adapters.bank.held) > config.host_adapters:
+            self.shared_adapters.drop(key)
 
     @property
     def max_model_len(self) -> int:
@@ -155,20 +166,22 @@ class Runner:
         return self.grammars is not None and not self._recording
 
     def load_adapter(self, key: str, folder: Path) -> str:
-        """On all ranks. Returns the digest of its files. Raises ``InvalidRequest`` if it cannot be read, does not fit
-        the model, or exceeds --max-adapters."""
-        if self.adapters is None:
+        """In host memory and, if one is free, into a slot, on all ranks. Returns the digest of its files. Raises
+        ``InvalidRequest`` if it cannot be read or does not fit the model."""
+        if self.adapters is None or self.shared_adapters is None:
             raise InvalidRequest("The engine was started without adapters: give it --max-adapters.")
-        digest = self.adapters.load(key, folder)
-        self.ranks.send(LoadAdapter(key, folder))
-        return digest
+        adapter = self.adapters.read(folder)
+        self.shared_adapters.hold(key, folder, adapter)
+        slot = self.adapters.free_slot
+        if slot is not None:
+            self.execute(Plan(swaps=[(slot, key)]))
+        return adapter.digest
 
     def unload_adapter(self, key: str) -> None:
-        """On all ranks. Raises ``KeyError`` if there is no such adapter."""
-        if self.adapters is None:
+        """On all ranks. Raises ``KeyError`` if there are no adapters."""
+        if self.shared_adapters is None:
             raise KeyError(key)
-        self.adapters.unload(key)
-        self.ranks.send(UnloadAdapter(key))
+        self.shared_adapters.unload(key)
 
     def submit(self, plan: Plan, after: Step | None = None) -> Step:
         """Launches it; on a CPU it is computed now.
@@ -240,6 +253,8 @@ class Runner:
     def _begin(self, step: Step, after: Step | None = None) -> Batch | None:
         """The step's batch; ``None`` if nothing is to be computed."""
         plan = step.plan
+        if plan.swaps and self.shared_adapters is not None:
+            self.shared_adapters.place(plan.swaps)
         if self.speculation:
             self.speculation.begin(plan)
         if self.grammars and plan.ended:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_params import SamplingParams
+from engine.layers.lora import WARM_UP
 from engine.worker.batch import SHORT, SamplingRow
 from engine.worker.sampler import Sampler
 
@@ -106,7 +107,7 @@ def plans(limits: ServingLimits) -> Iterator[Plan]:
         )
     if limits.adapters:
         for plan in list(plans(replace(limits, adapters=False, prompt_logprobs=False))):
-            yield Plan([replace(scheduled, adapter="warm-up") for scheduled in plan.requests])
+            yield Plan([replace(scheduled, adapter=WARM_UP) for scheduled in plan.requests])
 
 
 def largest(limits: ServingLimits) -> Plan:

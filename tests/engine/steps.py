@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from engine.adapter_memory import HostAdapters
+from engine.core.adapter_slots import AdapterSlots
 from engine.core.block_pool import BlockPool
 from engine.core.logprobs import TokenLogprobs
 from engine.core.plan import Plan
@@ -26,7 +29,9 @@ class Outcome:
     hit_tokens: int = 0
     copies: int = 0
     largest: int = 0
-    """Most sequences in a step."""
+    """Most sequences in a step,"""
+    adapters: int = 0
+    """and most adapters."""
 
 
 def run(
@@ -42,11 +47,13 @@ def run(
     forecasts: int = 0,
     ahead: bool = False,
     windows: Sequence[int | None] | None = None,
+    paged: tuple[HostAdapters, AdapterSlots] | None = None,
 ) -> Outcome:
     """Request ``i`` is submitted ``i * late`` steps after the first, and asks for ``adapters[i]``. Its choice ``j`` has
     the number ``i + j * 1000``, and a seed that is ``j`` larger. ``forecasts``: most draft tokens of grammars.
     ``ahead``: steps are launched before the results of those before them are known.
-    ``windows``: of the groups of layers, if not the runner's."""
+    ``windows``: of the groups of layers, if not the runner's. ``paged``: where there are more adapters than slots."""
+    memory, slots = paged or (None, None)
     scheduler = Scheduler(
         BlockPool(blocks or runner.cache.blocks),
         block_size=runner.block_size,
@@ -61,6 +68,7 @@ def run(
         prefix_caching=not runner.stateful,
         stateful=runner.stateful,
         stages=runner.ranks.stages,
+        adapters=slots,
     )
     loop = StepLoop(scheduler, runner, ahead=ahead, stages=runner.ranks.stages)
     outcome = Outcome({i + 1000 * j: [] for j in range(choices) for i in range(len(requests))})
@@ -75,6 +83,8 @@ def run(
             ]
             scheduler.submit(Request(submitted, prompt, params, adapter=adapter, siblings=siblings))
             submitted += 1
+        if memory is not None:
+            assert memory.tick() == ({}, {})
         # Nothing is planned until the next request comes.
         landed = loop.step() or Landed(Plan())
         assert landed.error is None
@@ -84,6 +94,9 @@ def run(
             if output.logprobs is not None:
                 outcome.logprobs.setdefault(output.request_id, []).extend(output.logprobs)
         scheduler.check_integrity()
+        if memory is not None and not plan.requests:
+            time.sleep(0.001)  # one is read
+        outcome.adapters = max(outcome.adapters, len({one.adapter for one in plan.requests if one.adapter}))
         outcome.steps += 1
         outcome.ahead += plan.ahead
         outcome.preempted += len(plan.preempted)

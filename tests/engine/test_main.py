@@ -55,6 +55,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "speculation": "ngram",
         "max_drafts": 3,
         "max_adapters": 5,
+        "max_cpu_adapters": 9,
         "max_adapter_bytes": 5000,
         "max_adapter_rank": 16,
         "tensor_parallel": 2,

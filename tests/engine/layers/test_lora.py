@@ -289,8 +289,6 @@ def test_an_adapter_comes_and_goes_while_others_run(
     for i, name in enumerate(("one", "two", "three"), 1):
         assert tokens[i] == dense.greedy(merged[name], SHAPE, prompt, GREEDY.max_tokens)
     assert bank.loaded == {"one", "two#2"}
-    with pytest.raises(KeyError):
-        bank.unload("two#1")
 
 
 def test_an_engine_without_adapters_has_no_wrappers(

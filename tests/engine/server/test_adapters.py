@@ -7,6 +7,7 @@ import hashlib
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,6 @@ def test_what_cannot_be_loaded_is_400_and_says_why(server: EngineServer, home: P
         (load(server, "spare", home / "two"), "lora_name", "taken"),
         (load(server, "base", home / "two"), "lora_name", "taken"),
         (load(server, "a#1", home / "two"), "lora_name", "letters"),
-        (load(server, "third", home / "two"), "lora_path", "All 2 adapter slots"),
     ]
     unload(server, "spare")
     cases += [
@@ -150,6 +150,27 @@ def test_what_cannot_be_loaded_is_400_and_says_why(server: EngineServer, home: P
         assert complaint in error["message"]
     assert list(models(server)) == ["base", "one"]
     assert server.http.get("/v1/load_lora_adapter").status_code == 405
+
+
+def test_there_may_be_more_than_slots(server: EngineServer, home: Path, texts: dict[str | None, str]) -> None:
+    """Two slots; all ask at once, so that they take turns."""
+    before = server.state()["adapters"]
+    names = {f"{folder}-{i}": folder for folder in ("one", "two") for i in range(3)}
+    for name, folder in names.items():
+        assert load(server, name, home / folder).status_code == 200
+    with ThreadPoolExecutor(6) as threads:
+        for _ in range(2):
+            for name, answer in zip(
+                names, threads.map(lambda name: say(server, name).json(), names), strict=True
+            ):
+                assert answer["choices"][0]["text"] == texts[names[name]]
+    state = server.state()["adapters"]
+    assert (state["slots_total"], state["slots_used"]) == (2, 2)
+    assert (state["memory_total"], state["memory_used"], state["known"]) == (8, 7, 7)
+    assert state["swaps"] - before["swaps"] >= 6
+    assert state["hits"] + state["swaps"] - before["hits"] - before["swaps"] == 12
+    for name in names:
+        assert unload(server, name).status_code == 200
 
 
 def test_one_comes_and_another_goes_while_requests_run(
