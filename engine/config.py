@@ -160,7 +160,9 @@ class EngineConfig:
             raise StartupError("--max-model-len must allow a prompt and an answer: 2 tokens or more.")
         if self.max_adapters < 0:
             raise StartupError(f"--max-adapters must be 0 or more, not {self.max_adapters}.")
-        if self.max_cpu_adapters is not None and self.max_cpu_adapters < max(1, self.slots):
+        if self.max_cpu_adapters is not None and not self.slots:
+            raise StartupError("--max-cpu-adapters is for an engine with adapters: give --max-adapters.")
+        if self.max_cpu_adapters is not None and self.max_cpu_adapters < self.slots:
             raise StartupError(
                 f"--max-cpu-adapters must be as many as --max-adapters ({self.slots}) or more, not "
                 f"{self.max_cpu_adapters}: slots are filled from there."

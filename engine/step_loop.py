@@ -160,6 +160,6 @@ class StepLoop:
     def _retract(self, flight: _Flight, error: OutOfMemory) -> Landed:
         """What followed was computed on top of nothing."""
         self._flights.clear()
-        self._scheduler.abandon(flight.plan)
+        self._scheduler.abandon(flight.plan, launched=True)
         self._scheduler.retract()
         return Landed(flight.plan, error=error)

@@ -84,6 +84,10 @@ class AdapterSlots:
         """Before a step is planned: decides whose requests may be admitted to it. Both are by rank."""
         running = list(running)
         self._busy = {request.adapter for request in running}
+        for _, key in list(self._pending):
+            if key not in self._busy:
+                # Whom it was for was aborted: host memory need not keep it.
+                self._release(key)
         wanted: dict[str, None] = {}
         for request in heapq.merge(running, waiting, key=RANK):
             if request.adapter is not None and request.adapter not in wanted:
@@ -113,8 +117,7 @@ class AdapterSlots:
                 raise ValueError(f"there is no slot for adapter {key}")
             before = self._keys[slot]
             if before is not None:
-                del self._places[before]
-                self._pending = [one for one in self._pending if one[0] != slot]
+                self._release(before)
             self._keys[slot], self._places[key] = key, slot
             self._pending.append((slot, key))
             self.swaps += 1
@@ -128,15 +131,13 @@ class AdapterSlots:
         return swaps
 
     def undo(self, swaps: Sequence[tuple[int, str]]) -> None:
-        """The plan that had them came to nothing: the next one has them again."""
+        """The plan that had them was not launched: the next one has them again."""
         self._pending = [(slot, key) for slot, key in swaps if self._keys[slot] == key] + self._pending
 
     def forget(self, key: str) -> None:
         """It was unloaded: no open request uses it."""
-        slot = self._places.pop(key, None)
-        if slot is not None:
-            self._keys[slot] = None
-            self._pending = [one for one in self._pending if one[0] != slot]
+        if key in self._places:
+            self._release(key)
         self._entitled.discard(key)
 
     def check_integrity(self, running: Iterable[Request]) -> None:
@@ -149,6 +150,11 @@ class AdapterSlots:
         for request in running:
             if request.adapter is not None and request.adapter not in self._places:
                 raise AssertionError(f"request {request.id} runs without a slot for its adapter")
+
+    def _release(self, key: str) -> None:
+        slot = self._places.pop(key)
+        self._keys[slot] = None
+        self._pending = [one for one in self._pending if one[0] != slot]
 
     def _victim(self) -> int | None:
         """The slot that is taken next; ``None`` if none can be."""

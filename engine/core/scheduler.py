@@ -342,9 +342,10 @@ class Scheduler:
         """``advance`` and ``commit`` in one, where no step is ever planned while another is in flight."""
         return self._results.record(plan, sampled, self.queues.steps.landed + 1)
 
-    def abandon(self, plan: Plan) -> None:
-        """``plan`` came to nothing: it can be made again. What the worker did of it may have changed states."""
-        if self.adapters is not None:
+    def abandon(self, plan: Plan, *, launched: bool = False) -> None:
+        """``plan`` came to nothing: it can be made again. What the worker did of it may have changed states; if it was
+        ``launched``, adapters are in their slots."""
+        if self.adapters is not None and not launched:
             self.adapters.undo(plan.swaps)
         if self._states is not None:
             requests = self.queues.by_id

@@ -36,6 +36,9 @@ _UNSUPPORTED = {
     "alora_invocation_tokens": "aLoRA",
     "arrow_config": "Arrow",
 }
+_LONGEST_PATTERN = 2000
+_REPEATED = re.compile(r"\)[*+{]")
+_QUANTIFIER = re.compile(r"[*+{]")
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
 """Initialisations that change the base model's weights, so that the adapter does not fit the original ones."""
 
@@ -158,6 +161,16 @@ def _by_pattern(patterns: Any, name: str, default: Any) -> Any:
     if not isinstance(patterns or {}, dict):
         raise InvalidRequest(f"adapter_config.json has patterns that are no JSON object: {patterns!r:.50}.")
     for pattern, value in (patterns or {}).items():
+        if (
+            len(pattern) > _LONGEST_PATTERN
+            or _REPEATED.search(pattern)
+            or len(_QUANTIFIER.findall(pattern)) > 3
+        ):
+            # A search that goes on for ever would hold up all requests.
+            raise InvalidRequest(
+                f"adapter_config.json has a pattern that may take too long to match: {pattern!r:.80}. Repeat no group, "
+                "and use * and + three times at most."
+            )
         try:
             if re.fullmatch(rf"(.*\.)?({pattern})", name):
                 return value

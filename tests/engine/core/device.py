@@ -34,6 +34,8 @@ class Flight:
     """By request, what the device has for the last token sampled; it may be wrong if the token does not count."""
     orphan: bool = False
     """Whether nobody waits for it."""
+    placed: bool = True
+    """Whether its adapters are put into slots."""
 
 
 class Device:
@@ -74,8 +76,15 @@ class Device:
             assert scheduled.generating == (scheduled.start >= scheduled.prompt_length)
         tables = [[list(table) for table in (one.blocks, *one.others)] for one in plan.requests]
         flight = Flight(plan, after, tables)
+        if self.world.cabinet is not None:
+            assert all(self.world.cabinet.has(key) for _, key in plan.swaps)
         self._launched.append(flight)
-        self.fail(flight)
+        try:
+            self.fail(flight)
+        except OutOfMemory:
+            # Before or after.
+            flight.placed = self.world.rng.random() < 0.5
+            raise
         self.flights.append(flight)
         if after is None:
             self.sample(flight)
@@ -141,7 +150,12 @@ class Device:
             self.compute_next(self._launched.pop(0))
 
     def compute_next(self, flight: Flight) -> None:
-        cache, size = self.cache, self.world.block_size
+        cache, size, cabinet = self.cache, self.world.block_size, self.world.cabinet
+        if cabinet is not None:
+            if flight.placed:
+                cabinet.place(flight.plan.swaps)
+            for scheduled in flight.plan.requests:
+                assert flight.orphan or scheduled.adapter in (None, *cabinet.inside)
         for source, target in flight.plan.copies:
             cache[target] = list(cache[source])
         for source, target in flight.plan.state_copies:

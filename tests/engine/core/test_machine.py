@@ -41,6 +41,7 @@ def anything(rng: Random) -> dict[str, int]:
     options: dict[str, int] = {name: rng.random() < 0.5 for name in switches}
     options["tenants"] = rng.choice((1, 1, 2, 3))
     options["tiers"] = options["caching"] and not options["windows"] and rng.random() < 0.5
+    options["paging"] = options["crowd"] and not options["tiers"]
     # They allow neither of the two.
     options["states"] = not (options["caching"] or options["speculating"]) and rng.random() < 0.5
     return options
@@ -77,6 +78,7 @@ HITS = {"hits"}
 WINDOWS = {"behind"}
 AHEAD = {"ahead", "stalled", "dropped"}
 FAILING = {"out of memory", "failed beside another"}
+PAGING = {"swaps", "adapters read", "blocked"}
 STATES = ALWAYS - {"late"} | {"state copies"}
 TIERS = {"loading", "loaded", "read", "written", "corrupt", "unwritten"}
 DRAFTS = {"drafts right", "drafts wrong", "stops drafted"}
@@ -145,6 +147,25 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
                 "tiers": True,
             },
             ALWAYS | AHEAD | HITS | FAILING | TIERS,
+        ),
+        (
+            {"caching": True, "speculating": True, "crowd": True, "paging": True},
+            ALWAYS | HITS | DRAFTS | PAGING,
+        ),
+        (
+            {"caching": True, "speculating": False, "crowd": False, "tenants": 3, "paging": True},
+            ALWAYS - {"preempted"} | HITS | PAGING,
+        ),
+        (
+            {
+                "caching": True,
+                "speculating": False,
+                "crowd": True,
+                "ahead": True,
+                "failing": True,
+                "paging": True,
+            },
+            ALWAYS | AHEAD | HITS | FAILING | PAGING,
         ),
         ({"caching": False, "speculating": False, "crowd": True, "states": True}, STATES),
         (

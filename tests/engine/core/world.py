@@ -17,6 +17,7 @@ from engine.core.sampling_params import Grammar, SamplingParams
 from engine.core.scheduler import Scheduler
 from engine.errors import ContextLengthExceeded, DeadlineUnreachable, QueueFull
 from engine.step_loop import StepLoop
+from tests.engine.core.cabinet import Cabinet
 from tests.engine.core.device import Device
 from tests.engine.core.shelves import Shelves
 
@@ -25,7 +26,7 @@ WINDOWS: tuple[tuple[int | None, ...], ...] = ((None, 5), (None, None, 9, 3), (7
 """Of the groups of layers, where there are windows."""
 STOP = 2
 VOCAB = 3
-ADAPTERS = ("a", "b")
+ADAPTERS = ("a", "b", "c", "d", "e")
 GRAMMAR = Grammar("regex", "")
 Ranks = dict[int, tuple[float, int]]
 Owed = dict[int, tuple[int, int]]
@@ -72,9 +73,11 @@ class World:
         windows: bool = False,
         states: bool = False,
         tiers: bool = False,
+        paging: bool = False,
     ) -> None:
         """``ahead``: steps are launched before the results of others are known. ``failing``: some run out of memory.
-        ``states``: layers keep a state of each request, too. ``tiers``: there is memory beyond the device's."""
+        ``states``: layers keep a state of each request, too. ``tiers``: there is memory beyond the device's.
+        ``paging``: there are more adapters than slots for them."""
         self.rng = rng
         self.tally = tally
         self.now = 0.0
@@ -90,6 +93,8 @@ class World:
         self.reserving = speculating and rng.random() < 0.7
         """Whether draft tokens come of a proposer that needs blocks for them, else of some requests' grammars."""
         self.shelves = Shelves(rng, self) if tiers else None
+        self.cabinet = Cabinet(rng, self) if paging else None
+        self.adapters = ADAPTERS if paging else ADAPTERS[:2]
         self.demand = BlockDemand(self.windows, self.block_size, self.budget * (1 + ahead))
         self.scheduler = Scheduler(
             BlockPool(tokens // self.block_size * len(self.windows)),
@@ -108,6 +113,7 @@ class World:
             overlapping=ahead,
             stateful=states,
             tiers=self.shelves and self.shelves.tiers,
+            adapters=self.cabinet and self.cabinet.slots,
             pinned_share=rng.choice((0.0, 0.2, 0.5, 1.0)),
         )
         self.ahead = ahead
@@ -177,7 +183,7 @@ class World:
         prompt = self.prompt()
         if rng.random() < 0.05:
             prompt = prompt * (1 + CONTEXT // len(prompt))
-        adapter = rng.choice((None, None, None, *ADAPTERS))
+        adapter = rng.choice((None, None, None, *self.adapters))
         tenant = rng.choice(self.tenants)
         stops = frozenset({STOP}) if rng.random() < 0.4 else frozenset()
         usual = SamplingParams(
@@ -271,15 +277,21 @@ class World:
             assert not scheduler.park(self.number + 1) and not scheduler.unpark(self.number + 1)
 
     def forget(self) -> None:
-        name = self.rng.choice(ADAPTERS)
+        name = self.rng.choice(self.adapters)
+        used = name in (one.adapter for one in self.alive.values())
+        if self.cabinet is not None:
+            if used:
+                return
+            self.cabinet.forget(name)
         self.scheduler.forget_adapter(name)
-        if name not in (one.adapter for one in self.alive.values()):
-            self.generations[name] += 1
+        self.generations[name] += not used
 
     def step(self, *, midway: bool = False) -> None:
         """``midway``: someone is aborted while the worker computes."""
         self.now += self.rng.choice((0.1, 0.5, 2.0))
         self.midway = midway
+        if self.cabinet is not None:
+            self.cabinet.tick(all_=not self.late)
         landed = self.loop.step()
         if landed is None:
             if self.shelves and self.scheduler.queues.loading:
@@ -338,11 +350,11 @@ class World:
         for one in self.alive.values():
             assert one.scheduled or one.deadline is None or one.deadline > self.now
         assert plan.ahead == (self.ahead and bool(self.device.flights))
-        loading = scheduler.queues.loading
+        loading = [*scheduler.queues.loading, *(self.cabinet.reading if self.cabinet else ())]
         assert plan.requests or plan.ahead or loading or len(self.alive) == len(scheduler.parked), (
             "requests, but no work"
         )
-        tally["loading"] += len(loading)
+        tally["loading"] += len(scheduler.queues.loading)
         tally["ahead"] += plan.ahead
         tally["stalled"] += plan.stalled
         assert plan.ahead or not plan.stalled
@@ -364,6 +376,9 @@ class World:
         tally["hits"] += plan.hit_tokens > 0
         tally["chunks"] += sum(scheduled.sampling is None for scheduled in plan.requests)
         assert scheduler.prefixes is not None or not plan.hit_tokens
+        # Those whose adapter has no slot let others pass.
+        turns = {one.id for one in scheduler.waiting if scheduler._admission.blocked(one)}
+        tally["blocked"] += len(turns)
         if len(self.tenants) > 1:
             return
         # The last in rank give way, and the very last first; only short prompts are let in past others that wait.
@@ -372,6 +387,7 @@ class World:
         assert gave_way == sorted(gave_way, reverse=True)
         assert not gave_way or not stayed or max(stayed) < min(gave_way)
         seated = {one.id for one in (*scheduler.running, *scheduler.queues.loading)}
+        seated |= turns
         kept_out = [rank for number, rank in waiting.items() if number not in seated | set(plan.preempted)]
         for scheduled in plan.requests:
             rank = waiting.get(scheduled.request_id)

@@ -85,6 +85,8 @@ def test_matrices_in_half_precision_are_read(tmp_path: Path) -> None:
         ({"r": 3}, "ranks 4 and 4, but adapter_config.json says 3"),
         ({"r": "many"}, "no sensible rank"),
         ({"rank_pattern": {"(": 3}}, "bad pattern"),
+        ({"rank_pattern": {"(a+)+b": 3}}, "too long to match"),
+        ({"alpha_pattern": {".*.*.*.*b": 3}}, "too long to match"),
         ({"rank_pattern": [1]}, "no JSON object"),
         ({"alpha_pattern": "a"}, "no JSON object"),
         ({"lora_alpha": float("nan")}, "NaN"),

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from engine.adapter_memory import open_adapters
 from engine.channel import Channel, encode
 from engine.config import EngineConfig
 from engine.core.block_pool import BlockPool
@@ -178,6 +179,26 @@ def test_an_adapter_comes_and_goes_on_all_ranks(tmp_path: Path, tiny_model: Path
             runner.load_adapter(key, folder)
             assert run(runner, prompts, adapters=[key, None]).tokens == expected
             runner.unload_adapter(key)
+
+
+def test_ranks_page_adapters_alike(tmp_path: Path, tiny_model: Path) -> None:
+    """Three adapters, one slot: each step is the same on all, though the second reads what the first has read."""
+    weights = load_file(tiny_model / "model.safetensors")
+    adapters = tuple(
+        (str(seed), write_adapter(tmp_path / str(seed), weights, rank=seed, seed=seed)) for seed in (1, 2, 3)
+    )
+    prompts, names = requests((9, 20, 9, 20, 9)), ["1", "2", "3", "1", None]
+    alone = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=60, threads=1, adapters=adapters))
+    expected = run(alone, prompts, adapters=names).tokens
+    options: dict[str, Any] = {"adapters": adapters, "max_adapters": 1, "max_cpu_adapters": 1}
+    with started(tiny_model, **options) as runner:
+        opened = open_adapters(EngineConfig(model=tiny_model, **options), runner)
+        assert opened is not None
+        memory, slots = opened
+        for _ in range(2):
+            assert run(runner, prompts, adapters=names, paged=(memory, slots)).tokens == expected
+        assert slots.swaps >= 5 and memory.reads >= 5
+        memory.forget("2")
 
 
 def test_preempted_ranks_say_the_same(tiny_model: Path) -> None:
