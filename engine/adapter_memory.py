@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("engine.process")
 
 _UNREADABLE = "It cannot be read; the engine's log has the details."
+_CHANGED = (
+    "its files are gone, or are not those that were loaded; the engine's log says which. Load it again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +127,15 @@ class HostAdapters:
                 continue
             del self._reading[key]
             known = self._known[key]
-            adapter = self._result(future, known.folder, key, failed)
-            if adapter is not None and adapter.digest != known.digest:
-                failed[key] = f"Its files in {known.folder} have changed since it was loaded: load it again."
-            elif adapter is not None:
+            why: dict[str, str] = {}
+            adapter = self._result(future, known.folder, key, why)
+            if adapter is not None and adapter.digest == known.digest:
                 self.reads += 1
                 self._hold(key, known.folder, adapter)
+            else:
+                # Paths are for who runs the engine, not for whoever asks.
+                log.error("adapter %s in %s: %s", key, known.folder, why.get(key, "its files have changed"))
+                failed[key] = _CHANGED
         return loaded, failed
 
     def _read(self, folder: Path) -> Future[HostAdapter]:

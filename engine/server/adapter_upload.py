@@ -82,8 +82,7 @@ class AdapterUploads:
                 final = folder / digest
                 async with self._place:
                     self._held[final] += 1
-                    if not final.is_dir():
-                        (coming / "adapter").rename(final)
+                    await asyncio.to_thread(_settle, coming / "adapter", final)
             finally:
                 await asyncio.to_thread(shutil.rmtree, coming, True)
         except OSError as error:
@@ -170,6 +169,15 @@ def _unpack(file: IO[bytes], made: Path) -> str:
                 f"The archive lacks {name}. Make it with: tar c -C FOLDER {' '.join(FILES)}"
             ) from None
     return digest.hexdigest()
+
+
+def _settle(made: Path, final: Path) -> None:
+    """Where the same is there already, its files may be damaged: they are replaced."""
+    if final.is_dir():
+        for name in FILES:
+            (made / name).replace(final / name)
+    else:
+        made.rename(final)
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:

@@ -75,7 +75,9 @@ def test_an_archive_becomes_a_folder_named_by_its_content(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == dict(FILES)
     assert left(tmp_path) == [digest]
     # Once more, as another archive of the same: nothing is written twice. It goes with the last that has it.
+    (folder / WEIGHTS).write_bytes(b"damaged")
     assert send(uploads, archive(mtime=5)) == (folder, digest)
+    assert (folder / WEIGHTS).read_bytes() == FILES[1][1]
     asyncio.run(uploads.clean(folder, received=True))
     assert folder.is_dir()
     asyncio.run(uploads.clean(folder, received=True))

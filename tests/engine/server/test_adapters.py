@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -271,3 +272,27 @@ def test_adapters_take_a_token(server: EngineServer, home: Path) -> None:
             assert answer.headers["www-authenticate"] == "Bearer"
             assert answer.json()["error"]["code"] == "invalid_api_key"
     assert list(models(server)) == ["base", "one"]
+
+
+def test_one_whose_files_changed_is_refused_until_they_are_back(
+    server: EngineServer, home: Path, texts: dict[str | None, str]
+) -> None:
+    """All are asked for in turns, more than host memory has (8), so that each is read again."""
+    names = [f"many-{i}" for i in range(9)]
+    for name in names:
+        shutil.copytree(home / "two", home / name)
+        assert load(server, name, home / name).status_code == 200
+    changed = home / names[0] / "adapter_config.json"
+    before = changed.read_bytes()
+    changed.write_bytes(before + b" ")
+    for name in names[1:]:
+        assert say(server, name).json()["choices"][0]["text"] == texts["two"]
+    refused = say(server, names[0])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "adapter_unreadable")
+    assert str(home) not in refused.text
+    assert say(server, "one").json()["choices"][0]["text"] == texts["one"]
+    changed.write_bytes(before)
+    assert say(server, names[0]).json()["choices"][0]["text"] == texts["two"]
+    assert server.state()["adapters"]["reads"] > 0
+    for name in names:
+        assert unload(server, name).status_code == 200
