@@ -104,14 +104,21 @@ class OfflineEngine:
         return time.perf_counter() - began
 
     def generate(
-        self, requests: Sequence[Asked], *, late: int = 0, adapters: Sequence[str | None] = ()
+        self,
+        requests: Sequence[Asked],
+        *,
+        late: int = 0,
+        rate: int | None = None,
+        adapters: Sequence[str | None] = (),
     ) -> tuple[float, list[OfflineOutput]]:
-        """Seconds for all, and the answers. Each begins ``late`` steps after the one before it."""
+        """Seconds for all, and the answers. Each begins ``late`` steps after the one before it, or ``rate`` of them
+        with each step."""
         began, step = time.perf_counter(), 0
         answers: dict[int, OfflineOutput] = {}
         submitted: dict[int, float] = {}
         while len(answers) < len(requests) or self._busy:
-            while len(answers) < len(requests) and len(answers) * late <= step:
+            due = len(requests) if rate is None else rate * (step + 1)
+            while len(answers) < min(len(requests), due) and len(answers) * late <= step:
                 number = len(answers)
                 adapter = adapters[number] if adapters else None
                 request_id = self._submit(*requests[number], adapter)
@@ -130,6 +137,11 @@ class OfflineEngine:
         while self.scheduler.copying:
             self.scheduler.copy()
             self.scheduler.wait(_PATIENCE)
+
+    @property
+    def adapter_reads(self) -> int:
+        """Adapters that were read from the disk again."""
+        return self._memory.reads if self._memory is not None else 0
 
     def close(self) -> None:
         if self.tiers is not None:

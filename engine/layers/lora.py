@@ -78,6 +78,11 @@ class AdapterBank:
         """Those that have a slot."""
         return set(self._slots)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """(outputs, inputs) of the layers that adapters may change, by their names in the checkpoint."""
+        return {name: (out, layer.in_features) for layer in self._layers for name, out in layer.parts.items()}
+
     def register(self, layer: AdaptedLinear) -> None:
         self._layers.append(layer)
         self._stacked = layer.stacked
@@ -214,7 +219,7 @@ class AdaptedLinear:
         self.parts = dict(parts)
         self._base = base
         self._bank = bank
-        self._in_features = in_features
+        self.in_features = in_features
         self._cut = cut
         self._rows = rows or {}
         self._device = device
@@ -275,7 +280,7 @@ class AdaptedLinear:
             if module is None:
                 ups.append(torch.zeros(width, 0))
                 continue
-            module.check(name, out_features, self._in_features)
+            module.check(name, out_features, self.in_features)
             down, up = module.down, module.up * module.scale
             downs.append(tp.shard(down, 1, "inputs") if self._cut == 1 else down)
             up = tp.shard(up, 0, "outputs") if self._cut == 0 else up
