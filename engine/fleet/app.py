@@ -110,6 +110,8 @@ def create_app(keeper: Keeper, *, any_model_name: bool, max_body_bytes: int) -> 
             ),
             Route("/v1/load_lora_adapter", not_here, methods=["POST"]),
             Route("/v1/unload_lora_adapter", not_here, methods=["POST"]),
+            Route("/v1/adapters", not_here),
+            Route("/v1/adapters/{name:path}", not_here, methods=["PUT", "DELETE"]),
             Route("/models/load", order(keeper.load), methods=["POST"]),
             Route("/models/unload", order(keeper.unload), methods=["POST"]),
             Route("/models/sleep", order(keeper.sleep), methods=["POST"]),

@@ -19,6 +19,8 @@ from engine.errors import InvalidRequest, ModelNotFound, StartupError
 _NAME = re.compile(r"[\w.:/@-]+")
 """``#`` is reserved for keys."""
 _LONGEST_NAME = 200
+_NAMED = 10
+"""Models that an error names at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,10 @@ class Adapters:
         if model not in self._served:
             if self._also is None or model in self._also:
                 return None
-            names = ", ".join(f"'{name}'" for name in (self._base, *self._served))
+            known = [f"'{name}'" for name in (self._base, *self._served)]
+            names = ", ".join(known[:_NAMED])
+            if len(known) > _NAMED:
+                names += f" and {len(known) - _NAMED} others"
             verb = "do" if self._served else "does"
             raise ModelNotFound(f"The model '{model}' does not exist here; {names} {verb}.", param="model")
         return self._served[model].key

@@ -219,6 +219,9 @@ def test_any_name_is_the_models_where_it_was_asked_for() -> None:
     with pytest.raises(ModelNotFound, match="'other' does not exist here"):
         named.key("other")
     assert Adapters(client, "base", (), None).key("other") is None
+    many = Adapters(client, "base", [(f"a{i}", Path("one")) for i in range(500)])
+    with pytest.raises(ModelNotFound, match="'a8' and 491 others do"):
+        many.key("other")
 
 
 def packed(folder: Path) -> tuple[bytes, dict[str, str]]:
