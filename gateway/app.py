@@ -13,6 +13,7 @@ from functools import partial
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from gateway.adapters.room import CHANGED, USES, AdapterRoom
 from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
 from gateway.admin.api import drift as drift_api
@@ -84,6 +85,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     state.rollouts = rollouts = Rollouts(settings.state_dir, state.callbacks)
     state.evaluator = Evaluator(metrics, lambda arm, at, score: rollouts.scored(arm, JUDGE, at, score))
     state.drift = drift = Drift(settings.state_dir, state.callbacks, metrics)
+    state.adapters = adapters = AdapterRoom(settings.state_dir, peers, metrics, worker=settings.worker)
     state.replicas = replicas = Replicas(settings.state_dir, worker=settings.worker, zone=settings.zone)
     state.health.watcher = replicas.rotation.watcher
     # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
@@ -103,7 +105,12 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         generation=lambda: generations.number,
         current=generations.current,
     )
-    peers.handlers = {**admin.handlers(site, state), **shared.handlers(generations.current, background)}
+    peers.handlers = {
+        **admin.handlers(site, state),
+        **shared.handlers(generations.current, background),
+        CHANGED: adapters.told,
+        USES: adapters.asked,
+    }
 
     def rejected(error: Exception) -> None:
         metrics.policy_errors.inc()
@@ -113,6 +120,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         await rollouts.update(loaded.policy)
         await drift.update(loaded.policy)
         await replicas.update(loaded.policy)
+        await adapters.update(loaded.policy)
         await generations.apply_policy(loaded)
         for runner in runners:
             runner.policy_changed()

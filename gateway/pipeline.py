@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gateway.adapters.loading import Loading
 from gateway.admission.phases import headers_for
 from gateway.admission.pools import Pools
 from gateway.admission.queue import Queue
@@ -77,8 +78,11 @@ class UpstreamPipeline:
     positions_every: float = 1.0
     """Seconds between two of the positions that a waiting stream is told."""
 
-    def handler(self) -> UpstreamLoop:
+    def handler(self, loading: Loading | None = None) -> UpstreamLoop:
+        """``loading``: of the adapter that all of its calls are to."""
         send, send_whole = dispatch(self.backends), dispatch_whole(self.backends)
+        if loading is not None:
+            send, send_whole = loading.stream(send), loading.whole(send_whole)
         if self.telemetry is not None:
             send = attempt(self.telemetry)(send)
         hops = Hops(self.policy, self.health)

@@ -24,7 +24,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "stores databases files observe server",
         "identity quota admission routing fallback cascade caching guards experiments replicas wire sidecar",
         "backends",
-        "stages batches feedback recording evaluation drift",
+        "adapters stages batches feedback recording evaluation drift",
         "pipeline rendered runtime upstream_loop",
         "web",
         "lab scaler",

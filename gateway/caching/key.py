@@ -100,6 +100,7 @@ BESIDE_POLICY = frozenset(
         ),
         *("caches", "cache_store", "ledger", "limits", "revoked_keys", "store", "on_store_failure"),
         *(
+            "adapters",
             "batches",
             "billing",
             "files",

@@ -92,16 +92,18 @@ class StoredFiles:
         *,
         key_id: str,
         expires_at: int | None = None,
+        lasts: bool = False,
     ) -> StoredFile:
         """Keep what ``parts`` yield. Whatever ends it early, an error or a cancellation, nothing is left of it.
 
-        It counts for what the tenant keeps, and is not refused for that: who may not is asked before (``begin``).
+        It counts for what the tenant keeps, and is not refused for that: who may not is asked before (``begin``). What
+        ``lasts`` is kept beyond the longest that callers' files are.
         """
         upload = await self.begin(tenant, key_id=key_id, most=None)
         try:
             async for part in parts:
                 await upload.write(part)
-            return await upload.finish(filename, purpose, expires_at=expires_at)
+            return await upload.finish(filename, purpose, expires_at=expires_at, lasts=lasts)
         except BaseException:
             await upload.abort()
             raise
@@ -281,12 +283,13 @@ class Upload:
         *,
         expires_after: int | None = None,
         expires_at: int | None = None,
+        lasts: bool = False,
     ) -> StoredFile:
         """``expires_after`` is in seconds from now."""
         await self._flush()
         await self._store.call(self._writer.commit)
         now = time.time_ns()
-        created, max_age = now // 10**9, self._store.bounds.max_age
+        created, max_age = now // 10**9, None if lasts else self._store.bounds.max_age
         ends: list[float] = [expires_at] if expires_at is not None else []
         ends += [created + seconds for seconds in (expires_after, max_age) if seconds is not None]
         file = StoredFile(

@@ -326,6 +326,29 @@ class Metrics:
         self.ledger_waiting = make.plain_gauge(
             "tollgate_ledger_rows_waiting", "Rows that wait to be written to the ledger.", mode="livesum"
         )
+        self.adapters_held = make.sampled(
+            "tollgate_adapters_held",
+            "Adapters that a server is known to have loaded.",
+            ["backend"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.adapter_loads = make.counter(
+            "tollgate_adapter_loads_total",
+            "Loads of adapters into a server, by how they ended: ok, failed, timeout.",
+            ["backend", "outcome"],
+        )
+        self.adapter_load_seconds = make.histogram(
+            "tollgate_adapter_load_seconds",
+            "What loading an adapter into a server took.",
+            ["backend"],
+            buckets.WAIT,
+        )
+        self.adapter_evictions = make.counter(
+            "tollgate_adapter_evictions_total",
+            "Adapters that made room for another.",
+            ["backend"],
+        )
         self.drifts = make.sampled(
             "tollgate_drifts",
             "1 for each measure of a model and route that differs from the same hour of earlier weeks.",

@@ -72,6 +72,8 @@ class TextMasker:
         params = {name: value for name, value in asked.params.items() if name in _PARAMS}
         request = ChatRequest(asked.model, messages=(*messages, *answers), params=params)
         receipt, model = Receipt("", time.time()), answer.model
+        if model not in self._policy.models:  # an adapter, which is guarded as its base is
+            model = model.rpartition(":")[0]
         call = Call("", principal, request, self._policy, receipt, time.perf_counter(), model=model)
         mine = [
             guard

@@ -8,6 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from gateway.adapters.adapter import Adapter
 from gateway.admission.shedding import update_terms
 from gateway.backends.model_readiness import ModelReadiness
 from gateway.backends.readiness import Readiness
@@ -58,6 +59,7 @@ from gateway.recording.records import Records
 from gateway.recording.shipping import Shipping
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
+from gateway.runtime.adapter_views import AdapterRouter, AdapterViews
 from gateway.runtime.backends import build_backends, build_engines, runs_here
 from gateway.runtime.drift import DriftAccounting
 from gateway.runtime.earlier_usage import EarlierUsage
@@ -136,6 +138,7 @@ async def build_runtime(
     upstream_handler = upstream.handler()
     judges = _judges(policy, side_calls.stage(upstream_handler))
     scanners = build_scanners(policy, state.sidecar, judges, state.poster)
+    offloads = build_offloads(policy, state.scanning, judges)
     experiments = Experiments(policy, router.serves)
     pipeline = Pipeline(
         policy=policy,
@@ -143,12 +146,7 @@ async def build_runtime(
         receipts=receipts,
         accounting=told,
         quotas=quotas,
-        guards=guards_of(
-            policy,
-            scanners,
-            build_offloads(policy, state.scanning, judges),
-            experiments.by_id,
-        ),
+        guards=guards_of(policy, scanners, offloads, experiments.by_id),
         flags=BackgroundScans(metrics, receipts.keep, Review(metrics, policy.review, findings)),
         caches=Caches.open(
             policy,
@@ -230,6 +228,28 @@ async def build_runtime(
         evaluations=_evaluations(policy.ledger, state, before),
         rollouts=state.rollouts,
     )
+    if policy.adapters is not None and state.adapters is not None:
+        room = state.adapters
+        parents = {one.name: name for name, its in members.items() for one in its}
+        room.use(policy, runtime.files, {name: parents.get(name, name) for name in backends})
+
+        def router_of(own: schema.Policy, adapter: Adapter) -> Router:
+            return AdapterRouter(
+                own,
+                backends.keys(),
+                state.affinity,
+                state.random,
+                adapter=adapter,
+                residents_of=room.residents,
+                loads=state.pools,
+                disabled_since=state.disabled_since(loaded.disabled),
+                members=members,
+                rotation=state.replicas.rotation if state.replicas is not None else None,
+            )
+
+        runtime.adapters = AdapterViews(
+            runtime, room, pipeline, upstream, router_of, lambda own: guards_of(own, scanners, offloads)
+        )
     if state.evaluator is not None:
         state.evaluator.update(_bench(runtime, side_calls.stage(upstream_handler)))
     return runtime

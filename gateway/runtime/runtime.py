@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Protocol, Self
 
+from gateway.adapters.adapter import Adapter
+from gateway.adapters.room import AdapterRoom
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.readiness import Readiness
 from gateway.batches.batch_table import BatchTable
@@ -34,7 +36,22 @@ from gateway.runtime.earlier_usage import EarlierUsage
 from gateway.runtime.rollouts import Rollouts
 from gateway.stores.redis import RedisStore
 from gateway.stores.response_store import ResponseStore
-from gateway.types import Backend, Handler, WholeHandler
+from gateway.types import Backend, Handler, Principal, WholeHandler
+
+
+class Adapted(Protocol):
+    """The adapters that a policy has."""
+
+    @property
+    def room(self) -> AdapterRoom: ...
+
+    def find(self, principal: Principal, asked: str, /) -> Runtime | None:
+        """The runtime in which ``asked`` is a model, where it names an adapter that ``principal`` may ask."""
+        ...
+
+    def listed(self, principal: Principal, /) -> list[Adapter]:
+        """Those that ``principal`` may ask."""
+        ...
 
 
 @dataclass(eq=False)
@@ -83,6 +100,8 @@ class Runtime:
     """Where the policy records."""
     recordings: Recordings | None = None
     rollouts: Rollouts | None = None
+    adapters: Adapted | None = None
+    """Where the policy has ``adapters``."""
     created: int = field(default_factory=lambda: int(time.time()))
     _users: int = 0
     _unused: asyncio.Event | None = None

@@ -9,6 +9,7 @@ from random import Random
 
 import httpx
 
+from gateway.adapters.room import AdapterRoom
 from gateway.admission.pools import Pools
 from gateway.backends.poster import Poster
 from gateway.backends.transport import OutgoingTransport
@@ -93,6 +94,8 @@ class WorkerState:
         """The same."""
         self.drift: Drift | None = None
         """As ``rollouts``."""
+        self.adapters: AdapterRoom | None = None
+        """As ``rollouts``."""
         self.replicas: Replicas | None = None
         """Of who serves; for what only asks what would be done, a backend is one server."""
         self._disabled_since: dict[str, float] = {}
@@ -110,6 +113,8 @@ class WorkerState:
             await self.drift.aclose()
         if self.replicas is not None:
             await self.replicas.aclose()
+        if self.adapters is not None:
+            await self.adapters.aclose()
         await self.callbacks.aclose()
         await self.outgoing.aclose()
         await self.poster.aclose()

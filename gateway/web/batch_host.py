@@ -71,8 +71,11 @@ class BatchHost:
         return self._current().authenticator.still(known)
 
     def refusal(self, principal: Principal, model: str) -> LineError | None:
-        known = self._current().policy.resolve(model)
+        runtime = self._current()
+        known = runtime.policy.resolve(model)
         if known is not None and (principal.may_use(known) or principal.may_use(model)):
+            return None
+        if runtime.adapters is not None and runtime.adapters.find(principal, model) is not None:
             return None
         return LineError(
             "model_not_found",

@@ -8,7 +8,7 @@ import time
 from starlette.types import Scope
 
 from gateway.errors import BadRequest, UnknownModel
-from gateway.policy.schema import parse_duration
+from gateway.policy.schema import Policy, parse_duration
 from gateway.server.headers import RequestHeaders
 from gateway.types import Call, ChatRequest, Receipt
 from gateway.web.context import RequestContext
@@ -31,12 +31,8 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     policy = context.runtime.policy
     model = policy.resolve(request.model)
     if model is None or not (principal.may_use(model) or principal.may_use(request.model)):
-        if context.runtime.records is not None:
-            refused = UnknownModel.named(request.model)
-            context.runtime.records.record_early_refusal(_unknown(context, request, scope), refused)
-        raise UnknownModel.named(
-            request.model
-        )  # no variable has it: this frame, which it leads to, would be kept
+        policy = _adapted(context, request, scope)
+        model = policy.resolve(request.model) or ""
     call = Call(
         request_id=context.request_id,
         principal=principal,
@@ -54,6 +50,23 @@ def make_call(context: RequestContext, request: ChatRequest, scope: Scope) -> Ca
     if not _HEEDED.isdisjoint(context.headers):
         _heed(context.headers, call)
     return call
+
+
+def _adapted(context: RequestContext, request: ChatRequest, scope: Scope) -> Policy:
+    """That in which the adapter is a model that ``request`` names; its runtime is the request's from now on. Raises
+    ``UnknownModel`` where it names none that its caller may ask."""
+    runtime = context.runtime
+    if runtime.adapters is not None:
+        adapted = runtime.adapters.find(context.caller(), request.model)
+        if adapted is not None:
+            context.runtime = adapted
+            return adapted.policy
+    if runtime.records is not None:
+        refused = UnknownModel.named(request.model)
+        runtime.records.record_early_refusal(_unknown(context, request, scope), refused)
+    raise UnknownModel.named(
+        request.model
+    )  # no variable has it: this frame, which it leads to, would be kept
 
 
 def _unknown(context: RequestContext, request: ChatRequest, scope: Scope) -> Call:

@@ -6,7 +6,7 @@ import re
 
 UNVERSIONED = frozenset(
     {
-        *("audio", "batches", "chat", "completions", "embeddings", "files", "images", "messages"),
+        *("adapters", "audio", "batches", "chat", "completions", "embeddings", "files", "images", "messages"),
         *("models", "moderations", "requests", "rerank", "responses", "score"),
     }
 )

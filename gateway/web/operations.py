@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from gateway.adapters.wire_form import CreateAdapterBody
 from gateway.batches.wire_form import BatchPage, CreateBatchBody
 from gateway.web.endpoints.feedback import FeedbackBody, WrittenFeedback
 from gateway.web.operation import EVENTS, FORM, JSON, Operation
@@ -187,6 +188,20 @@ OPERATIONS = (
         *("GET", "/v1/files/{file_id}/content", "downloadFile", "What it holds", "files"),
         *({"application/octet-stream": None},),
         errors=(404, 429),
+    ),
+    Operation(
+        *("POST", "/v1/adapters", "createAdapter", "Make two files a LoRA adapter", "adapters", {JSON: None}),
+        *(200, None, CreateAdapterBody),
+        errors=(404, 409, 429),
+    ),
+    Operation(
+        "GET", "/v1/adapters", "listAdapters", "Those that the tenant may ask", "adapters", errors=(404, 429)
+    ),
+    Operation(
+        *("GET", "/v1/adapters/{adapter_id}", "retrieveAdapter", "One of them", "adapters"), errors=(404, 429)
+    ),
+    Operation(
+        *("DELETE", "/v1/adapters/{adapter_id}", "deleteAdapter", "Delete it", "adapters"), errors=(404, 429)
     ),
     Operation(
         *(

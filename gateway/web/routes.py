@@ -18,6 +18,7 @@ from gateway.version import version
 from gateway.web.body_parser import BodyParser, BodyReader
 from gateway.web.dialect import Spoken
 from gateway.web.endpoints import health, requests
+from gateway.web.endpoints.adapters import Adapters, OneAdapter
 from gateway.web.endpoints.batches import Batches, CancelBatch, OneBatch
 from gateway.web.endpoints.count_tokens import CountTokens
 from gateway.web.endpoints.feedback import SendFeedback
@@ -133,6 +134,8 @@ def build(
         Route("/v1/files", Files(), methods=["GET", "POST"]),
         Route("/v1/files/{file_id}", File(), methods=["GET", "DELETE"]),
         Route("/v1/files/{file_id}/content", FileContent(), methods=["GET"]),
+        Route("/v1/adapters", Adapters(), methods=["GET", "POST"]),
+        Route("/v1/adapters/{adapter_id}", OneAdapter(), methods=["GET", "DELETE"]),
         Route("/v1/batches", Batches(wake_batches), methods=["GET", "POST"]),
         Route("/v1/batches/{batch_id}", OneBatch(), methods=["GET"]),
         Route("/v1/batches/{batch_id}/cancel", CancelBatch(wake_batches), methods=["POST"]),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from gateway.policy.rules import (
     access,
+    adapters,
     backends,
     cascades,
     credentials,
@@ -50,6 +51,7 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     backends.golden_set_that_is_missing,
     backends.prefill_by_no_engine,
     backends.truncated_embeddings,
+    adapters.adapters_of_no_server,
     prices.price_of_nothing,
     guards.foreign_embedder,
     texts.unknown_entity,

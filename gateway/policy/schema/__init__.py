@@ -25,6 +25,7 @@ from gateway.policy.schema.access import (
     Tenant,
     Tier,
 )
+from gateway.policy.schema.adapters import AdapterServer, AdapterSettings
 from gateway.policy.schema.admin import Admin, Oidc
 from gateway.policy.schema.any_guard import AnyGuard, Classifier
 from gateway.policy.schema.backends import (
@@ -106,6 +107,8 @@ __all__ = [
     "BACKEND_SECRETS",
     "DEFAULT_TIER",
     "HOUSE",
+    "AdapterServer",
+    "AdapterSettings",
     "Admin",
     "Algorithm",
     "AnthropicBackend",
@@ -252,6 +255,8 @@ class Policy(Frozen):
     """What ``/v1/responses`` keeps."""
     files: FileSettings = FileSettings()
     """What ``/v1/files`` keeps."""
+    adapters: AdapterSettings | None = None
+    """LoRA adapters of tenants."""
     batches: BatchSettings = BatchSettings()
     """What ``/v1/batches`` takes, and what its lines may use."""
     record: RecordSettings = RecordSettings()

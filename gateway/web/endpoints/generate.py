@@ -45,14 +45,14 @@ class Generate:
             call = make_call(context, request, scope)
             if request.stream:
                 events = dialect.event_writer(call)
-                await answer_stream(runtime, call, events, scope, send, heartbeat=self._heartbeat)
+                await answer_stream(context.runtime, call, events, scope, send, heartbeat=self._heartbeat)
             else:
-                await answer_whole(runtime, call, dialect.body_writer(call), scope, send)
+                await answer_whole(context.runtime, call, dialect.body_writer(call), scope, send)
         finally:
             if reading is not None:
                 reading.release()
         if repeats:
-            runtime.rendered.keep(dialect, call, data)
+            context.runtime.rendered.keep(dialect, call, data)
 
     async def _rendered(self, context: RequestContext, scope: Scope, data: bytes, send: Send) -> bool:
         """Whether an answer stood ready. It waits for nothing, so nobody watches for its client to leave."""

@@ -39,13 +39,19 @@ class Models:
 
 def _visible(context: RequestContext) -> list[ListedModel]:
     runtime, caller = context.runtime, context.caller()
-    return [
+    listed = [
         ListedModel(shown, runtime.created, owner, _state(runtime, model))
         for name, model in runtime.policy.models.items()
         if (owner := _owner(runtime, model))
         for shown in (name, *model.aliases)
         if caller.may_use(name) or caller.may_use(shown)
     ]
+    if runtime.adapters is not None:
+        listed += [
+            ListedModel(one.model, one.created_at, one.tenant, parent=one.base)
+            for one in runtime.adapters.listed(caller)
+        ]
+    return listed
 
 
 def _state(runtime: Runtime, model: Model) -> str | None:

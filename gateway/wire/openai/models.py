@@ -20,6 +20,8 @@ class ListedModel:
     """The backend that serves it."""
     state: str | None = None
     """Of a model of an engine with several: whether it is loaded."""
+    parent: str | None = None
+    """The model that an adapter adapts, as vLLM says it."""
 
 
 class ModelCatalogue(Protocol):
@@ -39,4 +41,6 @@ def write_list(models: Sequence[ListedModel], query: Mapping[str, str]) -> Json:
 
 def write_one(model: ListedModel) -> Json:
     listed: Json = {"id": model.id, "object": "model", "created": model.created, "owned_by": model.owner}
+    if model.parent is not None:
+        listed |= {"root": model.id, "parent": model.parent}
     return listed if model.state is None else {**listed, "status": {"value": model.state}}

@@ -520,6 +520,11 @@ CASES = {
         engine("prefill: [one]"),
         "backends: {e: {kind: engine, prefill: [p]}, p: {kind: engine, base_url: 'http://p:1'}}",
     ),
+    "adapters.adapters_of_no_server": Case(
+        "adapters.servers.one: needs 'folder'",
+        "backends: {one: {kind: openai, base_url: 'http://p:1/v1'}}\nadapters: {servers: {one: {}}}",
+        "backends: {one: {kind: engine}}\nadapters: {servers: {one: {}}}",
+    ),
     "models.rollout_to_itself": Case(
         "models.x.rollout.to: is one of the model's targets already",
         model("rollout: {to: {backend: two, model: x}}"),

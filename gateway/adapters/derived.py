@@ -1,0 +1,88 @@
+"""A policy in which an adapter is a model: what holds of its base holds of it, but for what lets another model answer.
+
+All that is done with a request goes by its policy: limits, prices, guards, caches, routes. In an adapter's policy its
+model has the base's targets at servers that take adapters, and nothing that stands in: no fallbacks, cascades, larger
+models, shadows, roll-outs, experiments and downgrades. So nothing but the adapter can answer.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from gateway.adapters.adapter import Adapter
+from gateway.policy.prices import price_of
+from gateway.policy.schema import AnyBackend, AnyGuard, EngineBackend, Model, OpenAIBackend, Policy, Target
+
+
+def takes_adapters(policy: Policy, backend: str) -> bool:
+    """Whether ``backend`` is one of those whose servers load them."""
+    named = policy.adapters is not None and backend in policy.adapters.servers
+    return named and _can(policy.backends.get(backend))
+
+
+def targets_of(policy: Policy, base: str) -> tuple[Target, ...]:
+    """The targets of the model ``base`` where adapters can be; none where it is no model, or is a cascade."""
+    model = policy.models.get(base)
+    return () if model is None else tuple(one for one in model.targets if takes_adapters(policy, one.backend))
+
+
+def policy_of(policy: Policy, adapter: Adapter) -> Policy | None:
+    """None where its base is not served any more, or nowhere where adapters can be."""
+    targets = targets_of(policy, adapter.base)
+    if not targets:
+        return None
+    name, base = adapter.model, policy.models[adapter.base]
+    own = base.model_copy(
+        update={
+            "targets": tuple(one.model_copy(update={"model": adapter.id}) for one in targets),
+            "aliases": _aliases(base, adapter),
+            "fallbacks": (),
+            "spill_over": False,
+            "larger_context": None,
+            "shadow": None,
+            "rollout": None,
+        }
+    )
+    prices = dict(policy.prices)
+    for target in targets:
+        price = price_of(policy, target)
+        if price is not None:
+            members = (
+                one
+                for one in policy.backends
+                if one == target.backend or one.startswith(f"{target.backend}@")
+            )
+            prices |= {f"{member}/{adapter.id}": price for member in members}
+    guards = {
+        key: guard.model_copy(update={"models": (*guard.models, name)})
+        if guard.models != ("*",) and _is_for(guard, adapter.base)
+        else guard
+        for key, guard in policy.guards.items()
+        if key not in policy.guards_of_arms
+    }
+    changed = {
+        "models": {**policy.models, name: own},
+        "prices": prices,
+        "guards": guards,
+        "experiments": {},
+        "tiers": {key: tier.model_copy(update={"on_saturation": None}) for key, tier in policy.tiers.items()},
+    }
+    # A copy by pydantic would have what the other has computed of its own fields, too.
+    values = {field: getattr(policy, field) for field in type(policy).model_fields}
+    return Policy.model_construct(
+        _fields_set=policy.model_fields_set | changed.keys(), **{**values, **changed}
+    )
+
+
+def _can(backend: AnyBackend | None) -> bool:
+    return isinstance(backend, EngineBackend | OpenAIBackend)
+
+
+def _aliases(base: Model, adapter: Adapter) -> tuple[str, ...]:
+    """By the base's other names, and by its id, which finds it beside another of its name."""
+    bases, names = (adapter.base, *base.aliases), (adapter.name, adapter.id)
+    return tuple(alias for one in bases for name in names if (alias := f"{one}:{name}") != adapter.model)
+
+
+def _is_for(guard: AnyGuard, model: str) -> bool:
+    return any(fnmatchcase(model, pattern) for pattern in guard.models)
