@@ -37,11 +37,11 @@ def header_length(first: bytes) -> int:
     if len(first) < LENGTH:
         raise NotSafetensors("it is shorter than any safetensors file")
     length = int.from_bytes(first[:LENGTH], "little")
-    if first[:2] == b"PK" or first[:1] == b"\x80":
+    if 2 <= length <= MOST_HEADER:
+        return length
+    if first[:4] == b"PK\3\4" or first[:1] == b"\x80":
         raise NotSafetensors("it is a pickle of PyTorch's; save it with safetensors")
-    if not 2 <= length <= MOST_HEADER:
-        raise NotSafetensors(f"its header would have {length:,} bytes, and {MOST_HEADER:,} are the most")
-    return length
+    raise NotSafetensors(f"its header would have {length:,} bytes, and {MOST_HEADER:,} are the most")
 
 
 def read_header(header: bytes, size: int) -> Mapping[str, TensorShape]:
