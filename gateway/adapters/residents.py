@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -38,9 +39,12 @@ class Resident:
     at: float
     cost: float
     in_flight: int = 0
+    fresh: bool = False
+    """It was loaded for somebody, and nobody has used it yet. Those for whom it is have it before it makes room: two
+    that want the same slot would have each other's unloaded for ever."""
 
     def used(self, now: float) -> None:
-        self.uses, self.at = self._decayed(now) + 1.0, now
+        self.uses, self.at, self.fresh = self._decayed(now) + 1.0, now, False
 
     def worth(self, now: float) -> float:
         return self._decayed(now) * self.cost
@@ -77,6 +81,8 @@ class Residents:
         self._held: dict[str, Resident] = {}
         self._costs: dict[str, float] = {}
         self._loading: dict[str, asyncio.Task[None]] = {}
+        self._waiting: Counter[str] = Counter()
+        """How many requests wait for each."""
         self._changing = asyncio.Lock()
 
     def holds(self, id: str) -> bool:
@@ -92,7 +98,7 @@ class Residents:
 
     def uses(self) -> Uses:
         now = self._clock()
-        return {known: (one.worth(now), one.in_flight) for known, one in self._held.items()}
+        return {known: (one.worth(now), self._users(known, one)) for known, one in self._held.items()}
 
     @asynccontextmanager
     async def using(self, adapter: Adapter, patience: float) -> AsyncIterator[None]:
@@ -101,15 +107,7 @@ class Residents:
 
         Raises what ``Server.load`` does but ``ServerFull``, and ``Overloaded`` where it takes longer than ``patience``.
         """
-        resident = self._held.get(adapter.id)
-        if resident is None:
-            try:
-                async with asyncio.timeout(patience):
-                    # It may be gone again before this one, which has waited for it, is run.
-                    while (resident := self._held.get(adapter.id)) is None:
-                        await self._wait(adapter)
-            except TimeoutError:
-                raise _still_loading(adapter) from None
+        resident = self._held.get(adapter.id) or await self._awaited(adapter, patience)
         resident.used(self._clock())
         resident.in_flight += 1
         try:
@@ -136,10 +134,25 @@ class Residents:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.server.aclose()
 
+    async def _awaited(self, adapter: Adapter, patience: float) -> Resident:
+        self._waiting[adapter.id] += 1
+        try:
+            async with asyncio.timeout(patience):
+                # It may be lost again before this one, which has waited for it, is run.
+                while (resident := self._held.get(adapter.id)) is None:
+                    await self._wait(adapter)
+                return resident
+        except TimeoutError:
+            raise _still_loading(adapter) from None
+        finally:
+            self._waiting[adapter.id] -= 1
+            if not self._waiting[adapter.id]:
+                del self._waiting[adapter.id]
+
     async def _wait(self, adapter: Adapter) -> None:
         """One load for all that wait for it; it goes on where they leave."""
         task = self._loading.get(adapter.id)
-        if task is None:
+        if task is None or task.done():
             task = self._loading[adapter.id] = asyncio.create_task(self._load(adapter))
             task.add_done_callback(lambda done: self._loaded(adapter.id, done))
         try:
@@ -151,7 +164,8 @@ class Residents:
             raise
 
     def _loaded(self, id: str, task: asyncio.Task[None]) -> None:
-        self._loading.pop(id, None)
+        if self._loading.get(id) is task:
+            del self._loading[id]
         if not task.cancelled():
             task.exception()  # those who waited have it
 
@@ -161,12 +175,11 @@ class Residents:
                 await self._find()
                 if adapter.id in self._held:
                     return
-                while self._slots is not None and len(self._held) >= self._slots:
-                    await self._evict()
+                await self._make_room()
                 began = self._clock()
                 await self._load_now(adapter)
                 cost = self._costs[adapter.id] = max(self._clock() - began, 1e-6)
-                self._held[adapter.id] = Resident(0.0, self._clock(), cost)
+                self._held[adapter.id] = Resident(0.0, self._clock(), cost, fresh=True)
                 self._on_load("ok", cost)
         except TimeoutError:
             self._on_load("timeout", 0.0)
@@ -187,7 +200,13 @@ class Residents:
                         code="adapter_no_room",
                         retry_after=5.0,
                     ) from None
-                await self._evict()
+                if not await self._evict():
+                    await asyncio.sleep(LOOK_EVERY)
+
+    async def _make_room(self) -> None:
+        while self._slots is not None and len(self._held) >= self._slots:
+            if not await self._evict():
+                await asyncio.sleep(LOOK_EVERY)
 
     async def _find(self) -> None:
         """What the server has, whoever had it loaded."""
@@ -197,23 +216,25 @@ class Residents:
         for known in found - self._held.keys():
             self._held[known] = Resident(0.0, now, self._costs.get(known, USUAL_COST))
 
-    async def _evict(self) -> None:
-        """Unload what is worth least, once there is one that nobody uses."""
-        while True:
-            others = await self._elsewhere() if self._elsewhere is not None else {}
-            now = self._clock()
-            idle = [
-                (one.worth(now) + others.get(known, _UNUSED)[0], one.at, known)
-                for known, one in self._held.items()
-                if not one.in_flight and not others.get(known, _UNUSED)[1]
-            ]
-            if idle:
-                break
-            await asyncio.sleep(LOOK_EVERY)
+    async def _evict(self) -> bool:
+        """Unload what is worth least of those that nobody uses. False where there is none."""
+        others = await self._elsewhere() if self._elsewhere is not None else {}
+        now = self._clock()
+        idle = [
+            (one.worth(now) + others.get(known, _UNUSED)[0], one.at, known)
+            for known, one in self._held.items()
+            if not self._users(known, one) and not others.get(known, _UNUSED)[1]
+        ]
+        if not idle:
+            return False
         least = min(idle)[2]
         del self._held[least]
         await self.server.unload(least)
         self._on_evict()
+        return True
+
+    def _users(self, known: str, one: Resident) -> int:
+        return one.in_flight + (self._waiting[known] if one.fresh else 0)
 
 
 def _still_loading(adapter: Adapter) -> Overloaded:
