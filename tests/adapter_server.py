@@ -65,6 +65,9 @@ class AdapterServer:
             await asyncio.sleep(0)
         finally:
             self.in_use[name] -= 1
+        if "prompt" in body:
+            choice = {"index": 0, "text": said, "finish_reason": "stop"}
+            return JSONResponse(completion(choices=[choice], object="text_completion", model=name))
         if not body.get("stream"):
             return JSONResponse(completion(said, model=name))
         events = [delta("", role="assistant"), delta(said), delta(finish="stop")]
@@ -126,6 +129,7 @@ class AdapterServer:
             routes=[
                 Route("/v1/models", self.models),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/v1/completions", self.chat, methods=["POST"]),
                 Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
                 Route("/v1/unload_lora_adapter", self.unload, methods=["POST"]),
                 Route("/v1/adapters/{name}", self.put, methods=["PUT"]),
