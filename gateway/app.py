@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from gateway.adapters.room import CHANGED, USES, AdapterRoom
 from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
+from gateway.admin.api import adapters as adapters_api
 from gateway.admin.api import drift as drift_api
 from gateway.admin.api import experiments as experiments_api
 from gateway.admin.api import explain, provider_sign_in, sign_in
@@ -177,6 +178,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         *rollouts_api.operations(rollouts),
         *experiments_api.operations(),
         *drift_api.operations(drift),
+        *adapters_api.operations(site, adapters),
         *explain.operations(site, explain.Explainer(state, pool, lambda: generations.loaded)),
         *sign_in.operations(sessions),
         *provider_sign_in.operations(sessions, Seal(secret, "sign-in", PendingSignIn), provider),

@@ -39,6 +39,8 @@ class AdapterServer:
     url: str = ""
     served: dict[str, str] = field(default_factory=dict)
     """By name, the SHA-256 of the weights."""
+    unreadable: set[str] = field(default_factory=set)
+    """Names whose files are gone."""
     in_use: dict[str, int] = field(default_factory=dict)
     loads: list[str] = field(default_factory=list)
     unloads: list[str] = field(default_factory=list)
@@ -59,6 +61,10 @@ class AdapterServer:
         name = body["model"]
         if name != "base" and name not in self.served:
             return _error(404, f"The model `{name}` does not exist.", "model_not_found")
+        if name in self.unreadable:
+            return _error(
+                503, "The adapter could not be read from the disk again: it is gone", "adapter_unreadable"
+            )
         said = self.served.get(name, "the base model")
         self.in_use[name] = self.in_use.get(name, 0) + 1
         try:
@@ -114,6 +120,7 @@ class AdapterServer:
         if self.served.pop(name, None) is None:
             return _error(404, "There is no such adapter.", "model_not_found")
         self.unloads.append(name)
+        self.unreadable.discard(name)
         while self.in_use.get(name):  # noqa: ASYNC110
             await asyncio.sleep(0)
         return Response("Success")

@@ -8,7 +8,8 @@ from contextlib import aclosing
 
 from gateway.adapters.adapter import Adapter
 from gateway.adapters.residents import Residents
-from gateway.errors import Internal, Overloaded, Rejected
+from gateway.backends.openai_errors import ADAPTER_UNREADABLE
+from gateway.errors import GatewayError, Internal, Overloaded, Rejected, UpstreamUnavailable
 from gateway.types import Call, Chunk, Chunks, Handler, WholeHandler
 
 ResidentsOf = Callable[[str], Residents | None]
@@ -36,10 +37,10 @@ class Loading:
                                 begun = begun or chunk.comment is None
                                 yield chunk
                         return
-                    except Rejected as error:
+                    except (Rejected, UpstreamUnavailable) as error:
                         if begun:
                             raise
-                        again = self._lost(residents, error, again)
+                        again = await self._lost(residents, error, again)
 
         return handle
 
@@ -52,17 +53,20 @@ class Loading:
                     self._note(call, began)
                     try:
                         return await send(call)
-                    except Rejected as error:
-                        again = self._lost(residents, error, again)
+                    except (Rejected, UpstreamUnavailable) as error:
+                        again = await self._lost(residents, error, again)
 
         return handle
 
-    def _lost(self, residents: Residents, error: Rejected, again: bool) -> bool:
+    async def _lost(self, residents: Residents, error: GatewayError, again: bool) -> bool:
         """Where the server has no such model (404) it was started again, or another gateway has had it unloaded: it is
-        loaded once more. Raises ``error`` where that does not help."""
-        if error.status != 404:
+        loaded once more; also where its files are gone there. Raises ``error`` where that does not help."""
+        if error.code == ADAPTER_UNREADABLE:
+            await residents.unload(self._adapter.id)
+        elif error.status == 404:
+            residents.lost(self._adapter.id)
+        else:
             raise error
-        residents.lost(self._adapter.id)
         if again:
             raise Overloaded(
                 f"The adapter '{self._adapter.model}' was unloaded again before it could be asked. Try again.",

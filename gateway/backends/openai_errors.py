@@ -58,6 +58,8 @@ _TOO_LONG_WORDS = re.compile(
     re.IGNORECASE,
 )
 
+ADAPTER_UNREADABLE = "adapter_unreadable"
+"""The bundled engine's code where the files of an adapter, which it reads again, are gone from its disk."""
 _NOT_ADMITTED = frozenset({"deadline_unreachable", "queue_full", "model_loading"})
 """The bundled engine's codes for a request that it does not admit, though it works."""
 
@@ -135,6 +137,8 @@ def from_response(
                 f"Backend '{backend}' is not available{detail}", retry_after=wait
             )
             unavailable.incident = fields.get("incident")
+            if fields.get("code") == ADAPTER_UNREADABLE:
+                unavailable.code = ADAPTER_UNREADABLE
             return unavailable
         case _ if 400 <= status < 500 and reason:
             rejected = _rejected(status, fields)

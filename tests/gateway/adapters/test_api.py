@@ -140,6 +140,15 @@ async def test_a_server_that_was_started_again_is_given_it_again(tmp_path: Path)
         assert made["sha256"] in streamed.text
 
 
+async def test_one_whose_files_are_gone_is_sent_again(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (found, (server,)):
+        made = (await create(found.http, "support")).json()
+        await ask(found.http, "base:support")
+        server.unreadable.add(made["id"])
+        assert said(await ask(found.http, "base:support")) == made["sha256"]
+        assert server.unloads == [made["id"]] and len(server.loads) == 2
+
+
 async def test_one_makes_room_for_another(tmp_path: Path) -> None:
     async with gateway(tmp_path, slots=2) as (found, (server,)):
         made = [(await create(found.http, f"a{number}", seed=number)).json() for number in range(3)]
