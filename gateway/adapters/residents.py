@@ -122,8 +122,8 @@ class Residents:
     async def unload(self, id: str) -> None:
         """It is nobody's any more. Does not raise."""
         self._costs.pop(id, None)
-        with suppress(Upstream):
-            async with self._changing, self._alone():
+        with suppress(Upstream, TimeoutError):
+            async with asyncio.timeout(self._timeout), self._changing, self._alone():
                 if self._held.pop(id, None) is not None:
                     await self.server.unload(id)
 

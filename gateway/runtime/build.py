@@ -115,13 +115,14 @@ async def build_runtime(
     state.pools.update(policy)
     _forget_replicas(policy, state)
     update_terms(policy, state.pools)
+    disabled_since = state.disabled_since(loaded.disabled)
     router = Router(
         policy,
         backends.keys(),
         state.pools,
         state.affinity,
         state.random,
-        disabled_since=state.disabled_since(loaded.disabled),
+        disabled_since=disabled_since,
         rollouts=state.rollouts,
         members=members,
         rotation=state.replicas.rotation if state.replicas is not None else None,
@@ -242,7 +243,7 @@ async def build_runtime(
                 adapter=adapter,
                 residents_of=room.residents,
                 loads=state.pools,
-                disabled_since=state.disabled_since(loaded.disabled),
+                disabled_since=disabled_since,
                 members=members,
                 rotation=state.replicas.rotation if state.replicas is not None else None,
             )
