@@ -117,7 +117,7 @@ _FIELDS = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(200))
 @given(
     st.binary(max_size=200) | st.dictionaries(_FIELDS, _JSON).map(lambda value: json.dumps(value).encode())
 )
@@ -126,7 +126,7 @@ def test_no_configuration_does_more_than_be_refused(data: bytes) -> None:
         check_layers(read_config(data), header(safetensors(shapes())), 64)
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(200))
 @given(
     st.binary(max_size=64),
     st.dictionaries(

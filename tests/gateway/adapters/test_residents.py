@@ -252,7 +252,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(120))
 @given(st.integers(0, 2**16), st.integers(1, 4), _STEPS)
 def test_nobody_is_ever_answered_by_anothers_adapter(
     seed: int, slots: int, steps: list[tuple[str, int, int]]
