@@ -61,7 +61,7 @@ def policy_of(policy: Policy, adapter: Adapter) -> Policy | None:
         if key not in policy.guards_of_arms
     }
     changed = {
-        "models": {**policy.models, name: own},
+        "models": {**_judges(policy), name: own},
         "prices": prices,
         "guards": guards,
         "experiments": {},
@@ -72,6 +72,21 @@ def policy_of(policy: Policy, adapter: Adapter) -> Policy | None:
     return Policy.model_construct(
         _fields_set=policy.model_fields_set | changed.keys(), **{**values, **changed}
     )
+
+
+def _judges(policy: Policy) -> dict[str, Model]:
+    """The models that guards ask, with what may answer in their place: caches go by them. Others would be looked at for
+    each adapter, for nothing."""
+    waiting = [judge.model for guard in policy.guards.values() if (judge := getattr(guard, "judge", None))]
+    found: dict[str, Model] = {}
+    for one in waiting:  # grows while it is read
+        known = policy.resolve(one)
+        if known is None or known in found:
+            continue
+        model = found[known] = policy.models[known]
+        waiting += [*model.fallbacks, *(step.model for step in model.cascade)]
+        waiting += [model.larger_context] if model.larger_context else []
+    return found
 
 
 def _can(backend: AnyBackend | None) -> bool:
