@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -104,12 +105,15 @@ async def traffic(
         assert made.status_code == 200, made.text
 
     async def ask(number: int | None) -> None:
-        body: dict[str, Any] = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
+        stream = number is not None and number % 2 == 1
+        body: dict[str, Any] = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "stream": stream}
         model = "base" if number is None else f"base:a{number}"
         async with places:
             answer = await gateway.http.post("/v1/completions", json={"model": model, **body})
         assert answer.status_code == 200, answer.text
-        said = answer.json()["choices"][0]["text"]
+        events = answer.text.removesuffix("data: [DONE]\n\n").split("\n\n") if stream else [answer.text]
+        chunks = [json.loads(event.removeprefix("data: ")) for event in events if event]
+        said = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
         assert said.startswith(base.says(None) if number is None else expected[number])
 
     await asyncio.gather(ask(None), *map(ask, asked))
