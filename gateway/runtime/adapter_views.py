@@ -19,6 +19,7 @@ from gateway.pipeline import Pipeline, UpstreamPipeline
 from gateway.policy.schema import Policy
 from gateway.rendered import RenderedCache
 from gateway.routing.affinity import Affinity
+from gateway.routing.replica_selector import Rotation
 from gateway.routing.router import Router
 from gateway.routing.selector import Loads
 from gateway.runtime.runtime import Runtime
@@ -41,7 +42,7 @@ class AdapterView(Runtime):
 
 
 class AdapterRouter(Router):
-    """Servers that have the adapter come first, then those with room for it: unless they are full."""
+    """Servers that have the adapter come first, then those with room for it: unless they are full, or ejected."""
 
     def __init__(
         self,
@@ -53,9 +54,11 @@ class AdapterRouter(Router):
         adapter: Adapter,
         residents_of: ResidentsOf,
         loads: Loads,
+        rotation: Rotation | None = None,
         **more: Any,
     ) -> None:
-        super().__init__(policy, enabled, loads, affinity, random, **more)
+        super().__init__(policy, enabled, loads, affinity, random, rotation=rotation, **more)
+        self._rotation = rotation
         self._adapter = adapter
         self._residents_of = residents_of
         self._full = loads.saturation
@@ -66,6 +69,8 @@ class AdapterRouter(Router):
 
     def _rank(self, candidate: Candidate) -> int:
         backend = candidate.target.backend
+        if self._rotation is not None and not self._rotation.share(backend):
+            return 3  # it is ejected
         residents = self._residents_of(backend)
         if residents is None or self._full(backend) >= 1.0:
             return 2
