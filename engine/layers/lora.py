@@ -83,6 +83,17 @@ class AdapterBank:
         """(outputs, inputs) of the layers that adapters may change, by their names in the checkpoint."""
         return {name: (out, layer.in_features) for layer in self._layers for name, out in layer.parts.items()}
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a step reads from ``index`` alone which rows have which adapter."""
+        return self._stacked
+
+    def reserve(self, rows: int, device: torch.device) -> None:
+        """``index`` is where it is from now on, for steps of as many rows: recordings read it there."""
+        self._max_tokens = max(self._max_tokens, rows)
+        if self.index is None or len(self.index) < self._max_tokens:
+            self.index = torch.full((self._max_tokens,), -1, dtype=torch.int32, device=device)
+
     def register(self, layer: AdaptedLinear) -> None:
         self._layers.append(layer)
         self._stacked = layer.stacked

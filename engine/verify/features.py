@@ -64,6 +64,9 @@ FEATURES = (
     Feature("speculation ngram", "--speculation off", engine={"speculation": "ngram"}, seen="drafts"),
     Feature("speculation draft", "--speculation off", engine={"speculation": "draft"}, seen="drafts"),
     Feature("LoRA", "--max-adapters 0", {"max_adapters": 2}),
+    Feature(
+        "CUDA graphs, LoRA", "--enforce-eager", {"max_adapters": 2}, {"cuda_graphs": True}, seen="replays"
+    ),
     Feature("chunked prefill", "--no-chunked-prefill", engine={"max_batched_tokens": 24}, seen="chunks"),
     Feature("prefix caching", "--no-prefix-caching", caching=True, seen="hit_tokens"),
     # With small blocks a sequence grows by several of them.

@@ -4,6 +4,9 @@ Such a step is some hundreds of small kernels, and for few sequences a GPU is do
 launch them. A graph (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs) launches all at once, with
 the same addresses every time: so a step's input is copied to where the recording read it, padded to the next size that
 was recorded. A padding row has an empty sequence and the slot -1: kernels read and write nothing for it.
+
+With LoRA each size is recorded twice, with the adapters' products and without: steps in which nobody has an adapter do
+not pay for them. Whose they are is read on the device, row by row.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from torch import Tensor
 
 from engine.attention.metadata import CommonAttentionMetadata, DecodeShape
 from engine.kv_cache import KVCache
+from engine.layers.lora import AdapterBank
 from engine.models.registry import Model
 from engine.worker.attention_chunks import by_token
 from engine.worker.batch import Batch
@@ -41,11 +45,13 @@ class DecodeGraphs:
         record: Recorder,
         *,
         most_new: int = 1,
+        adapters: AdapterBank | None = None,
     ) -> None:
         """``most``: sequences of the largest recording; ``length``: tokens of the longest sequence; ``most_new``: of a
-        sequence in a step, draft tokens included."""
+        sequence in a step, draft tokens included; ``adapters``: those that steps may select."""
         self._model = model
         self._cache = cache
+        self._adapters = adapters if adapters is not None and adapters.recordable else None
         self._device = device = cache.layers[0].keys.device
         blocks = -(-length // cache.block_size)
         sizes = {
@@ -65,17 +71,22 @@ class DecodeGraphs:
         self._block_tables = [
             torch.full((most, blocks), cache.padding_block, device=device) for _ in cache.groups
         ]
-        self._recorded: dict[tuple[int, int], tuple[Callable[[], None], Tensor]] = {}
+        self._recorded: dict[tuple[int, int, bool], tuple[Callable[[], None], Tensor]] = {}
         # The largest first: the others then find their memory in what it has taken.
         shapes = [(new, size) for new, counts in sizes.items() for size in counts]
+        if self._adapters is not None:
+            self._adapters.reserve(rows, device)
+        kinds = (False,) if self._adapters is None else (True, False)
         for new, size in sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape), reverse=True):
-            self._recorded[new, size] = record(self._forward(new, size))
+            for adapted in kinds:
+                self._recorded[new, size, adapted] = record(self._forward(new, size, adapted))
         self._sizes = sizes
 
     def forward(self, batch: Batch) -> Tensor | None:
         """Hidden states [tokens, hidden], good until the next call; ``None`` for a step that no recording fits."""
         common, rows, sequences = batch.common[0], len(batch.tokens), len(batch.order)
-        if common.prefill_starts is not None or batch.adapters:
+        adapted = bool(batch.adapters)
+        if common.prefill_starts is not None or (adapted and self._adapters is None):
             return None
         most = max(shape.new for shape in common.decodes)
         new = next((new for new in self._sizes if new >= most), None)
@@ -98,9 +109,19 @@ class DecodeGraphs:
             # Tables are padded to a round number of blocks, which may be more than any sequence has.
             width = min(group.block_tables.shape[1], tables.shape[1])
             tables[:sequences, :width] = group.block_tables[:, :width]
-        replay, hidden = self._recorded[new, size]
+        if adapted and new > 1:
+            self._place_adapters(places, rows, new * size)
+        replay, hidden = self._recorded[new, size, adapted]
         replay()
         return hidden[places]
+
+    def _place_adapters(self, places: slice | Tensor, rows: int, recorded: int) -> None:
+        """From the batch's rows to those of the recording."""
+        if self._adapters is not None and self._adapters.index is not None:
+            index = self._adapters.index
+            own = index[:rows].clone()
+            index[:recorded] = -1
+            index[places] = own
 
     def _places(self, batch: Batch, new: int) -> Tensor:
         """Of the batch's rows in a recording of ``new`` a sequence. Those that lack are its first, as if it had got
@@ -113,8 +134,10 @@ class DecodeGraphs:
         (uploaded,) = upload([np.array(places, dtype=np.int64)], self._device)
         return uploaded
 
-    def _forward(self, new: int, size: int) -> Callable[[], Tensor]:
+    def _forward(self, new: int, size: int, adapted: bool) -> Callable[[], Tensor]:
         def forward() -> Tensor:
+            if self._adapters is not None:
+                self._adapters.active = adapted
             # Built anew each time: what metadata computes for a step's layers must be recorded too.
             common = [
                 CommonAttentionMetadata(

@@ -453,7 +453,13 @@ class Runner:
         if self.speculation and self.speculation.states() is None:
             most_new = min(1 + self.speculation.max_drafts, SHORT)
         self._graphs = DecodeGraphs(
-            self.model, self.cache, self._max_num_seqs, self.max_model_len, recorder, most_new=most_new
+            self.model,
+            self.cache,
+            self._max_num_seqs,
+            self.max_model_len,
+            recorder,
+            most_new=most_new,
+            adapters=self.adapters,
         )
 
     def _profile(self, meter: Meter) -> int:

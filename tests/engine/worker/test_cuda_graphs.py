@@ -6,6 +6,7 @@ That a model says the same with recordings and without is shown in test_triton.p
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from engine.core.block_pool import GONE
 from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache, KVShape
 from engine.kv_groups import KVGroup
+from engine.layers.lora import AdapterBank
+from engine.parallel.group import TPGroup
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.cuda_graphs import DecodeGraphs
 
@@ -161,3 +164,52 @@ def test_each_group_of_layers_has_slots_and_tables_of_its_own(monkeypatch: pytes
     assert made.common[1].block_tables[0, :3].tolist() == [cache.padding_block, 3, 4]
     assert [common.slots.tolist() for common in made.common] == [[2 * 16 + 8], [4 * 16 + 8]]
     assert cache.layers[0] is cache.layers[1]
+
+
+def test_adapters_are_where_the_recordings_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a recording for draft tokens are elsewhere than the batch's; those without an adapter, and idle ones,
+    have none."""
+    monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
+    cache = KVCache(Given.kv_shape, 6, 16, CPU, torch.float32)
+    bank = AdapterBank(4, 8, TPGroup(), max_tokens=4)
+    bank._slots, bank._stacked = {"one": 1, "two": 3}, True
+
+    class Adapted(Given):
+        def forward(
+            self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache
+        ) -> Tensor:
+            rows = len(tokens)
+            slots = bank.index[:rows].long() if bank.active else torch.full((rows,), -2)
+            assert not bank.active or (slots[batch.slots < 0] == -1).all()
+            return torch.stack([tokens, slots], 1)
+
+    recorder = Recorder()
+    graphs = DecodeGraphs(Adapted(), cache, 8, 64, recorder, most_new=3, adapters=bank)
+    place = bank.index.data_ptr()
+    slot = {"one": 1, "two": 3, None: -1}
+
+    def asked(scheduled: ScheduledRequest, adapter: str | None) -> ScheduledRequest:
+        return replace(scheduled, adapter=adapter)
+
+    cases = [
+        [asked(DRAFTS, "two"), asked(OTHERS[0], "one"), OTHERS[1]],
+        [asked(OTHERS[0], "one")],
+        [OTHERS[0], DRAFTS],
+        [OTHERS[1], asked(OTHERS[0], "two")],
+        [asked(DRAFTS, "one"), DRAFTS],
+    ]
+    for count, scheduled_requests in enumerate(cases, 1):
+        batch = BatchBuilder(cache, CPU).build(Plan(list(scheduled_requests)))
+        bank.select(batch.adapters, CPU)
+        replayed = graphs.forward(batch)
+        assert recorder.replays == count
+        assert replayed is not None
+        own = [slot[one.adapter] for one in batch.order for _ in one.tokens]
+        assert replayed[:, 0].tolist() == batch.tokens.tolist()
+        assert replayed[:, 1].tolist() == (own if batch.adapters else [-2] * len(own))
+    assert bank.index.data_ptr() == place
+    # Where layers know the rows themselves there is nothing to read on the device.
+    bank.select([], CPU)
+    bank._stacked = False
+    graphs = DecodeGraphs(Adapted(), cache, 8, 64, recorder, adapters=bank)
+    assert graphs.forward(BatchBuilder(cache, CPU).build(Plan([asked(OTHERS[0], "one")]))) is None

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
+from tests.engine.lora import write_adapter
 from tests.engine.models.hub import LATENT, save
 from tests.sampling import slow
 
@@ -86,6 +88,30 @@ def test_other_families_tokens_are_those_of_the_references(
     assert len({tuple(tokens) for tokens in expected["answers"]}) >= 4
     assert found["replays"] > 0
     assert (found["preempted"] > 0) == ("blocks" in more)
+
+
+@pytest.mark.parametrize("kernels", ["reference", *slow("triton")])
+def test_steps_with_adapters_are_recorded_too(tmp_path: Path, tiny_model: Path, kernels: str) -> None:
+    """Whose a row is, is read on the device; with draft tokens rows are elsewhere than in the batch."""
+    weights = load_file(tiny_model / "model.safetensors")
+    one = write_adapter(tmp_path / "one", weights, rank=3, seed=1)
+    two = write_adapter(tmp_path / "two", weights, rank=8, targets=("q_proj", "down_proj"), seed=2)
+    engine = {"max_model_len": 64, "adapters": [("one", str(one)), ("two", str(two))]}
+    drafting = {**engine, "speculation": "ngram", "max_drafts": 2}
+    asked = {"model": str(tiny_model), "tokens": 5, "run": {"adapters": ["one", "two", None, "one"]}}
+    alike = [{**asked, "engine": one} for one in (engine, drafting)] + [
+        {**asked, "engine": engine, "run": {}}
+    ]
+    # Where layers know the rows, steps are replayed that have no adapter.
+    [expected, some, plain] = reported(
+        "reference", *({**alike[i], "graphs": graphs} for i, graphs in ((0, False), (0, True), (2, False)))
+    )
+    assert [a == b for a, b in zip(expected["answers"], plain["answers"], strict=True)] == [0, 0, 1, 0]
+    assert some["answers"] == expected["answers"]
+    found = reported(kernels, *({**one, "graphs": True, "stacked": True} for one in alike))
+    assert [one["answers"] for one in found] == [expected["answers"]] * 2 + [plain["answers"]]
+    assert found[0]["replays"] > some["replays"] + 2
+    assert min(one["replays"] for one in found) > 2
 
 
 def test_recordings_of_the_references_take_each_steps_own_input() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+import engine.layers.lora
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
 from engine.server.tokenizer import Tokenizer
@@ -52,7 +53,11 @@ class Recorder:
 
 def reported(options: dict[str, Any]) -> dict[str, Any]:
     recorder = Recorder()
+    if options.get("stacked"):
+        # Adapters as on a GPU, in the kernel's reference.
+        engine.layers.lora.on_triton = lambda x: True  # type: ignore[attr-defined]
     settings = {"kv_cache_blocks": 64, "max_num_seqs": 4, "threads": 1, **options["engine"]}
+    settings["adapters"] = tuple((key, Path(folder)) for key, folder in settings.get("adapters", ()))
     tiny = options.get("model")
     runner = Runner(EngineConfig(model=Path(tiny) if tiny else locate("demo"), **settings))
     if options["graphs"]:
