@@ -191,7 +191,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "--overlap",
         choices=["auto", "on", "off"],
         help="plan and launch a step while the one before it runs; on a CPU it gains nothing (default: auto, on a GPU "
-        "without --tensor-parallel)",
+        "without --pipeline-parallel)",
     )
     add(
         "--kernels",

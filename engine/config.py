@@ -142,10 +142,10 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise StartupError(f"{_flag(name)} must be at least 1, not {value}.")
-        if self.overlap == "on" and self.ranks > 1:
+        if self.overlap == "on" and self.pipeline_parallel > 1:
             raise StartupError(
-                "--overlap on needs one rank, which alone has what was sampled: leave out --overlap, or "
-                "--tensor-parallel and --pipeline-parallel."
+                "--overlap on does not go with --pipeline-parallel, whose stages have other steps in flight: leave out "
+                "either."
             )
         if self.expert_parallel not in (1, self.tensor_parallel):
             raise StartupError(

@@ -53,6 +53,10 @@ class Collectives:
         """Replaces ``x`` by the sum of all ranks'."""
         self._wait(self._backend.allreduce([x]))
 
+    def broadcast(self, x: Tensor) -> None:
+        """Replaces ``x`` by rank 0's."""
+        self._wait(self._backend.broadcast([x], dist.BroadcastOptions()))
+
     def all_gather(self, x: Tensor) -> list[Tensor]:
         """All ranks' ``x``, of one shape."""
         parts = [torch.empty_like(x) for _ in range(self.size)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from engine.parallel.layout import Layout
@@ -38,6 +40,9 @@ class Ranks:
 
     def send(self, message: object) -> None:
         """From rank 0: what all other ranks have to execute."""
+
+    def send_plan(self, plan: Any, feed: Any = None) -> None:
+        """From rank 0: the next step; ``feed``: what of the one before it is given, where that is not known yet."""
 
     def send_stage(self, message: object) -> None:
         """From rank 0: what the other ranks of the first stage have to execute."""

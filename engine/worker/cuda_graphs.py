@@ -169,8 +169,10 @@ def _sizes(most: int) -> list[int]:
 class Capture:
     """Records on a GPU. All recordings share their memory: only one is replayed at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, beside_threads: bool = False) -> None:
+        """``beside_threads``: other threads may call CUDA meanwhile, as NCCL's do that watch for lost ranks."""
         self._pool = torch.cuda.graph_pool_handle()
+        self._mode = "thread_local" if beside_threads else "global"
 
     def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
         aside = torch.cuda.Stream()
@@ -181,7 +183,7 @@ class Capture:
         torch.cuda.current_stream().wait_stream(aside)
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode=self._mode):
                 hidden = run()
         finally:
             # If it fails, torch leaves its own stream in place.

@@ -77,8 +77,8 @@ class LoadedModel:
         shape = self.model.kv_shape
         self.groups = group_layers(_windows(shape, config), self.max_model_len)
         """The same on all ranks."""
-        # Of several ranks only the first has what was sampled.
-        self.runs_ahead = self.device.type == "cuda" and ranks.size == 1
+        # Stages have other steps in flight.
+        self.runs_ahead = self.device.type == "cuda" and ranks.stages == 1
         """Whether a step that was submitted is computed while the next one is planned."""
         self.overlapping = self.runs_ahead if config.overlap == "auto" else config.overlap == "on"
         """Whether steps are to be planned while others are in flight."""

@@ -19,7 +19,7 @@ from engine.parallel.ranks import Ranks
 from engine.worker.batch import Batch
 from engine.worker.rank_messages import Finish
 from engine.worker.runner import Runner
-from engine.worker.step import Step
+from engine.worker.step import Feed, Step
 from engine.worker.upload import upload
 
 
@@ -38,7 +38,7 @@ class PipelinedRunner(Runner):
             raise RuntimeError("there is only one stage")
         return self.ranks.pipe
 
-    def _launch(self, plan: Plan, after: Step | None = None) -> Step:
+    def _launch(self, plan: Plan, feed: Feed | None = None) -> Step:
         step = Step(plan)
         batch = self._begin(step)
         if batch is None:

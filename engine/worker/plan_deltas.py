@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from engine.core.plan import Plan, ScheduledRequest
+from engine.core.plan import PENDING, Plan, ScheduledRequest
 from engine.core.table_changes import TableChanges
+from engine.worker.step import FedPlan, Feed
 
 
 @dataclass(slots=True)
@@ -26,6 +27,10 @@ class PlanDelta:
     altered: dict[int, int] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
     swaps: list[tuple[int, str]] = field(default_factory=list)
+    fed: dict[int, int] = field(default_factory=dict)
+    """By request whose last token is pending, its place among what the step before samples,"""
+    samples: int = 0
+    """and how many these are."""
 
 
 class PlanSender:
@@ -34,7 +39,8 @@ class PlanSender:
     def __init__(self, block_size: int) -> None:
         self._known = TableChanges(block_size)
 
-    def delta(self, plan: Plan) -> PlanDelta:
+    def delta(self, plan: Plan, feed: Feed | None = None) -> PlanDelta:
+        """``feed``: of the step before, if a token of it is still pending."""
         known, requests = self._known, plan.requests
         known.forget(plan.ended)
         known.alter(plan.altered)
@@ -55,6 +61,9 @@ class PlanSender:
                 delta.tables[scheduled.request_id] = first, [table[first:end] for table in tables]
             if scheduled.adapter is not None:
                 delta.adapters[scheduled.request_id] = scheduled.adapter
+            if feed is not None and scheduled.tokens[-1] == PENDING:
+                delta.fed[scheduled.request_id] = feed.rows[scheduled.request_id]
+                delta.samples = feed.count
         return delta
 
 
@@ -63,7 +72,7 @@ class PlanReceiver:
         self._tables: dict[int, list[list[int]]] = {}
         """By request, in each group."""
 
-    def plan(self, delta: PlanDelta) -> Plan:
+    def plan(self, delta: PlanDelta) -> Plan | FedPlan:
         """What a rank that does not sample needs of the plan."""
         for request_id in delta.ended:
             self._tables.pop(request_id, None)
@@ -90,4 +99,4 @@ class PlanReceiver:
                 )
             )
             place += count
-        return plan
+        return FedPlan(plan, Feed(delta.fed, delta.samples)) if delta.fed else plan

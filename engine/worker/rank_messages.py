@@ -18,6 +18,11 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordGraphs:
+    """Record decode steps now, as rank 0 does."""
+
+
+@dataclass(frozen=True, slots=True)
 class HeadRows:
     """To the first stage: compute your tokens' logits of these rows of the last step's hidden states."""
 

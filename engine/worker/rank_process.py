@@ -26,8 +26,9 @@ from engine.worker.follower import FollowerRank
 from engine.worker.join import Join
 from engine.worker.nodes import answer
 from engine.worker.pipelined_runner import PipelinedRunner
-from engine.worker.rank_messages import DropAdapter, Finish, HeadRows
+from engine.worker.rank_messages import DropAdapter, Finish, HeadRows, RecordGraphs
 from engine.worker.runner import Runner
+from engine.worker.step import FedPlan
 
 _PR_SET_PDEATHSIG = 1
 
@@ -87,7 +88,11 @@ def serve(runner: Runner, follower: FollowerRank) -> None:
     while True:
         match follower.receive():
             case Plan() as plan:
-                runner.submit(plan)
+                runner.follow(plan)
+            case FedPlan(plan, feed):
+                runner.follow(plan, feed)
+            case RecordGraphs():
+                runner.record_graphs()
             case HeadRows(rows):
                 runner.share(rows)
             case Finish() if isinstance(runner, PipelinedRunner):

@@ -31,6 +31,7 @@ from engine.worker.join import LOOPBACK, Join, join_part, layout_of, local_devic
 from engine.worker.local_rank import LocalRank
 from engine.worker.nodes import reach
 from engine.worker.plan_deltas import PlanSender
+from engine.worker.step import Feed
 
 log = logging.getLogger("engine.parallel")
 
@@ -65,7 +66,7 @@ class LeaderRank(Ranks):
     def _gather(self, config: EngineConfig, device: torch.device) -> None:
         """Starts the others and forms the groups."""
         # Rank 0 alone proposes draft tokens and loads the start's adapters; it sends the others the results.
-        theirs = replace(config, speculation="off", draft_model=None, adapters=())
+        theirs = replace(config, draft_model=None, draft_quantization=None, adapters=())
         theirs = replace(theirs, max_adapters=config.slots)
         vocabulary = _vocabulary(config)
         self._peers += [LocalRank() for _ in range(1, self.size - len(config.nodes))]
@@ -118,7 +119,10 @@ class LeaderRank(Ranks):
         return blocks
 
     def send(self, message: object) -> None:
-        self._broadcast(self._plans.delta(message) if isinstance(message, Plan) else message)
+        self._broadcast(message)
+
+    def send_plan(self, plan: Plan, feed: Feed | None = None) -> None:
+        self._broadcast(self._plans.delta(plan, feed))
 
     def send_stage(self, message: object) -> None:
         self._broadcast(message, self.layout.tensor)

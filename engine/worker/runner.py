@@ -26,14 +26,14 @@ from engine.worker.download import Download
 from engine.worker.draft_model import DraftModelProposer
 from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes
 from engine.worker.loaded_model import LoadedModel
-from engine.worker.rank_messages import HeadRows
+from engine.worker.rank_messages import HeadRows, RecordGraphs
 from engine.worker.ranks import start_ranks
 from engine.worker.rejection_sampler import accepted, accepted_tokens
 from engine.worker.sampler import PendingLogprobs, Sampler
 from engine.worker.scoring import score
 from engine.worker.shared_adapters import SharedAdapters
 from engine.worker.speculative import FixedDraftLength, Speculation
-from engine.worker.step import Step
+from engine.worker.step import Feed, Step
 from engine.worker.upload import upload
 from engine.worker.warm_up import EDITED, PLAIN, FirstRequest, ServingLimits, plans, sample_masked
 from kernels.compilations import Compilations
@@ -98,10 +98,11 @@ class Runner:
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
-        # Graphs with all-reduces of several ranks are untested, and so are those with states, so there are none.
-        # Attention over latents gathers what it reads: recorded, that would be the longest context for each sequence.
+        # Graphs with states are untested, so there are none. Attention over latents gathers what it reads: recorded,
+        # that would be the longest context for each sequence. Stages and whole experts wait for what others have.
         plain = self.model.kv_shape.latent is None and not self.stateful
-        self._recording = config.cuda_graphs and self.device.type == "cuda" and self.ranks.size == 1 and plain
+        whole = self.ranks.stages == 1 and config.expert_parallel == 1
+        self._recording = config.cuda_graphs and self.device.type == "cuda" and whole and plain
         self._graphs: DecodeGraphs | CpuRecordings | None = None
         self.grammars: GrammarManager | None = None
         if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
@@ -191,7 +192,11 @@ class Runner:
 
         Raises ``OutOfMemory`` where the step needs more memory than there is: it then had no effect but on
         states, and can be planned again."""
-        return self._attempt(lambda: self._submit(plan, after))
+        return self._attempt(lambda: self._submit(plan, after.feed if after else None))
+
+    def follow(self, plan: Plan, feed: Feed | None = None) -> None:
+        """``submit`` on another rank than the first."""
+        self._attempt(lambda: self._submit(plan, feed))
 
     def sample(self, step: Step, dropped: Collection[int] = ()) -> None:
         """Launches the sampling, once the tokens of the step before are in the requests' histories. Nothing is sampled
@@ -223,16 +228,16 @@ class Runner:
         raise OutOfMemory(reason)
 
     @torch.inference_mode()
-    def _submit(self, plan: Plan, after: Step | None) -> Step:
-        self.ranks.send(plan)
-        return self._launch(plan, after)
+    def _submit(self, plan: Plan, feed: Feed | None) -> Step:
+        self.ranks.send_plan(plan, feed)
+        return self._launch(plan, feed)
 
-    def _launch(self, plan: Plan, after: Step | None = None) -> Step:
+    def _launch(self, plan: Plan, feed: Feed | None = None) -> Step:
         step = Step(plan)
-        batch = self._begin(step, after)
+        batch = self._begin(step, feed)
         if batch is None:
             return step
-        masks = self._start_masks(step) if after is None else None
+        masks = self._start_masks(step) if feed is None else None
         states = self.speculation.states() if self.speculation else None
         hidden = self._replayed(batch) if states is None else None
         if hidden is None:
@@ -246,11 +251,11 @@ class Runner:
         if step.rows:
             self._tell(batch.drawn)
             step.logits = self.model.logits(hidden[batch.logits_indices])
-            if after is None:
+            if feed is None:
                 self._sample(step, masks)
         return step
 
-    def _begin(self, step: Step, after: Step | None = None) -> Batch | None:
+    def _begin(self, step: Step, feed: Feed | None = None) -> Batch | None:
         """The step's batch; ``None`` if nothing is to be computed."""
         plan = step.plan
         if plan.swaps and self.shared_adapters is not None:
@@ -262,14 +267,23 @@ class Runner:
         self.cache.copy(plan.copies, plan.state_copies)
         if not plan.requests:
             return None
-        batch = self._batches.build(plan, after.row_by_request if after else None)
-        if batch.fed and after is not None and after.sampled is not None:
+        batch = self._batches.build(plan, feed.rows if feed else None)
+        if batch.fed and feed is not None:
             places, rows = batch.fed
-            batch.tokens[places] = after.sampled[rows]
+            batch.tokens[places] = self._share_samples(feed)[rows]
         step.rows = batch.sampling_rows
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
         return batch
+
+    def _share_samples(self, feed: Feed) -> Tensor:
+        """What the step before samples, on all ranks: it goes from device to device."""
+        tokens = feed.tokens
+        if tokens is None:
+            tokens = torch.empty(feed.count, dtype=torch.int64, device=self.device)
+        if self.ranks.size > 1:
+            self.ranks.part.tp.collectives.broadcast(tokens)
+        return tokens
 
     def _score(self, step: Step, batch: Batch, hidden: Tensor) -> None:
         if batch.scored:
@@ -392,7 +406,9 @@ class Runner:
             self.speculation = speculation
         self._cover(self.execute)
         self._batches.forget()
-        self._record_graphs()
+        if self._recording:
+            self.ranks.send(RecordGraphs())
+        self.record_graphs()
         self._record_steps()
         self.compilations.start()
 
@@ -438,20 +454,31 @@ class Runner:
             except NotRecordable as error:
                 self._stop_recording(error)
 
-    def _record_graphs(self) -> None:
-        if self._recording:
-            try:
-                self.record(Capture())
-            except RuntimeError as error:
-                log.warning("decode steps are slower, as CUDA graphs cannot be recorded: %s", error)
+    def record_graphs(self) -> None:
+        """On a GPU: from now on decode steps replay graphs, where they can be recorded. On all ranks at once."""
+        if not self._recording:
+            return
+        try:
+            self.record(Capture(beside_threads=self.ranks.size > 1))
+        except RuntimeError as error:
+            log.warning("decode steps are slower, as CUDA graphs cannot be recorded: %s", error)
+        if not self._on_all_ranks(self._graphs is not None):
+            self._graphs = None
+
+    def _on_all_ranks(self, mine: bool) -> bool:
+        """Where some replayed a step and others did not, they would wait for each other's sums."""
+        if self.ranks.size == 1:
+            return mine
+        count = torch.tensor([int(mine)], device=self.device)
+        return int(self.ranks.part.tp.all_reduce(count)) == self.ranks.size
 
     @torch.inference_mode()
     def record(self, recorder: Recorder) -> None:
         """From now on decode steps replay graphs."""
-        most_new = 1
+        most_new, config = 1, self._loaded.config
         # Heads read states that recordings do not keep.
-        if self.speculation and self.speculation.states() is None:
-            most_new = min(1 + self.speculation.max_drafts, SHORT)
+        if config.speculation in ("ngram", "draft"):
+            most_new = min(1 + config.max_drafts, SHORT)
         self._graphs = DecodeGraphs(
             self.model,
             self.cache,
@@ -474,5 +501,5 @@ class Runner:
         blocks = -(-min(self._max_tokens, self.max_model_len) // self.block_size) + 1
         self._allocate(blocks)
         self._cover(self._compute)
-        self._record_graphs()
+        self.record_graphs()
         return blocks * self.block_bytes

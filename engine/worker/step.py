@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -12,6 +13,25 @@ from engine.models.hidden_states import HiddenStates
 from engine.worker.batch import Batch
 from engine.worker.download import Download
 from engine.worker.sampler import PendingLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What a step samples, as the next one takes it: before any host knows it."""
+
+    rows: Mapping[int, int]
+    """By request, its place."""
+    count: int
+    tokens: Tensor | None = None
+    """int64 [count], on the device; ``None`` where nothing is sampled, or on another rank than the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class FedPlan:
+    """A plan that takes tokens from the step before, as another rank than the first has it."""
+
+    plan: Plan
+    feed: Feed
 
 
 @dataclass(slots=True)
@@ -34,6 +54,6 @@ class Step:
     """As far as it is known."""
 
     @property
-    def row_by_request(self) -> dict[int, int]:
-        """The row that each request is sampled from."""
-        return {row.request_id: i for i, row in enumerate(self.rows)}
+    def feed(self) -> Feed:
+        rows = {row.request_id: i for i, row in enumerate(self.rows)}
+        return Feed(rows, len(self.rows), self.sampled)

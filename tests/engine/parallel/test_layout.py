@@ -36,7 +36,7 @@ def test_each_layer_is_in_one_stage(stages: int, layers: int) -> None:
         ({"expert_parallel": 2, "tensor_parallel": 4}, "give --tensor-parallel 2, too"),
         ({"pipeline_parallel": 2, "speculation": "ngram"}, "--speculation ngram is not supported with"),
         ({"pipeline_parallel": 2, "max_adapters": 1}, "--max-adapters is not supported with"),
-        ({"pipeline_parallel": 2, "overlap": "on"}, "--overlap on needs one rank"),
+        ({"pipeline_parallel": 2, "overlap": "on"}, "--overlap on does not go with --pipeline-parallel"),
         ({"pipeline_parallel": 2, "host_kv_memory": 2**20}, "--pipeline-parallel 1 so far"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -67,7 +67,7 @@ def test_a_runner_counts_its_blocks_after_graphs_and_the_largest_step(
         return device.total() - device.taken
 
     monkeypatch.setattr(Runner, "_compute", compute)
-    monkeypatch.setattr(Runner, "_record_graphs", record)
+    monkeypatch.setattr(Runner, "record_graphs", record)
     monkeypatch.setattr("engine.worker.runner.on_triton", lambda x: True)
     monkeypatch.setattr(device, "left", left)
     monkeypatch.setattr("engine.worker.runner.sample_masked", lambda *_: None)

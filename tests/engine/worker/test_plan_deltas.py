@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.core.plan import Plan
+from engine.core.plan import PENDING, Plan
 from engine.worker.plan_deltas import PlanReceiver, PlanSender
+from engine.worker.step import FedPlan, Feed
 from tests.engine.core.test_machine import ACTIONS, CHOICES, anything
 from tests.engine.core.world import World
 
@@ -25,8 +26,20 @@ class Follower:
         world.device.submit = self.follow  # type: ignore[method-assign]
 
     def follow(self, plan: Plan, after: Any = None) -> Any:
-        delta = pickle.loads(pickle.dumps(self.sender.delta(plan)))
+        feed = None
+        if after is not None:
+            drawn = [one.request_id for one in after.plan.requests if one.sampling is not None]
+            feed = Feed({request_id: row for row, request_id in enumerate(drawn)}, len(drawn))
+        delta = pickle.loads(pickle.dumps(self.sender.delta(plan, feed)))
         told = self.receiver.plan(delta)
+        pending = {one.request_id for one in plan.requests if one.tokens[-1] == PENDING}
+        if isinstance(told, FedPlan):
+            assert feed is not None and told.feed.count == feed.count and told.feed.tokens is None
+            assert told.feed.rows == {request_id: feed.rows[request_id] for request_id in pending}
+            self.tally["fed"] += 1
+            told = told.plan
+        else:
+            assert not pending
         size = self.world.block_size
         assert (told.copies, told.ended, told.altered) == (plan.copies, plan.ended, plan.altered)
         for mine, theirs in zip(plan.requests, told.requests, strict=True):
@@ -61,6 +74,16 @@ def test_what_is_told_is_the_plan(steps: int) -> None:
         for _ in range(250):
             ACTIONS[rng.choice(CHOICES)](world)
             world.check()
-    for name in ("altered", "preempted", "hits", "copies", "behind", "drafts right", "ahead", "parked"):
+    for name in (
+        "altered",
+        "preempted",
+        "hits",
+        "copies",
+        "behind",
+        "drafts right",
+        "ahead",
+        "fed",
+        "parked",
+    ):
         assert tally[name] >= steps / 1000, name
     assert tally["told"] < tally["entries"] / 2
