@@ -155,10 +155,16 @@ def run_serve(options: dict[str, Any]) -> int:
         read_options(options, find=on_this_machine)
         return 0
     logs.set_up(str(options.get("log_level", "info")))
-    config = read_options(options)
-    from engine.server.serve import serve
+    from engine.begun_process import BegunProcess
 
-    return serve(config, lambda url: print(f"engine ready on {url}", flush=True))
+    begun = BegunProcess()
+    try:
+        config = read_options(options)
+        from engine.server.serve import serve
+
+        return serve(config, lambda url: print(f"engine ready on {url}", flush=True), begun)
+    finally:
+        begun.end()
 
 
 def run_rank(options: dict[str, Any]) -> int:

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from engine.begun_process import BegunProcess
 from engine.core.request import Sibling
 from engine.core.sampling_params import SamplingParams
 from engine.engine_process import EngineProcess
@@ -34,7 +35,7 @@ from engine.refusals import to_error
 class EngineClient(EngineProcess[Ready]):
     """Start it with ``EngineClient.start``; ``ready`` is set once the model is loaded."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: BegunProcess) -> None:
         super().__init__(process)
         self._ids = itertools.count(1)
         self._generations: dict[int, Generation] = {}

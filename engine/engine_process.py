@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import sys
-from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar, cast
 
 from engine import channel
+from engine.begun_process import BegunProcess
 from engine.config import EngineConfig
 from engine.errors import EngineDied, EngineError, StartupError
 from engine.messages import Failed, Start
-
-# The engine process has large, short-lived tensors. By default malloc maps and unmaps memory for each of them; the
-# page faults cost a tenth of its speed. 32 MiB is the most that glibc takes everywhere.
-_MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 
 _EXIT_TIMEOUT = 2.0
 """Seconds that the engine process gets to leave by itself when it is closed."""
@@ -27,7 +20,7 @@ ReadyT = TypeVar("ReadyT")
 class EngineProcess(asyncio.Protocol, Generic[ReadyT]):
     """Start it with ``start``; ``ready`` is set once the model is loaded."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: BegunProcess) -> None:
         self._process = process
         self._decoder = channel.MessageDecoder()
         self._transport: asyncio.Transport | None = None
@@ -41,20 +34,11 @@ class EngineProcess(asyncio.Protocol, Generic[ReadyT]):
         """Set when the engine process has exited without having been asked to."""
 
     @classmethod
-    async def start(cls, config: EngineConfig) -> Self:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", "engine.process", str(theirs.fileno())]
-            # The package need not be installed, nor importable from the working directory.
-            path = os.pathsep.join(entry for entry in sys.path if entry)
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                env={**os.environ, **_MALLOC, "PYTHONPATH": path},
-            )
+    async def start(cls, config: EngineConfig, begun: BegunProcess | None = None) -> Self:
+        """``begun``: the process; ``None``: it begins now."""
+        process = begun or BegunProcess()
         client = cls(process)
-        await asyncio.get_running_loop().create_unix_connection(lambda: client, sock=ours)
+        await asyncio.get_running_loop().create_unix_connection(lambda: client, sock=process.socket)
         client.send(Start(config))
         return client
 
@@ -81,8 +65,7 @@ class EngineProcess(asyncio.Protocol, Generic[ReadyT]):
 
     def kill(self) -> None:
         """Ends an engine process that does not respond: all requests fail, and ``died`` is set."""
-        with suppress(ProcessLookupError):  # it has ended by itself
-            self._process.kill()
+        self._process.kill()
 
     async def close(self) -> None:
         """Ends the engine process, by force if necessary."""

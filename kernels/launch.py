@@ -2,7 +2,8 @@
 
 An operation has up to three implementations: a Triton kernel for GPUs, C for CPUs (kernels/native), and a reference in
 plain torch for any device. ``TOLLGATE_KERNELS=triton`` forces the first, which on a CPU needs
-``TRITON_INTERPRET=1`` as well; ``TOLLGATE_KERNELS=reference`` the last.
+``TRITON_INTERPRET=1`` as well; ``TOLLGATE_KERNELS=reference`` the last. ``native`` is ``auto`` without
+Triton, whose import takes 70 MiB: the engine sets it for itself on a CPU.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 try:
+    if os.environ.get("TOLLGATE_KERNELS") == "native":
+        raise ImportError("there is no GPU")
     import triton
     import triton.language as tl
 except ImportError:
@@ -67,6 +70,8 @@ def patch_interpreter() -> None:
 def path() -> str:
     """One of ``PATHS``. Raises ``ValueError`` for another, or for one that is not available."""
     wanted = os.environ.get("TOLLGATE_KERNELS", "auto")
+    if wanted == "native":
+        wanted = "auto"
     if wanted not in PATHS:
         raise ValueError(f"TOLLGATE_KERNELS={wanted} is not one of {', '.join(PATHS)}.")
     if wanted == "triton" and triton is None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from engine.begun_process import BegunProcess
 from engine.engine_process import EngineProcess
 from engine.errors import EngineError
 from engine.messages import Abort
@@ -16,7 +17,7 @@ from engine.refusals import to_error
 
 
 class PoolingClient(EngineProcess[PoolingReady]):
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: BegunProcess) -> None:
         super().__init__(process)
         self._ids = itertools.count(1)
         self._open: dict[int, TextsRequest] = {}

@@ -16,6 +16,7 @@ from typing import Any, cast
 import uvicorn
 import uvloop
 
+from engine.begun_process import BegunProcess
 from engine.client import EngineClient
 from engine.config import ServerConfig
 from engine.errors import ShuttingDown
@@ -32,21 +33,26 @@ _FAREWELL = 2.0
 """Seconds that connections get to read their error when the engine process has died or the drain is over."""
 
 
-def serve(config: ServerConfig, announce: Callable[[str], None]) -> int:
+def serve(config: ServerConfig, announce: Callable[[str], None], begun: BegunProcess | None = None) -> int:
     """Runs until a signal, and returns the exit status: 0, or 1 if the engine process died.
 
-    ``announce`` is called with the server's URL when it is ready. Raises ``StartupError``.
+    ``announce`` is called with the server's URL when it is ready. ``begun``: the engine process, if it has.
+    Raises ``StartupError``.
     """
     began = time.monotonic()
     with (
         _listener(config) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(_run(config, listener, announce, began))
+        return runner.run(_run(config, listener, announce, began, begun))
 
 
 async def _run(
-    config: ServerConfig, listener: socket.socket, announce: Callable[[str], None], began: float
+    config: ServerConfig,
+    listener: socket.socket,
+    announce: Callable[[str], None],
+    began: float,
+    begun: BegunProcess | None,
 ) -> int:
     stop = asyncio.Event()
     hurry = asyncio.Event()
@@ -63,7 +69,7 @@ async def _run(
     if config.standby_port is not None:
         loop.add_signal_handler(signal.SIGUSR1, promoted.set)
 
-    service = await start(config, _tracer)
+    service = await start(config, _tracer, begun)
     client = service.client
     watching: asyncio.Task[None] | None = None
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from starlette.applications import Starlette
 
+from engine.begun_process import BegunProcess
 from engine.client import EngineClient
 from engine.config import ServerConfig
 from engine.pooling.client import PoolingClient
@@ -25,13 +26,15 @@ from engine.server.tracing import Tracer
 MakeTracer = Callable[[ServerConfig], Tracer | None]
 
 
-async def start(config: ServerConfig, make_tracer: MakeTracer) -> GeneratingService | PoolingService:
-    """Starts the engine process. Raises ``StartupError``."""
+async def start(
+    config: ServerConfig, make_tracer: MakeTracer, begun: BegunProcess | None = None
+) -> GeneratingService | PoolingService:
+    """Starts the engine process, or goes on with one that has ``begun``. Raises ``StartupError``."""
     engine = config.engine
     spec = await asyncio.to_thread(find_spec, engine.model, engine.task, matryoshka=engine.matryoshka)
     if spec is not None:
-        return PoolingService(config, spec, await PoolingClient.start(engine))
-    return GeneratingService(config, await EngineClient.start(engine), make_tracer)
+        return PoolingService(config, spec, await PoolingClient.start(engine, begun))
+    return GeneratingService(config, await EngineClient.start(engine, begun), make_tracer)
 
 
 class GeneratingService:
