@@ -176,6 +176,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         help="the longest context of requests up to this priority; may be given several times",
     )
     add(
+        "--state-checkpoints",
+        type=int,
+        help="of models whose layers keep a state: states kept of cached prefixes, 0: no prefix caching for them "
+        "(default: half of --max-num-seqs)",
+    )
+    add(
         "--no-prefix-caching",
         dest="prefix_caching",
         action="store_false",

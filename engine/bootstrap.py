@@ -78,11 +78,12 @@ def load_engine(
     watch.lap("model")
     blocks = runner.cache.blocks
     max_num_seqs, max_batched_tokens = _limits(config, runner, blocks)
-    prefix_caching = config.prefix_caching and not runner.stateful
+    prefix_caching = config.prefix_caching and runner.finds_prefixes
     if runner.stateful:
         log.info(
-            "layers keep a state of each of %d sequences, %s bytes: no prefix caching, no speculation, no CUDA graphs",
+            "layers keep a state of each of %d sequences and %d prefixes, %s bytes: no speculation, no CUDA graphs",
             config.max_num_seqs,
+            runner.checkpoints,
             f"{runner.state_bytes:,}",
         )
     tiers = open_tiers(config, runner)
@@ -104,6 +105,7 @@ def load_engine(
         windows=runner.windows,
         overlapping=runner.overlapping,
         stateful=runner.stateful,
+        checkpoints=runner.checkpoints,
         tiers=tiers,
         pinned_share=config.pinned_share,
         stages=runner.ranks.stages,

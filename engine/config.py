@@ -79,6 +79,8 @@ class EngineConfig:
     context_caps: tuple[tuple[int, int], ...] = ()
     """(priority, longest context in tokens of requests up to it), by priority."""
     prefix_caching: bool = True
+    state_checkpoints: int | None = None
+    """Of models whose layers keep a state: states kept of cached prefixes. ``None``: half as many as sequences."""
     quantization: str | None = None
     """``int8``, ``int4`` or ``fp8``: how the weights of a plain checkpoint are kept."""
     weights_cache: str = "auto"
@@ -171,6 +173,8 @@ class EngineConfig:
             raise StartupError(f"--max-itl-ratio must be 0 or more than 1, not {self.max_itl_ratio}.")
         if self.max_drafts < 1:
             raise StartupError(f"--max-drafts must be at least 1, not {self.max_drafts}.")
+        if self.state_checkpoints is not None and self.state_checkpoints < 0:
+            raise StartupError(f"--state-checkpoints must be 0 or more, not {self.state_checkpoints}.")
         if self.draft_model is not None and self.speculation not in ("draft", "eagle", "medusa"):
             raise StartupError(
                 f"--draft-model is for --speculation draft, eagle or medusa, not {self.speculation}."

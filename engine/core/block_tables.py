@@ -15,6 +15,7 @@ from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import GONE, BlockPool
 from engine.core.prefix_cache import PrefixCache
 from engine.core.request import Request
+from engine.core.state_checkpoints import StateCheckpoints
 from engine.core.state_slots import NO_SLOT, StateSlots
 from engine.core.tiers.tiered_cache import TieredCache
 
@@ -24,7 +25,7 @@ _NEVER = sys.maxsize
 class BlockTables:
     """``prefixes`` is ``None`` without prefix caching. ``demand``: ``None`` for one group without a window. ``states``:
     slots that requests hold beside their blocks, where layers keep a state. ``tiers``: what keeps copies of full
-    blocks."""
+    blocks. ``checkpoints``: states of cached prefixes, without which these are of no use where layers keep a state."""
 
     def __init__(
         self,
@@ -34,9 +35,11 @@ class BlockTables:
         demand: BlockDemand | None = None,
         states: StateSlots | None = None,
         tiers: TieredCache | None = None,
+        checkpoints: StateCheckpoints | None = None,
     ) -> None:
         self.pool = pool
         self.states = states
+        self.checkpoints = checkpoints
         self.tiers = tiers
         self.prefixes = prefixes
         self.block_size = block_size
@@ -58,7 +61,7 @@ class BlockTables:
             return 0
         known = request.found or request.chain or self.prefixes.root(request.adapter)
         chain = self.prefixes.match(known, request.tokens, request.salt, request.shared)
-        if self.demand.windows:
+        if self.demand.windows or self.checkpoints is not None:
             request.found = chain
             chain = self.prefixes.usable(chain)
         request.chain = chain
@@ -87,8 +90,11 @@ class BlockTables:
                 table += self.prefixes.take(request.chain, group)
             request.computed = len(request.blocks) * self.block_size
             request.boundary = request.computed + self.block_size
+            if self.checkpoints is not None:
+                self.checkpoints.begin(request, request.chain, request.found, self.block_size)
             request.found = None
-            if copies is not None and self.groups == self.demand.full == 1 and not request.scoring:
+            whole = self.groups == self.demand.full == 1 and self.states is None
+            if copies is not None and whole and not request.scoring:
                 source, common = self.prefixes.partial(
                     request.chain, request.tokens, request.salt, request.shared
                 )
@@ -162,10 +168,23 @@ class BlockTables:
                 self._alter(request, depth)
             if self.tiers is not None and chain.depth > depth:
                 self.tiers.learned(chain, depth, request.weight)
+            self._keep_state(request)
             known = chain.depth == request.computed // self.block_size
             request.boundary = (chain.depth + 1) * self.block_size if known else _NEVER
         if self.demand.windows:
             self._slide(request)
+
+    def reach(self, request: Request, start: int) -> None:
+        """It is about to go on at ``start``: the state there is kept for others, if it is to be."""
+        if self.checkpoints is not None and request.stops:
+            self.checkpoints.reach(request, start)
+            self._keep_state(request)
+
+    def _keep_state(self, request: Request) -> None:
+        if self.checkpoints is not None and self.prefixes is not None:
+            node = self.checkpoints.learn(request, self.block_size)
+            if node is not None:
+                self.prefixes.mark(node)
 
     def share(self, leader: Request, fork: Request) -> None:
         """``fork`` shares the blocks of the prompt, all of which is computed, and gets a copy of its state, if a slot
@@ -204,6 +223,8 @@ class BlockTables:
         for _, table in self._windowed(request):
             self._release(request, [block for block in table if block != GONE])
         if self.states is not None:
+            if self.checkpoints is not None:
+                self.checkpoints.close(request)
             self.states.release(request.state)
             request.state = NO_SLOT
         request.blocks, request.others = [], ()
@@ -221,7 +242,11 @@ class BlockTables:
         held: Counter[int] = Counter()
         holders = list(holders)
         if self.states is not None:
-            self.states.check_integrity(request.state for request in holders)
+            slots = [request.state for request in holders]
+            if self.checkpoints is not None:
+                slots += self.checkpoints.held
+                slots += [request.checkpoint[1] for request in holders if request.checkpoint is not None]
+            self.states.check_integrity(slots)
         for request in holders:
             blocks = [block for table in _tables(request) for block in table if block != GONE]
             held.update(blocks)

@@ -91,6 +91,8 @@ class PrefixCache:
         """By parent's key and first half of the tokens: a node that begins so."""
         self.on_evict_end: Callable[[Node], None] | None = None
         """Called with each of these that is evicted, while it is still registered."""
+        self.has_state: Callable[[Node], bool] | None = None
+        """Where layers keep a state: whether that after a block is there."""
         self.united = 0
         """How often a holder's block was replaced by one that was cached already."""
 
@@ -169,7 +171,16 @@ class PrefixCache:
         return found.block, count
 
     def usable(self, node: Node) -> Node:
-        """The deepest block up to ``node`` after which the next token finds all that it sees through windows."""
+        """The deepest block up to ``node`` after which the next token finds all that it sees through windows, and the
+        state, if layers keep one."""
+        end = self._seen(node)
+        while self.has_state is not None and end.depth and not self.has_state(end):
+            if end.parent is None:
+                break
+            end = self._seen(end.parent)
+        return end
+
+    def _seen(self, node: Node) -> Node:
         end, spans = node, self._demand.spans
         longest = max(spans, default=0)
         while node.parent is not None and end.depth - node.depth < longest:

@@ -37,6 +37,7 @@ class Request:
         "boundary",
         "cached",
         "chain",
+        "checkpoint",
         "computed",
         "credit",
         "deadline",
@@ -64,6 +65,7 @@ class Request:
         "started",
         "state",
         "step",
+        "stops",
         "submitted",
         "tenant",
         "tokens",
@@ -138,8 +140,14 @@ class Request:
         """Entries of all these that are ``GONE``."""
         self.state = NO_SLOT
         """Its slot in the state cache, where layers keep a state."""
+        self.stops: list[int] = []
+        """Tokens at which a chunk of its prompt ends, as others may go on from the state there,"""
+        self.checkpoint: tuple[int, int] | None = None
+        """and the last one whose state was copied, with its slot, until the prefix cache knows the block that ends
+        there."""
         self.found: Node | None = None
-        """Where there are sliding windows, the deepest block of its tokens at the last look-up, while it waits."""
+        """Where there are sliding windows or states, the deepest block of its tokens at the last look-up, while it
+        waits."""
         self.chain: Node | None = None
         """The last of its blocks that the prefix cache knows; while it waits, as of the last look-up."""
         self.boundary = 0

@@ -40,6 +40,7 @@ from engine.core.prefix_cache import PrefixCache
 from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
 from engine.core.results import Results
+from engine.core.state_checkpoints import StateCheckpoints
 from engine.core.state_slots import StateSlots
 from engine.core.tiers.remote import RemoteBlocks
 from engine.core.tiers.tiered_cache import TieredCache, TierSet
@@ -70,6 +71,8 @@ class Scheduler:
         windows: Sequence[int | None] = (None,),
         overlapping: bool = False,
         stateful: bool = False,
+        checkpoints: int = 0,
+        least_checkpoint: int = 128,
         tiers: TierSet | None = None,
         pinned_share: float = 0.25,
         stages: int = 1,
@@ -89,7 +92,8 @@ class Scheduler:
         ``windows``: of each group of layers, as ``engine/kv_groups.py`` orders them.
         ``overlapping``: a step may be planned while one is in flight: windows then move on a step later.
         ``stateful``: layers keep a state of each running request. What was computed is then nothing without it, so
-        there is no prefix caching; and it is not computed twice, so there are no draft tokens.
+        there is prefix caching only with ``checkpoints``: so many states are kept of prefixes, each of which spares
+        ``least_checkpoint`` tokens or more. It is not computed twice, so there are no draft tokens.
         ``tiers``: memory beyond the device's that keeps copies of blocks, where all layers are in one group that sees
         all tokens.
         ``pinned_share``: of the blocks, most that prompts may ask to be kept.
@@ -106,8 +110,12 @@ class Scheduler:
             raise ValueError("a step must hold one token of every running request")
         if prefill_chunk is not None and prefill_chunk < 1:
             raise ValueError(f"a chunk is one token at least, not {prefill_chunk}")
-        if stateful and (prefix_caching or max_drafts):
+        if stateful and ((prefix_caching and not checkpoints) or max_drafts or tiers is not None):
             raise ValueError("a state is of all tokens of its request, and none of them can be taken back")
+        if checkpoints and not (stateful and prefix_caching and chunked_prefill):
+            raise ValueError(
+                "checkpoints are of states that the prefix cache finds, and end chunks of prompts"
+            )
         if tiers is not None and (list(windows) != [None] or not prefix_caching):
             raise ValueError(
                 "tiers are for blocks that the prefix cache finds, of one group without a window"
@@ -120,11 +128,17 @@ class Scheduler:
         self.prefixes = PrefixCache(pool, block_size, demand) if prefix_caching else None
         self._chunked_prefill = chunked_prefill
         self._may_preempt = preemption
-        self._states = StateSlots(max_num_seqs) if stateful else None
+        self._states = StateSlots(max_num_seqs + checkpoints) if stateful else None
+        self._checkpoints = None
+        if self._states is not None and self.prefixes is not None:
+            self._checkpoints = StateCheckpoints(self._states, checkpoints, least=least_checkpoint)
+            self.prefixes.has_state = self._checkpoints.__contains__
         self.tiers = None
         if tiers is not None and self.prefixes is not None:
             self.tiers = TieredCache(pool, self.prefixes, tiers)
-        self._tables = BlockTables(pool, self.prefixes, block_size, demand, self._states, self.tiers)
+        self._tables = BlockTables(
+            pool, self.prefixes, block_size, demand, self._states, self.tiers, self._checkpoints
+        )
         self.queues = RequestQueues(self._tables, max_num_seqs, separate=stages > 1)
         self.running, self.waiting, self.parked = self.queues.running, self.queues.waiting, self.queues.parked
         self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0, adapters=adapters)
@@ -143,7 +157,7 @@ class Scheduler:
             clock=clock,
         )
         self.pins = None
-        if self.prefixes is not None and list(windows) == [None]:
+        if self.prefixes is not None and list(windows) == [None] and not stateful:
             self.pins = Pins(pool, pinned_share)
         self._clock = clock
         self._loading = None
@@ -348,6 +362,7 @@ class Scheduler:
         if self.adapters is not None and not launched:
             self.adapters.undo(plan.swaps)
         if self._states is not None:
+            self._distrust()
             requests = self.queues.by_id
             self.queues.spoil(
                 [requests[one.request_id] for one in plan.requests if one.request_id in requests]
@@ -356,9 +371,15 @@ class Scheduler:
     def retract(self) -> None:
         """The steps in flight had no effect but on states, and can be planned again."""
         if self._states is not None:
+            self._distrust()
             self.queues.spoil([request for request in self.running if request in self.queues.steps])
         self.queues.steps.retract(self.running)
         self.queues.settle()
+
+    def _distrust(self) -> None:
+        """A plan's copies of states may not have been made."""
+        if self._checkpoints is not None:
+            self._checkpoints.clear(self.running)
 
     def dropped(self, plan: Plan) -> set[int]:
         """Requests whose samples in ``plan``, the first of those in flight, do not count any more."""
@@ -402,10 +423,14 @@ class Scheduler:
                 start += request.in_flight
                 count += request.pending - request.in_flight
             prefilling = count > 1
+            if request.stops:
+                tables.reach(request, start)
             if prefilling:
                 count = parts.tokens[request.id]
                 if count == 0:
                     continue
+                if request.stops:
+                    count = min(count, request.stops[0] - start)
                 prompts -= count
             length = start + count
             if (
@@ -441,6 +466,8 @@ class Scheduler:
         """Returns how many of its tokens are computed: at most ``most``, and one at least."""
         self._admission.admit(request, plan)
         count = min(request.missing, most)
+        if request.stops:
+            count = min(count, request.stops[0] - request.computed)
         request.credit += count
         plan.requests.append(ScheduledRequest.of(request, count))
         return count

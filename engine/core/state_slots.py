@@ -31,8 +31,12 @@ class StateSlots:
         if not self._free:
             return NO_SLOT
         own = self._free.pop()
-        self._copies.append((slot, own))
+        self.copy(slot, own)
         return own
+
+    def copy(self, source: int, target: int) -> None:
+        """``target`` is to be as ``source`` is when the next plan starts."""
+        self._copies.append((source, target))
 
     def release(self, slot: int) -> None:
         if slot != NO_SLOT:

@@ -70,10 +70,16 @@ class LoadedModel:
                 f"--speculation {config.speculation} is not supported for this model: its layers keep a state of each "
                 "request, from which draft tokens that are not accepted could not be taken back. Leave it out."
             )
+        self.checkpoints = 0
+        """States of cached prefixes."""
         self.state_bytes = 0
-        """Of all requests' states."""
+        """Of these, and of all requests'."""
         if self.model.state_shape is not None:
-            self.state_bytes = (config.max_num_seqs or 1) * self.model.state_shape.slot_bytes(self.dtype)
+            if config.prefix_caching and config.chunked_prefill:
+                asked = config.state_checkpoints
+                self.checkpoints = self._sequences // 2 if asked is None else asked
+            slots = self._sequences + self.checkpoints
+            self.state_bytes = slots * self.model.state_shape.slot_bytes(self.dtype)
         shape = self.model.kv_shape
         self.groups = group_layers(_windows(shape, config), self.max_model_len)
         """The same on all ranks."""
@@ -88,6 +94,10 @@ class LoadedModel:
         self.proposer = self._load_proposer()
         if self.proposer:
             self.block_bytes += self.proposer.block_bytes
+
+    @property
+    def _sequences(self) -> int:
+        return self.config.max_num_seqs or 1
 
     def count_blocks(self, profile: Callable[[], int] | None) -> int:
         """Of the KV cache, which may shorten the context. ``profile`` measures the bytes that there are for it.
@@ -127,7 +137,8 @@ class LoadedModel:
         """The proposer's cache has as many."""
         config, states = self.config, None
         if self.model.state_shape is not None:
-            states = StateCache(self.model.state_shape, config.max_num_seqs or 1, self.device, self.dtype)
+            slots = self._sequences + self.checkpoints
+            states = StateCache(self.model.state_shape, slots, self.device, self.dtype)
         cache = KVCache(
             self.model.kv_shape,
             blocks,

@@ -95,6 +95,9 @@ class Runner:
         self.overlapping = loaded.overlapping
         """Whether it is."""
         self.stateful, self.state_bytes = loaded.stateful, loaded.state_bytes
+        self.checkpoints = loaded.checkpoints
+        self.finds_prefixes = not self.stateful or self.checkpoints > 0
+        """Whether what is cached of a prompt can be used again."""
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens

@@ -48,11 +48,13 @@ def run(
     ahead: bool = False,
     windows: Sequence[int | None] | None = None,
     paged: tuple[HostAdapters, AdapterSlots] | None = None,
+    checkpoints: int = 0,
 ) -> Outcome:
     """Request ``i`` is submitted ``i * late`` steps after the first, and asks for ``adapters[i]``. Its choice ``j`` has
     the number ``i + j * 1000``, and a seed that is ``j`` larger. ``forecasts``: most draft tokens of grammars.
     ``ahead``: steps are launched before the results of those before them are known.
-    ``windows``: of the groups of layers, if not the runner's. ``paged``: where there are more adapters than slots."""
+    ``windows``: of the groups of layers, if not the runner's. ``paged``: where there are more adapters than slots.
+    ``checkpoints``: states of prefixes that are kept."""
     memory, slots = paged or (None, None)
     scheduler = Scheduler(
         BlockPool(blocks or runner.cache.blocks),
@@ -65,8 +67,10 @@ def run(
         reserve_drafts=runner.speculation is not None,
         windows=windows or runner.windows,
         overlapping=ahead,
-        prefix_caching=not runner.stateful,
+        prefix_caching=not runner.stateful or checkpoints > 0,
         stateful=runner.stateful,
+        checkpoints=checkpoints,
+        least_checkpoint=16,
         stages=runner.ranks.stages,
         adapters=slots,
     )

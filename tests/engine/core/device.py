@@ -44,7 +44,7 @@ class Device:
     def __init__(self, world: World, *, failing: bool) -> None:
         self.world = world
         self.cache = [[0] * world.block_size for _ in range(world.scheduler.pool.total)]
-        self.slots = [0] * world.scheduler.max_num_seqs
+        self.slots = [0] * (world.scheduler.max_num_seqs + 4)
         """The state cache: what one slot holds stands for all tokens of its request."""
         self.flights: list[Flight] = []
         """Submitted, and not collected."""

@@ -43,7 +43,7 @@ def anything(rng: Random) -> dict[str, int]:
     options["tiers"] = options["caching"] and not options["windows"] and rng.random() < 0.5
     options["paging"] = options["crowd"] and not options["tiers"]
     # They allow neither of the two.
-    options["states"] = not (options["caching"] or options["speculating"]) and rng.random() < 0.5
+    options["states"] = not (options["tiers"] or options["speculating"]) and rng.random() < 0.5
     return options
 
 
@@ -194,6 +194,29 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         (
             {"caching": False, "speculating": False, "crowd": True, "states": True, "failing": True},
             STATES | {"out of memory"},
+        ),
+        ({"caching": True, "speculating": False, "crowd": True, "states": True}, STATES | HITS),
+        (
+            {
+                "caching": True,
+                "speculating": False,
+                "crowd": False,
+                "states": True,
+                "windows": True,
+                "tenants": 2,
+            },
+            STATES - {"preempted"} | HITS,
+        ),
+        (
+            {
+                "caching": True,
+                "speculating": False,
+                "crowd": True,
+                "states": True,
+                "ahead": True,
+                "failing": True,
+            },
+            STATES | AHEAD | HITS | FAILING,
         ),
     ],
 )

@@ -112,6 +112,8 @@ class World:
             windows=self.windows,
             overlapping=ahead,
             stateful=states,
+            checkpoints=rng.randint(1, 4) if states and caching else 0,
+            least_checkpoint=rng.choice((0, 0, 6)),
             tiers=self.shelves and self.shelves.tiers,
             adapters=self.cabinet and self.cabinet.slots,
             pinned_share=rng.choice((0.0, 0.2, 0.5, 1.0)),

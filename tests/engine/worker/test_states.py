@@ -105,6 +105,24 @@ def test_preempted_requests_begin_again_from_nothing(saved: Saved, runner: Runne
 
 
 @pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("checkpoints", [9, 1])
+def test_prefixes_are_found_where_their_state_was_kept(
+    saved: Saved, runner: Runner, ahead: bool, checkpoints: int
+) -> None:
+    """What several prompts have in common, and a chat's turns; also where few can be kept."""
+    common, turn = prompt(50, 9), prompt(40, 8)
+    chats = [[*common, *prompt(20 + 5 * i, 20 + i)] for i in range(4)]
+    chats += [turn, [*turn, *prompt(25, 5)], [*turn, *prompt(25, 5), *prompt(25, 6)]]
+    requests = [(tokens, GREEDY) for tokens in chats]
+    options = {"sequences": 2, "budget": 48, "late": 12, "ahead": ahead}
+    outcome = run(runner, requests, checkpoints=checkpoints, **options)
+    check(outcome, saved[1], chats)
+    # The second prompt shows what is common, the third and the fourth find it; and each turn finds the one before.
+    assert outcome.hit_tokens == 2 * 48 + 32 + 64 if checkpoints > 1 else outcome.hit_tokens > 0
+    assert run(runner, requests, **options).hit_tokens == 0
+
+
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("sequences", [2, 12])
 def test_choices_go_on_from_a_copy_of_the_state(runner: Runner, sequences: int, ahead: bool) -> None:
     """With room for all of them, and without."""
@@ -190,20 +208,23 @@ def test_an_adapter_changes_what_merged_weights_change(saved: Saved, tmp_path: P
     assert run(runner, REQUESTS).tokens != outcome.tokens
 
 
-def test_a_start_tells_of_states_and_leaves_prefix_caching_out(
-    saved: Saved, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_tells_of_states(saved: Saved, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    loaded = load_engine(EngineConfig(model=saved[0], threads=1, kv_cache_blocks=50, max_num_seqs=3))
-    assert loaded.scheduler.prefixes is None and not loaded.ready.prefix_caching
+    config = EngineConfig(model=saved[0], threads=1, kv_cache_blocks=50, max_num_seqs=3)
+    loaded = load_engine(config)
+    assert loaded.scheduler.prefixes is not None and loaded.ready.prefix_caching
     states = loaded.runner.cache.states
     assert states is not None
     held = sum(tensor.nbytes for layer in states.layers.values() for tensor in layer)
     assert loaded.ready.memory["states"] == held == loaded.runner.state_bytes
-    assert f"{held:,} bytes: no prefix caching" in caplog.text
+    assert f"of each of 3 sequences and 1 prefixes, {held:,} bytes" in caplog.text
     assert len(loaded.runner.cache.layers) + len(states.layers) in (3, 4)
     # Blocks are of the layers with attention alone.
     assert loaded.runner.block_bytes == 2 * 2 * 16 * 16 * 4
+    for none in ({"state_checkpoints": 0}, {"prefix_caching": False}):
+        without = load_engine(replace(config, **none))
+        assert without.scheduler.prefixes is None and not without.ready.prefix_caching
+        assert without.runner.state_bytes * 4 == held * 3
 
 
 def test_what_cannot_be_is_refused_by_name(saved: Saved, tiny_model: Path) -> None:
