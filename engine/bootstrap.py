@@ -81,7 +81,7 @@ def load_engine(
     prefix_caching = config.prefix_caching and runner.finds_prefixes
     if runner.stateful:
         log.info(
-            "layers keep a state of each of %d sequences and %d prefixes, %s bytes: no speculation, no CUDA graphs",
+            "layers keep a state of each of %d sequences and %d prefixes, %s bytes: no speculation",
             config.max_num_seqs,
             runner.checkpoints,
             f"{runner.state_bytes:,}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +54,10 @@ class StateShape:
 
 class StateCache:
     def __init__(self, shape: StateShape, slots: int, device: torch.device, dtype: torch.dtype) -> None:
-        self.slots = slots
+        self.spare = slots
+        """A slot beside the ``slots``, which is nobody's: idle rows of recordings have it."""
         self.layers: dict[int, LayerState] = {
-            layer: tuple(zeros((slots, *part.shape), device, part.dtype(dtype)) for part in parts)
+            layer: tuple(zeros((slots + 1, *part.shape), device, part.dtype(dtype)) for part in parts)
             for layer, parts in shape.layers.items()
         }
 
@@ -65,6 +67,18 @@ class StateCache:
             for state in self.layers.values():
                 for tensor in state:
                     tensor[target].copy_(tensor[source])
+
+    @contextmanager
+    def undone_by(self, error: type[Exception], slots: Tensor) -> Iterator[None]:
+        """An ``error`` within leaves the states of ``slots`` [n] as they were."""
+        before = [[tensor[slots] for tensor in state] for state in self.layers.values()]
+        try:
+            yield
+        except error:
+            for state, kept in zip(self.layers.values(), before, strict=True):
+                for tensor, own in zip(state, kept, strict=True):
+                    tensor[slots] = own
+            raise
 
     def beside(self, paged: Iterator[tuple[Any, Any]], batch: StateBatch) -> Iterator[tuple[Any, Any]]:
         """All layers of a model: those with a state and ``batch``, the others as ``paged`` has them."""

@@ -17,7 +17,8 @@ from engine.kv_cache import KVCache
 from engine.models.registry import Model
 from engine.worker.attention_chunks import by_token
 from engine.worker.batch import Batch
-from kernels.native.recording import Memory, Recording, available
+from engine.worker.state_rows import decode_states
+from kernels.native.recording import Memory, NotRecordable, Recording, available
 
 MOST = 16
 """Sequences of the largest recording. With more of them Python takes a small part of a step."""
@@ -43,6 +44,8 @@ class CpuRecordings:
         # Of each group of layers.
         self._slots = [torch.zeros(self._most, dtype=torch.int64) for _ in cache.groups]
         self._block_tables = [torch.full((self._most, blocks), cache.padding_block) for _ in cache.groups]
+        self._states = None if cache.states is None else torch.zeros(self._most, dtype=torch.int64)
+        """Slots of the state cache, where layers keep a state."""
         self._memory = Memory()
         self._recorded = {1: Recording(self._forward(1), self._memory)}
 
@@ -51,6 +54,10 @@ class CpuRecordings:
         rows, common = len(batch.tokens), batch.common[0]
         if rows != len(common.seq_lens) or rows > self._most or batch.adapters:
             return None
+        if self._states is not None and (states := batch.attention.states) is not None:
+            if states.all.begins is not None:
+                return None
+            self._states[:rows] = states.all.slots
         self._tokens[:rows] = batch.tokens
         self._positions[:rows] = batch.positions
         self._seq_lens[:rows] = common.seq_lens
@@ -59,10 +66,14 @@ class CpuRecordings:
             # Tables are padded to a round number of blocks, which may be more than any sequence has.
             width = min(group.block_tables.shape[1], tables.shape[1])
             tables[:rows, :width] = group.block_tables[:, :width]
-        if rows not in self._recorded:
+        if rows in self._recorded:
+            self._recorded[rows]()
+        elif self._states is None or self._cache.states is None:
             self._recorded[rows] = Recording(self._forward(rows), self._memory)
         else:
-            self._recorded[rows]()
+            # What cannot be recorded is computed again, by the layers themselves.
+            with self._cache.states.undone_by(NotRecordable, self._states[:rows]):
+                self._recorded[rows] = Recording(self._forward(rows), self._memory)
         return self._recorded[rows].result
 
     def _forward(self, rows: int) -> Callable[[], Tensor]:
@@ -82,6 +93,8 @@ class CpuRecordings:
             metadata = self._cache.backend.metadata
             batch, *others = made = [metadata(group) for group in common]
             batch.others = others
+            if self._states is not None:
+                batch.states = decode_states(self._states[:rows])
             for group, one, sizes in zip(common, made, self._cache.chunks, strict=True):
                 one.in_chunks = {chunk: metadata(by_token(group, chunk)) for chunk in sizes}
             return self._model.forward(self._tokens[:rows], self._positions[:rows], batch, self._cache)

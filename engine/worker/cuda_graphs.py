@@ -23,6 +23,7 @@ from engine.layers.lora import AdapterBank
 from engine.models.registry import Model
 from engine.worker.attention_chunks import by_token
 from engine.worker.batch import Batch
+from engine.worker.state_rows import decode_states
 from engine.worker.upload import upload
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -71,6 +72,10 @@ class DecodeGraphs:
         self._block_tables = [
             torch.full((most, blocks), cache.padding_block, device=device) for _ in cache.groups
         ]
+        self._states = None
+        """Slots of the state cache, where layers keep a state."""
+        if cache.states is not None:
+            self._states = torch.full((most,), cache.states.spare, device=device)
         self._recorded: dict[tuple[int, int, bool], tuple[Callable[[], None], Tensor]] = {}
         # The largest first: the others then find their memory in what it has taken.
         shapes = [(new, size) for new, counts in sizes.items() for size in counts]
@@ -93,12 +98,18 @@ class DecodeGraphs:
         size = next((size for size in self._sizes[new] if size >= sequences), None) if new else None
         if new is None or size is None:
             return None
+        states = batch.attention.states
+        if states is not None and states.all.begins is not None:
+            return None
         places: slice | Tensor = slice(0, rows)
         if new > 1:
             if any(scheduled.end < new for scheduled in batch.order):
                 # There is nothing that the rows before its first token could stand for.
                 return None
             places = self._places(batch, new)
+        if self._states is not None and self._cache.states is not None and states is not None:
+            self._states[:sequences] = states.all.slots
+            self._states[sequences:size] = self._cache.states.spare
         self._tokens[places] = batch.tokens
         self._positions[places] = batch.positions
         self._seq_lens[:sequences] = common.seq_lens
@@ -154,6 +165,8 @@ class DecodeGraphs:
             metadata = self._cache.backend.metadata
             batch, *others = made = [metadata(group) for group in common]
             batch.others = others
+            if self._states is not None:
+                batch.states = decode_states(self._states[:size])
             for group, one, sizes in zip(common, made, self._cache.chunks, strict=True):
                 one.in_chunks = {chunk: metadata(by_token(group, chunk, new)) for chunk in sizes}
             rows = slice(0, size * new)

@@ -73,12 +73,12 @@ class LoadedModel:
         self.checkpoints = 0
         """States of cached prefixes."""
         self.state_bytes = 0
-        """Of these, and of all requests'."""
+        """Of these, of all requests', and of a spare one."""
         if self.model.state_shape is not None:
             if config.prefix_caching and config.chunked_prefill:
                 asked = config.state_checkpoints
                 self.checkpoints = self._sequences // 2 if asked is None else asked
-            slots = self._sequences + self.checkpoints
+            slots = self._sequences + self.checkpoints + 1
             self.state_bytes = slots * self.model.state_shape.slot_bytes(self.dtype)
         shape = self.model.kv_shape
         self.groups = group_layers(_windows(shape, config), self.max_model_len)

@@ -101,9 +101,9 @@ class Runner:
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
-        # Graphs with states are untested, so there are none. Attention over latents gathers what it reads: recorded,
-        # that would be the longest context for each sequence. Stages and whole experts wait for what others have.
-        plain = self.model.kv_shape.latent is None and not self.stateful
+        # Attention over latents gathers what it reads: recorded, that would be the longest context for each sequence.
+        # Stages and whole experts wait for what others have.
+        plain = self.model.kv_shape.latent is None
         whole = self.ranks.stages == 1 and config.expert_parallel == 1
         self._recording = config.cuda_graphs and self.device.type == "cuda" and whole and plain
         self._graphs: DecodeGraphs | CpuRecordings | None = None
@@ -449,8 +449,9 @@ class Runner:
     @torch.inference_mode()
     def _record_steps(self) -> None:
         """On a CPU: from now on decode steps are replayed, where they can be."""
-        # A recording would have the slots of the states that it was made with.
-        plain = self.device.type == "cpu" and self.ranks.size == 1 and not self.stateful
+        # Where a state's result must not depend on the batch, Python goes from request to request.
+        by_hand = self.stateful and self._loaded.config.deterministic
+        plain = self.device.type == "cpu" and self.ranks.size == 1 and not by_hand
         if plain and records(self.cache):
             try:
                 self._graphs = CpuRecordings(self.model, self.cache, self._max_num_seqs, self.max_model_len)

@@ -42,6 +42,14 @@ def state_batch(order: Sequence[ScheduledRequest], device: torch.device) -> Stat
     )
 
 
+def decode_states(slots: Tensor) -> StateBatch:
+    """Of requests with a token each, none their first. ``slots`` [requests] are read when layers run: for
+    recordings."""
+    rows = torch.arange(len(slots), device=slots.device)
+    every = StateSet(slots, None, rows)
+    return StateBatch(len(slots), [], every, every, [], rows, rows + 1)
+
+
 def _set(some: Sequence[StateRows], tensors: Sequence[Tensor]) -> StateSet:
     slots, begins, rows = tensors
     return StateSet(slots, begins.bool() if any(one.begins for one in some) else None, rows)

@@ -24,7 +24,8 @@ def test_sums_are_exact_and_the_rest_is_in_the_compute_dtype() -> None:
         torch.float32,
     ]
     held = sum(tensor.nbytes for layer in cache.layers.values() for tensor in layer)
-    assert held == 3 * SHAPE.slot_bytes(torch.bfloat16) == 3 * (2 * 12 + 480)
+    assert held == 4 * SHAPE.slot_bytes(torch.bfloat16) == 4 * (2 * 12 + 480)
+    assert cache.spare == 3
 
 
 def test_copies_are_made_in_order() -> None:
