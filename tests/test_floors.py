@@ -46,6 +46,8 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
             "adapter_memory offline pooling"
         ),
         "client generation refusals begun_process engine_process process engine_core bootstrap adapter_loading offline pooling",
+        "client generation refusals begun_process engine_process process engine_core bootstrap adapter_loading offline "
+        "pooling",
         "server",
         "bench verify quantizer evaluation drafts simulation",
         "arguments options",

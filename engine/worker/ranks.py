@@ -65,9 +65,7 @@ class LeaderRank(Ranks):
 
     def _gather(self, config: EngineConfig, device: torch.device) -> None:
         """Starts the others and forms the groups."""
-        # Rank 0 alone proposes draft tokens and loads the start's adapters; it sends the others the results.
-        theirs = replace(config, draft_model=None, draft_quantization=None, adapters=())
-        theirs = replace(theirs, max_adapters=config.slots)
+        theirs = told(config)
         vocabulary = _vocabulary(config)
         self._peers += [LocalRank() for _ in range(1, self.size - len(config.nodes))]
         self._peers += reach(config)
@@ -182,6 +180,14 @@ class LeaderRank(Ranks):
 def start_ranks(config: EngineConfig, device: torch.device) -> Ranks:
     """Rank 0's part. Starts the other processes, if there are to be any, or raises ``StartupError``."""
     return Ranks() if config.ranks == 1 else LeaderRank(config, device)
+
+
+def told(config: EngineConfig) -> EngineConfig:
+    """As the other ranks have it. Rank 0 alone proposes draft tokens and loads the start's adapters; it sends the
+    others the results."""
+    return replace(
+        config, draft_model=None, draft_quantization=None, adapters=(), max_adapters=config.slots
+    )
 
 
 def _vocabulary(config: EngineConfig) -> bool:

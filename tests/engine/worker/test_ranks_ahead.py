@@ -17,6 +17,7 @@ from engine.config import EngineConfig
 from engine.worker import rank_process
 from engine.worker.batch import BatchBuilder
 from engine.worker.local_rank import LocalRank
+from engine.worker.ranks import told
 from engine.worker.runner import Runner
 from tests.engine.steps import run
 from tests.engine.worker.test_overlap import REQUESTS
@@ -135,3 +136,18 @@ def test_where_one_cannot_record_none_replays(tiny_model: Path, monkeypatch: pyt
         assert run(runner, REQUESTS[:2]).tokens
     finally:
         runner.ranks.close()
+
+
+def test_what_the_other_ranks_are_told(tiny_model: Path) -> None:
+    """They have no draft model, but steps with as many tokens."""
+    config = EngineConfig(
+        model=tiny_model,
+        tensor_parallel=2,
+        speculation="draft",
+        draft_model=tiny_model,
+        draft_quantization="int8",
+        adapters=(("one", tiny_model),),
+    )
+    found = told(config)
+    assert (found.draft_model, found.draft_quantization, found.adapters) == (None, None, ())
+    assert (found.speculation, found.max_drafts, found.max_adapters) == ("draft", config.max_drafts, 1)
