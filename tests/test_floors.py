@@ -48,6 +48,9 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "client generation refusals begun_process engine_process process engine_core bootstrap adapter_loading offline pooling",
         "client generation refusals begun_process engine_process process engine_core bootstrap adapter_loading offline "
         "pooling",
+            "client generation refusals begun_process engine_process process engine_core bootstrap adapter_loading "
+            "offline pooling"
+        ),
         "server",
         "bench verify quantizer evaluation drafts simulation",
         "arguments options",
