@@ -42,14 +42,8 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "models",
         "worker",
         (
-            "client generation refusals engine_process process engine_core bootstrap adapter_loading "
-            "adapter_memory offline pooling"
-        ),
-        "client generation refusals begun_process engine_process process engine_core bootstrap adapter_loading offline pooling",
-        "client generation refusals begun_process engine_process process engine_core bootstrap adapter_loading offline "
-        "pooling",
             "client generation refusals begun_process engine_process process engine_core bootstrap adapter_loading "
-            "offline pooling"
+            "adapter_memory offline pooling"
         ),
         "server",
         "bench verify quantizer evaluation drafts simulation",

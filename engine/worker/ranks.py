@@ -185,9 +185,7 @@ def start_ranks(config: EngineConfig, device: torch.device) -> Ranks:
 def told(config: EngineConfig) -> EngineConfig:
     """As the other ranks have it. Rank 0 alone proposes draft tokens and loads the start's adapters; it sends the
     others the results."""
-    return replace(
-        config, draft_model=None, draft_quantization=None, adapters=(), max_adapters=config.slots
-    )
+    return replace(config, draft_model=None, draft_quantization=None, adapters=(), max_adapters=config.slots)
 
 
 def _vocabulary(config: EngineConfig) -> bool:
