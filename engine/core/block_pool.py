@@ -105,9 +105,9 @@ class BlockPool:
         """One that is held will be evicted when nothing else is left; until ``unpin``, or until its content is gone."""
         self._cached.pin(block)
 
-    def unpin(self, blocks: Sequence[int]) -> None:
-        """Those of a chain, each after its parent."""
-        self._cached.unpin(blocks)
+    def unpin(self, blocks: Sequence[int], above: Sequence[int] = ()) -> None:
+        """Those of a chain, each after its parent; ``above``: its beginning, which stays pinned."""
+        self._cached.unpin(blocks, above)
 
     def discard(self, block: int) -> None:
         """Frees a cached block whose content is invalid."""

@@ -89,13 +89,16 @@ class EvictionOrder:
             self._unpinned[block] = self._weights[block], self._expiries[block]
             self._weights[block] = self._expiries[block] = math.inf
 
-    def unpin(self, blocks: Sequence[int]) -> None:
-        """Those of a chain, each after its parent: as if they had been used until now."""
+    def unpin(self, blocks: Sequence[int], above: Sequence[int] = ()) -> None:
+        """Those of a chain, each after its parent: as if they had been used until now, and so were those ``above`` them,
+        which stay pinned."""
         most = math.inf
         weights = []
         for block in blocks:
             most = min(most, max(self._unpinned.pop(block)[0], _LIGHTEST))
             weights.append(most)
+        for block in above if weights else ():
+            self.use(block, weights[0])
         # The child first.
         for block, weight in zip(reversed(blocks), reversed(weights), strict=True):
             here = block in self

@@ -101,11 +101,13 @@ class Pins:
         del pins[pin.nodes[-1]]
         if not pins:
             del self._pins[pin.tenant]
-        left = []
+        left, above = list[int](), list[int]()
         for node in pin.nodes:
             self._counts[node] -= 1
             if not self._counts[node]:
                 del self._counts[node]
                 if node.alive:
                     left.append(node.block)
-        self._pool.unpin(left)
+            elif node.alive:
+                above.append(node.block)
+        self._pool.unpin(left, above)

@@ -132,3 +132,17 @@ def test_whatever_happens_the_one_that_expires_first_goes_first(
             # Among equals of one weight, the one that came first.
             assert gone in [min(blocks)[1] for blocks in ties.values()]
             del model[gone]
+
+
+def test_a_parent_that_stays_pinned_when_its_child_is_let_go_outlives_it() -> None:
+    """Though the child was used long ago by somebody heavier than who used the parent since."""
+    order = EvictionOrder(TOTAL)
+    child, parent = 1, 0
+    for block in (child, parent):
+        keep(order, block, 1.0)
+        order.pin(block)
+    order.advance(TOTAL + 1)
+    order.use(parent, 0.25)
+    order.unpin([child], [parent])
+    order.unpin([parent])
+    assert [order.pop(), order.pop()] == [child, parent]

@@ -41,7 +41,7 @@ def anything(rng: Random) -> dict[str, int]:
     options: dict[str, int] = {name: rng.random() < 0.5 for name in switches}
     options["tenants"] = rng.choice((1, 1, 2, 3))
     options["tiers"] = options["caching"] and not options["windows"] and rng.random() < 0.5
-    options["paging"] = options["crowd"] and not options["tiers"]
+    options["paging"] = options["crowd"]
     # They allow neither of the two.
     options["states"] = not (options["tiers"] or options["speculating"]) and rng.random() < 0.5
     return options
