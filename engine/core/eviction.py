@@ -90,8 +90,8 @@ class EvictionOrder:
             self._weights[block] = self._expiries[block] = math.inf
 
     def unpin(self, blocks: Sequence[int], above: Sequence[int] = ()) -> None:
-        """Those of a chain, each after its parent: as if they had been used until now, and so were those ``above`` them,
-        which stay pinned."""
+        """Those of a chain, each after its parent: as if they, and those ``above`` them, which stay pinned, had been
+        used until now."""
         most = math.inf
         weights = []
         for block in blocks:
