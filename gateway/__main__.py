@@ -27,6 +27,7 @@ from gateway.cli import (
     test,
     usage,
 )
+from gateway.settings import SettingsError
 from gateway.version import version
 
 
@@ -75,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         return int(arguments.run(arguments))
+    except SettingsError as error:
+        sys.stderr.write(f"tollgate: {error}\n")
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -40,6 +39,7 @@ from gateway.policy.history import PolicyHistory
 from gateway.policy.key_store import state_files
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
+from gateway.policy.variables import Variables
 from gateway.replicas.replicas import Replicas
 from gateway.runtime import shared
 from gateway.runtime.background_requests import BackgroundRequests
@@ -71,8 +71,10 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     # Guards have a pool of their own, so that they do not queue behind slow bodies.
     scanning = ProcessPool(queue_timeout=MAX_WAIT)
     peers = Peers(settings.peers, settings.worker)
+    variables = Variables()
     state = WorkerState(
         metrics,
+        env=variables,
         folder=settings.policies,
         state_dir=settings.state_dir,
         workers=settings.workers,
@@ -100,7 +102,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     site = Site(
         policies=settings.policies,
         state_dir=settings.state_dir,
-        env=os.environ,
+        env=variables,
         peers=peers,
         rejected=lambda: watchers[0].last_error if watchers else None,
         generation=lambda: generations.number,
@@ -135,6 +137,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         watcher = PolicyWatcher(
             settings.policies,
             apply,
+            env=variables,
             on_error=rejected,
             on_revoked=generations.withdraw,
             on_in_force=partial(publish, settings.in_force, settings.worker) if settings.in_force else None,

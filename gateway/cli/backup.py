@@ -22,6 +22,7 @@ from gateway.control.state_lock import LOCK, StateInUse, state_lock
 from gateway.control.unix_socket import usable
 from gateway.policy.folder import find, read_folder
 from gateway.policy.problems import PolicyError
+from gateway.policy.variables import Variables
 from gateway.policy.yaml_tree import Map, Scalar
 from gateway.private import private_folder
 from gateway.version import version
@@ -89,7 +90,7 @@ def run_backup(arguments: argparse.Namespace) -> int:
 
 def left_out(policies: Path) -> Iterator[str]:
     """One line for each place where the gateway keeps what no backup of folders has. Raises ``PolicyError``."""
-    root = read_folder(policies, os.environ).root
+    root = read_folder(policies, Variables()).root
     for path, what in (
         (("store",), "counters of limits, stored responses, caches: redis-cli --rdb FILE"),
         (("cache_store",), "caches and receipts, which come again by themselves"),

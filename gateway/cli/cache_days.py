@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from dataclasses import asdict
 from gateway.databases.database import DatabaseError
 from gateway.observe.cache_days import FILE, CacheDay, read_cache_days
 from gateway.policy.schema import parse_duration
+from gateway.policy.variables import Variables
 from gateway.settings import Settings, SettingsError
 
 NANO = 10**9
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("tollgate caches days: --since: write a span, as 12h or 30d", file=sys.stderr)
         return 2
     try:
-        path = Settings.from_env(os.environ).state_dir / FILE
+        path = Settings.from_env(Variables()).state_dir / FILE
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 1

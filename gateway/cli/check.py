@@ -9,6 +9,7 @@ from pathlib import Path
 from gateway.cli.check_formats import FORMATS, Report
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
+from gateway.policy.variables import Variables
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = arguments.policies
     written = FORMATS.get(arguments.format)
     try:
-        loaded = load_policy(folder, os.environ, with_files=True)
+        variables = Variables()
+        loaded = load_policy(folder, variables, with_files=True)
     except PolicyError as error:
         print(error if written is None else written(Report(folder, error.problems)))
         return 1
@@ -48,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for line in summary(loaded, folder):
         print(line)
+    for notice in variables.notices():
+        print(f"{notice} (warning)")
     return 0
 
 

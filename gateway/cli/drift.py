@@ -20,6 +20,7 @@ from gateway.policy.key_store import state_files
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import parse_duration
+from gateway.policy.variables import Variables
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     try:
         folder = init.folder(arguments.policies, os.environ)
-        policy = load_policy(folder, os.environ, also=state_files(state_dir())).policy
+        policy = load_policy(folder, Variables(), also=state_files(state_dir())).policy
     except PolicyError as error:
         print(error, file=sys.stderr)
         return 2

@@ -24,6 +24,7 @@ from gateway.policy.key_store import state_files
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError, suggestion
 from gateway.policy.schema import Policy, parse_duration
+from gateway.policy.variables import Variables
 from gateway.settings import SettingsError
 
 MISMATCH = (
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _complain(f"--since: {arguments.since!r} is no span; write one as 12h or 30d", 2)
     folder = init.folder(arguments.policies, os.environ)
     try:
-        policy = load_policy(folder, os.environ, also=state_files(state_dir())).policy
+        policy = load_policy(folder, Variables(), also=state_files(state_dir())).policy
         database = ledger_of(arguments.ledger, folder)
     except (PolicyError, SettingsError) as error:
         print(error, file=sys.stderr)

@@ -14,6 +14,7 @@ from gateway.cli.user import state_dir
 from gateway.policy.key_store import state_files
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
+from gateway.policy.variables import Variables
 
 MODEL = "the first that the key may ask for"
 
@@ -45,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     folder = init.folder(arguments.policies, os.environ)
     try:
-        loaded = load_policy(folder, os.environ, also=state_files(state_dir()))
+        loaded = load_policy(folder, Variables(), also=state_files(state_dir()))
         body = _body(arguments, loaded)
         headers = dict(_header(one) for one in arguments.header)
     except PolicyError as error:
@@ -70,7 +71,7 @@ async def _explain(
     path = arguments.path or path_of(body)
     question = Question(arguments.key, body, path, {"content-type": "application/json", **headers})
     async with at_rest(loaded, folder) as dry:
-        explanation = await explain(dry, question, loaded, PolicyLines(loaded, os.environ))
+        explanation = await explain(dry, question, loaded, PolicyLines(loaded, Variables()))
     if arguments.json:
         print(json.dumps(explanation.data(), indent=2))
     else:

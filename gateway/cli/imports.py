@@ -15,6 +15,7 @@ from gateway.cli import schema
 from gateway.cli.init import policy_in
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError
+from gateway.policy.variables import Variables
 
 if TYPE_CHECKING:
     from gateway.lab.migration.draft import PolicyDraft
@@ -191,7 +192,7 @@ def _problems(draft: PolicyDraft, folder: Path) -> list[str]:
 
     stand_ins: Mapping[str, str] = {name: _stand_in(name) for name in draft.needed}
     try:
-        loaded = load_policy(folder, {**stand_ins, **draft.secrets, **os.environ})
+        loaded = load_policy(folder, {**stand_ins, **draft.secrets, **Variables()})
     except PolicyError as error:
         return [str(problem) for problem in error.problems]
     tell_unpriced(loaded.policy, draft)

@@ -25,6 +25,7 @@ from gateway.policy.folder import Folder, find
 from gateway.policy.key_store import FILE, ISSUED, KeyStore, KeyStoreError, entries, revoked_hashes
 from gateway.policy.problems import PolicyError, suggestion
 from gateway.policy.schema import DEFAULT_TIER, Key, parse_duration
+from gateway.policy.variables import Variables
 from gateway.policy.yaml_tree import Map, Scalar
 
 _OPTIONS = {"allow_ips": "allow-ip"}
@@ -151,7 +152,7 @@ def rotate(arguments: argparse.Namespace) -> None:
 def list_keys(arguments: argparse.Namespace) -> None:
     rows = [("ID", "TENANT", "TIER", "MODELS", "SCOPES", "LIMITS", "EXPIRES", "SHA256", "WHERE")]
     today = datetime.now(UTC).date().isoformat()
-    folder = KeyStore(arguments.policies, state_dir() / ISSUED, os.environ).read_valid()
+    folder = KeyStore(arguments.policies, state_dir() / ISSUED, Variables()).read_valid()
     revoked = revoked_hashes(folder)
     for entry in entries(folder):
         if entry.text("sha256").lower() in revoked:
@@ -203,7 +204,7 @@ def _change(arguments: argparse.Namespace, **request: Any) -> dict[str, Any]:
         {**request, "by": user().content()},
         policies=arguments.policies,
         state_dir=state_dir(),
-        env=os.environ,
+        env=Variables(),
         kept=named,
     )
 
@@ -268,7 +269,7 @@ def _limits(entry: Mapping[str, Any]) -> str:
 
 def _notices(arguments: argparse.Namespace, patterns: Sequence[str]) -> Iterator[str]:
     """What is probably not meant of a key that has been made: it stands all the same, as what it names may be added."""
-    folder = KeyStore(arguments.policies, state_dir() / ISSUED, os.environ).read()
+    folder = KeyStore(arguments.policies, state_dir() / ISSUED, Variables()).read()
     tenants, models = find(folder.root, ("tenants",)), find(folder.root, ("models",))
     known = tuple(tenants.entries) if isinstance(tenants, Map) else ()
     if known and arguments.tenant not in known and arguments.tenant != "default":

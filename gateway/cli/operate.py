@@ -13,6 +13,7 @@ from gateway.cli.user import state_dir, user
 from gateway.control.changes import REFUSALS
 from gateway.control.client import change
 from gateway.policy.history import Generation, PolicyHistory
+from gateway.policy.variables import Variables
 from gateway.replicas.drains import drain_for_all
 
 
@@ -69,7 +70,7 @@ def _change(arguments: argparse.Namespace, **request: Any) -> int:
             {**request, "by": user().content()},
             policies=arguments.policies,
             state_dir=state_dir(),
-            env=os.environ,
+            env=Variables(),
             kept=bool(os.environ.get("TOLLGATE_STATE_DIR")),
             drain_for_all=drain_for_all,
         )

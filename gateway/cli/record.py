@@ -24,6 +24,7 @@ from gateway.policy.key_store import state_files
 from gateway.policy.loader import load_policy
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import Policy, parse_duration
+from gateway.policy.variables import Variables
 from gateway.recording.archive import Archive
 from gateway.recording.data_keys import KeyNotOurs
 from gateway.recording.opening import open_recordings
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Exits with 0, 1 where it could not be done, 2 for a policy or options that are wrong."""
     try:
         loaded = load_policy(
-            init.folder(arguments.policies, os.environ), os.environ, also=state_files(state_dir())
+            init.folder(arguments.policies, os.environ), Variables(), also=state_files(state_dir())
         )
         archive = Archive(open_recordings(loaded.policy, state_dir(), makes=arguments.work is _import))
     except PolicyError as error:

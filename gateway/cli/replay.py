@@ -14,6 +14,7 @@ from gateway.cli.user import state_dir
 from gateway.policy.key_store import state_files
 from gateway.policy.loader import Loaded
 from gateway.policy.problems import PolicyError, suggestion
+from gateway.policy.variables import Variables
 
 if TYPE_CHECKING:
     from gateway.lab.replay.job import Job
@@ -176,7 +177,7 @@ def _jobs(arguments: argparse.Namespace) -> list[Job]:
         raise ReplayError(f"{arguments.trace}: there is no such file or folder")
     folders = arguments.policy or [str(init.folder(None, os.environ))]
     also = state_files(state_dir())
-    policies = [policy_for(Path(folder), os.environ, also) for folder in folders]
+    policies = [policy_for(Path(folder), Variables(), also) for folder in folders]
     first = policies[0].policy
     tenants = parse_shares("--tenants", arguments.tenants) if arguments.tenants else {}
     models = parse_shares("--model", arguments.model) if arguments.model else {next(iter(first.models)): 1.0}

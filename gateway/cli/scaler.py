@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import ssl
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.extras import install_command
+from gateway.policy.variables import Variables
 
 if TYPE_CHECKING:
     from grpc import ServerCredentials
@@ -87,7 +87,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    service = Service(os.environ.get("TOLLGATE_METRICS_TOKEN", ""), arguments.state, arguments.every)
+    service = Service(Variables().get("TOLLGATE_METRICS_TOKEN", ""), arguments.state, arguments.every)
     # Two on one port would each be asked by chance.
     server = aio.server(options=[("grpc.so_reuseport", 0)])
     try:

@@ -26,6 +26,7 @@ from gateway.policy.key_store import state_files
 from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
+from gateway.policy.variables import Variables
 from gateway.private import private_folder
 from gateway.process.child_log import ChildLog
 from gateway.process.listener import CannotListen, listen, reachable
@@ -62,7 +63,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "TOLLGATE_WRITE_TIMEOUT, TOLLGATE_MAX_CONNECTIONS, TOLLGATE_MAX_UNAUTHENTICATED, "
         "TOLLGATE_MAX_UNAUTHENTICATED_PER_ADDRESS, "
         "TOLLGATE_WATCHDOG, TOLLGATE_METRICS_TOKEN, TOLLGATE_METRICS_HOST, TOLLGATE_METRICS_TENANTS=true, "
-        "TOLLGATE_SESSION_SECRET.",
+        "TOLLGATE_SESSION_SECRET, TOLLGATE_SECRETS_DIR (a folder with a file for each secret, named as its variable).",
     )
     parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")
     parser.add_argument(
@@ -95,8 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     given = {f"TOLLGATE_{flag.upper()}": getattr(arguments, flag) for flag in _FLAGS}
     given["TOLLGATE_POLICIES"] = str(init.folder(arguments.policies, env))
     try:
+        variables = Variables(env)
         settings = Settings.from_env(
-            {**env, **{name: value for name, value in given.items() if value is not None}}
+            Variables({**env, **{name: value for name, value in given.items() if value is not None}})
         )
     except SettingsError as error:
         return _fail(_by_flag(str(error), given), code=2)
@@ -106,9 +108,13 @@ def run(arguments: argparse.Namespace) -> int:
         log.info(
             "no folder 'policies' here: serving the built-in policy; 'tollgate init' writes a copy to edit"
         )
+    for notice in variables.notices():
+        log.warning("%s", notice)
     tables = KeyTableReader()
     try:
-        loaded = load_policy(settings.policies, env, also=state_files(settings.state_dir), tables=tables)
+        loaded = load_policy(
+            settings.policies, variables, also=state_files(settings.state_dir), tables=tables
+        )
     except PolicyError as error:
         return _refuse(f"the policy is rejected:\n{error}", settings)
     if why := wants_port(loaded, {settings.port, settings.metrics_port or 0} - {0}):
@@ -140,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
             host, port = reachable(operators[0])
             settings = replace(settings, metrics_port=port)
             log.info("/metrics is at %s/metrics", _url(host, port))
-        return _serve(settings, loaded, listeners, operators, env, tables)
+        return _serve(settings, loaded, listeners, operators, env, variables, tables)
 
 
 def _no_state(folder: Path) -> str | None:
@@ -182,11 +188,12 @@ def _serve(
     listeners: Sequence[socket.socket],
     operators: Sequence[socket.socket],
     env: dict[str, str],
+    variables: Variables,
     tables: KeyTableReader,
 ) -> int:
     development = None
-    if not (loaded.policy.keys or loaded.policy.jwt) or env.get(VARIABLE):
-        development = development_key(settings.state_dir, env)
+    if not (loaded.policy.keys or loaded.policy.jwt) or variables.get(VARIABLE):
+        development = development_key(settings.state_dir, variables)
         settings = replace(settings, dev_key_sha256=hash_key(development.key))
     else:
         settings = replace(settings, dev_key_sha256=None)

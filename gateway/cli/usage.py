@@ -24,6 +24,7 @@ from gateway.observe.ledger.usage_rows import SUMS, roll_up, usage_rows
 from gateway.policy.folder import find, read_folder
 from gateway.policy.problems import PolicyError
 from gateway.policy.schema import LedgerSettings, parse_duration
+from gateway.policy.variables import Variables
 from gateway.policy.yaml_tree import Scalar
 from gateway.settings import Settings, SettingsError
 from gateway.text.csv_cell import csv_cell
@@ -164,11 +165,11 @@ def ledger_of(given: str | None, policies: Path) -> Database:
             )
         told = {"store": given}
     else:
-        root = read_folder(policies, os.environ).root
+        root = read_folder(policies, Variables()).root
         nodes = ((name, find(root, ("ledger", name))) for name in ("store", "path", "password_file"))
         told = {name: node.text for name, node in nodes if isinstance(node, Scalar)}
     try:
-        return open_database(LedgerSettings(**told), Settings.from_env(os.environ).state_dir)
+        return open_database(LedgerSettings(**told), Settings.from_env(Variables()).state_dir)
     except ValidationError as error:
         where, message = error.errors()[0]["loc"], error.errors()[0]["msg"]
         raise SettingsError(f"tollgate usage: ledger.{'.'.join(map(str, where))}: {message}") from None

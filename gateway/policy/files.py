@@ -61,7 +61,7 @@ def policy_files(directory: Path, also: Sequence[Path] = ()) -> tuple[Path, ...]
         raise _nothing(directory, f"holds no *.yaml file; {_instead(visible)}")
     prompts = [directory / name for name in visible if is_prompt(Path(name))]
     tables = [directory / TABLE] if TABLE in visible else []
-    return (*files, *prompts, *tables, *(path for path in also if _stamp(path) is not None))
+    return (*files, *prompts, *tables, *(path for path in also if stamp_of(path) is not None))
 
 
 def read_files(directory: Path, also: Sequence[Path] = ()) -> tuple[PolicyFile, ...]:
@@ -160,20 +160,20 @@ class WatchedFiles:
         changed = False
         for path in (*listed, *(self._watched.keys() - set(listed))):
             one = self._watched.setdefault(path, _Watched())
-            changed |= self._look_at(one, path, _stamp(path) if path in listed else None, now)
+            changed |= self._look_at(one, path, stamp_of(path) if path in listed else None, now)
             if one.file is None and one.seen is None:
                 del self._watched[path]
         return changed
 
     def _look_at(self, one: _Watched, path: Path, stamp: Stamp | None, now: float) -> bool:
         stable, one.seen = stamp == one.seen, stamp
-        if stamp == one.stamp and not _fresh(stamp):
+        if stamp == one.stamp and not is_fresh(stamp):
             one.since = one.unsettled = None
             return False
         if one.since is None:
             one.since = now
         file = read_file(path) if stamp is not None else None
-        if stable and stamp == (_stamp(path) if stamp is not None else None):
+        if stable and stamp == (stamp_of(path) if stamp is not None else None):
             before, one.file, one.stamp = one.file, file, stamp
             one.since = one.unsettled = None
             return file != before
@@ -185,7 +185,7 @@ class WatchedFiles:
         return item[0] in self._also, item[0].name
 
 
-def _stamp(path: Path) -> Stamp | None:
+def stamp_of(path: Path) -> Stamp | None:
     """None for a file that does not exist; one that cannot be examined does."""
     try:
         found = path.stat()
@@ -197,7 +197,7 @@ def _stamp(path: Path) -> Stamp | None:
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def _fresh(stamp: Stamp | None) -> bool:
+def is_fresh(stamp: Stamp | None) -> bool:
     """A file system's clock is coarse: two writes in a row can leave the same times."""
     return stamp is not None and abs(time.time_ns() - max(stamp[2:])) < _JUST_WRITTEN * 1e9
 

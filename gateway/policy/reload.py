@@ -20,6 +20,7 @@ from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded, load_policy, policy_of
 from gateway.policy.problems import PolicyError
 from gateway.policy.revoked_keys import RevocationTracker, RevokedKeys
+from gateway.policy.variables import Variables
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,8 @@ class PolicyWatcher:
 
         ``on_error`` gets why a policy is not in force, once. ``on_in_force`` gets ``in_force`` each time that it
         changes. ``fallback`` is a folder that is read instead of an invalid one at the start, and only then. ``tables``
-        remembers the keys that it read before. Without ``logs`` another process that follows the same folder logs what
-        all of them find; only what fails here is logged here.
+        remembers the keys that it read before; secrets of ``env`` that are files are followed, too. Without ``logs``
+        another process that follows the same folder logs what all of them find; only what fails here is logged here.
         """
         self.generation = 0
         """How many policies have been applied."""
@@ -138,6 +139,10 @@ class PolicyWatcher:
         """Whether the key with this SHA-256 in hex is accepted."""
         return digest in self._accepted
 
+    def _look(self) -> bool:
+        secrets = isinstance(self._env, Variables) and self._env.look()
+        return self._files.look() or secrets
+
     def _load(self) -> Loaded:
         return load_policy(self._directory, self._env, also=self._also, tables=self._tables)
 
@@ -157,7 +162,7 @@ class PolicyWatcher:
                 log.exception("following the policy folder failed; it is tried again")
 
     async def _poll(self) -> None:
-        changed = await asyncio.to_thread(self._files.look)
+        changed = await asyncio.to_thread(self._look)
         if self._published is None:
             self._publish()
         if changed or self._files.unsettled or self._revoked != _NO_KEYS:

@@ -28,6 +28,7 @@ from gateway.policy.key_table import KeyTableReader
 from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
 from gateway.policy.unshared_state import unshared_state
+from gateway.policy.variables import Variables
 from gateway.process.last_good_policy import LastGoodPolicy
 from gateway.process.ready_watch import until_ready
 from gateway.process.scratch import scratch_folder
@@ -111,10 +112,11 @@ async def run(
         try:
             preallocate(scratch / "in_force", settings.workers)
             also = state_files(settings.state_dir)
-            watcher = PolicyWatcher(settings.policies, apply_policy, env=env, also=also, tables=tables)
+            variables = Variables(env)
+            watcher = PolicyWatcher(settings.policies, apply_policy, env=variables, also=also, tables=tables)
             in_force = InForce(scratch / "in_force", settings.workers, watcher)
             control = ControlSocket(
-                settings.policies, settings.state_dir, watcher, in_force, env, drain_for_all
+                settings.policies, settings.state_dir, watcher, in_force, variables, drain_for_all
             )
             async with in_force, watcher, control:
                 ports = [listeners, operators] if operators else [listeners]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -51,8 +52,11 @@ class WorkerState:
         peers: Peers | None = None,
         stand_in: Callable[[str], Backend] | None = None,
         random: Random | None = None,
+        env: Mapping[str, str] = os.environ,
     ) -> None:
-        """``sidecar`` is the socket of the process that runs the small models.
+        """``env`` has the variables that the policy reads.
+
+        ``sidecar`` is the socket of the process that runs the small models.
 
         ``scanning`` is where guards scan long texts; without it they scan all texts on the event loop.
 
@@ -62,6 +66,7 @@ class WorkerState:
         ``random`` draws where targets are chosen by weight.
         """
         self.metrics = metrics
+        self.env = env
         self.folder = folder
         self.state_dir = state_dir
         self.peers = peers or Peers(None, worker)
@@ -84,7 +89,7 @@ class WorkerState:
         self.embedded_scorer = RequestScorer(EmbeddingScorer.load(classifier, self.sidecar))
         self.worker = worker
         self.pools = Pools(workers, worker, folder=slots)
-        self.callbacks = Callbacks(metrics, self.outgoing, worker=worker)
+        self.callbacks = Callbacks(metrics, self.outgoing, worker=worker, env=env)
         self.health = HealthRegistry(listener=BackendWatch(metrics, self.callbacks))
         self.affinity = Affinity()
         self.shadows = Shadows(random=self.random)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gateway.cli.scaler import add_parser
 from gateway.scaler.target import Target
 from scripts.kubernetes import HEADER, KUBERNETES, RENDERED, rendered
 from tests import kubernetes_tools
+from tests.json_server import JsonServer, json_server
 from tests.ports import free_port
 from tests.test_packaging import ROOT
 
@@ -28,6 +30,7 @@ EVERYTHING = (
     *("--set", "podMonitor.enabled=true", "--set", "gateway.autoscaling.enabled=true"),
     *("--set", "engine.autoscaling.enabled=true", "--set", "engine.gpus=2"),
     *("--set", "gateway.nodeSelector.pool=web", "--set-json", 'engine.tolerations=[{"operator":"Exists"}]'),
+    *("--set-json", 'moreSecrets=["team-a"]', "--set-json", 'gateway.envFrom=[{"secretRef":{"name":"aws"}}]'),
     *("--set-json", 'networkPolicy.clients=[{"namespaceSelector":{}}]', "--set", "gateway.env.A=b"),
 )
 WITHOUT = ("--set", "engine.enabled=false", "--set", "networkPolicy.enabled=false")
@@ -160,8 +163,11 @@ def test_production_shares_its_state_and_leaves_replicas_to_autoscalers(
         "${TOLLGATE_STORE:-redis://redis:6379/0}",
         "${LEDGER_STORE:-postgresql://tollgate@postgres:5432/tollgate}",
     )
-    mounted = {mount["mountPath"] for mount in pod(one(found, "Deployment"))["containers"][0]["volumeMounts"]}
-    assert str(Path(policy["ledger"]["password_file"]).parent) in mounted
+    mounts = {
+        mount["mountPath"]: mount["name"]
+        for mount in pod(one(found, "Deployment"))["containers"][0]["volumeMounts"]
+    }
+    assert mounts[str(Path(policy["ledger"]["password_file"]).parent)] == "secrets"
     for name, scaler in (("tollgate", "HorizontalPodAutoscaler"), ("tollgate-engine", "ScaledObject")):
         assert "replicas" not in one(found, "Deployment", name)["spec"]
         assert one(found, scaler, name)["spec"]["scaleTargetRef"]["name"] == name
@@ -207,25 +213,52 @@ def test_policies_pass_the_check(folder: str) -> None:
 KEY = "tg-kubernetes-0123456789abcdef0123456789abcdef"
 
 
-def config_map(model: str) -> str:
-    """A policy whose model takes 3 s to answer."""
+def config_map(model: str, url: str) -> str:
+    """A policy whose model takes 3 s to answer, and one whose provider takes a key."""
     return yaml.safe_dump(
         {
             "version": 1,
-            "backends": {"scripted": {"kind": "fake", "script": [{"reply": "a b c d"}], "token_delay": "1s"}},
-            "models": {model: {"targets": [{"backend": "scripted", "model": "x"}]}},
+            "backends": {
+                "scripted": {"kind": "fake", "script": [{"reply": "a b c d"}], "token_delay": "1s"},
+                "provider": {"kind": "openai", "base_url": url, "api_key": "${PROVIDER_KEY}"},
+            },
+            "models": {
+                model: {"targets": [{"backend": "scripted", "model": "x"}]},
+                "keyed": {"targets": [{"backend": "provider", "model": "x"}]},
+            },
         }
     )
 
 
-def swap(folder: Path, version: str, text: str) -> None:
-    """As the kubelet updates a ConfigMap: a new folder, and one link that is replaced (its atomic writer)."""
+def swap(folder: Path, version: str, content: dict[str, str]) -> None:
+    """As the kubelet updates a ConfigMap or a Secret: a new folder, and one link that is replaced."""
     (folder / f"..{version}").mkdir()
-    (folder / f"..{version}" / "gateway.yaml").write_text(text)
+    for name, text in content.items():
+        (folder / f"..{version}" / name).write_text(text)
+        (folder / f"..{version}" / name).chmod(0o440)
     (folder / "..data_tmp").symlink_to(f"..{version}")
     (folder / "..data_tmp").replace(folder / "..data")
-    if not (folder / "gateway.yaml").is_symlink():
-        (folder / "gateway.yaml").symlink_to("..data/gateway.yaml")
+    for name in content:
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+
+
+@pytest.fixture
+def provider() -> Iterator[JsonServer]:
+    message = {"role": "assistant", "content": "Hello"}
+    answer = {
+        "object": "chat.completion",
+        "choices": [{"message": message, "finish_reason": "stop", "index": 0}],
+    }
+    with json_server(lambda asked: (200, answer)) as server:
+        yield server
+
+
+async def key_of(http: httpx.AsyncClient, provider: JsonServer) -> str | None:
+    """The key with which the provider is asked now."""
+    body = {"model": "keyed", "messages": [{"role": "user", "content": "Hi"}]}
+    assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+    return provider.asked[-1].headers.get("authorization")
 
 
 async def until(http: httpx.AsyncClient, probe: dict[str, Any], status: int) -> None:
@@ -243,14 +276,28 @@ async def until(http: httpx.AsyncClient, probe: dict[str, Any], status: int) -> 
 
 
 @pytest.mark.anyio
-async def test_a_gateway_starts_reloads_and_ends_as_the_manifests_say(tmp_path: Path) -> None:
+async def test_a_gateway_starts_reloads_and_ends_as_the_manifests_say(
+    tmp_path: Path, provider: JsonServer
+) -> None:
     base = documents((KUBERNETES / "base" / "tollgate.yaml").read_text())
     spec = pod(one(base, "Deployment"))
     (container,) = spec["containers"]
     port, folder, state = free_port(), tmp_path / "policies", tmp_path / "state"
     folder.mkdir()
     state.mkdir()
-    swap(folder, "one", config_map("before"))
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == "secrets"]
+    assert (volume["projected"]["defaultMode"], spec["securityContext"]["fsGroup"]) == (0o440, 10001)
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    secret = {
+        "TOLLGATE_DEV_KEY": KEY,
+        "TOLLGATE_METRICS_TOKEN": "kubernetes-metrics-token",
+        "TOLLGATE_SESSION_SECRET": "kubernetes-session-secret-0123456789",
+        "PROVIDER_KEY": "sk-one",
+    }
+    swap(secrets, "one", secret)
+    swap(folder, "one", {"gateway.yaml": config_map("before", provider.url)})
     env = {variable["name"]: variable["value"] for variable in container["env"]} | {
         "PATH": "/usr/bin:/bin",
         "HOME": str(state),
@@ -258,10 +305,9 @@ async def test_a_gateway_starts_reloads_and_ends_as_the_manifests_say(tmp_path: 
         "TOLLGATE_STATE_DIR": str(state),
         "TOLLGATE_PORT": str(port),
         "TOLLGATE_METRICS_PORT": "0",
-        "TOLLGATE_DEV_KEY": KEY,
-        "TOLLGATE_METRICS_TOKEN": "kubernetes-metrics-token",
-        "TOLLGATE_SESSION_SECRET": "kubernetes-session-secret-0123456789",
     }
+    assert env["TOLLGATE_SECRETS_DIR"] == mounts["secrets"]
+    env["TOLLGATE_SECRETS_DIR"] = str(secrets)
     command = [sys.executable, "-m", "gateway", *container["args"]]
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)  # noqa: ASYNC220
@@ -273,9 +319,14 @@ async def test_a_gateway_starts_reloads_and_ends_as_the_manifests_say(tmp_path: 
             await until(http, container["startupProbe"], 200)
             await until(http, container["readinessProbe"], 200)
             await until(http, container["livenessProbe"], 200)
-            swap(folder, "two", config_map("after"))
+            swap(folder, "two", {"gateway.yaml": config_map("after", provider.url)})
             async with asyncio.timeout(60):
-                while [m["id"] for m in (await http.get("/v1/models")).json()["data"]] != ["after"]:  # noqa: ASYNC110
+                while "after" not in {m["id"] for m in (await http.get("/v1/models")).json()["data"]}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            assert await key_of(http, provider) == "Bearer sk-one"
+            swap(secrets, "two", secret | {"PROVIDER_KEY": "sk-two"})
+            async with asyncio.timeout(60):
+                while await key_of(http, provider) != "Bearer sk-two":  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             body = {"model": "after", "messages": [{"role": "user", "content": "Hi"}]}
             answer = asyncio.create_task(http.post("/v1/chat/completions", json=body, timeout=60))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,7 +72,7 @@ class Explainer:
         if self._dry is None or self._dry.runtime is not runtime:
             self._dry = DryRun(runtime, self._state, self._pool, at_rest=False)
         if self._lines is None or self._lines[0] is not loaded:
-            self._lines = (loaded, PolicyLines(loaded, os.environ, beside=self._state.folder))
+            self._lines = (loaded, PolicyLines(loaded, self._state.env, beside=self._state.folder))
         body = orjson.dumps(asked.body)
         headers = {"content-type": "application/json", **asked.headers}
         question = Question(asked.key, body, asked.path or path_of(body), headers)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import logging
-import os
 import random
 import sys
 from pathlib import Path
@@ -28,6 +27,7 @@ def main() -> int:
     from gateway.lab.replay.job import Job
     from gateway.lab.replay.run import run_job
     from gateway.policy.problems import PolicyError
+    from gateway.policy.variables import Variables
 
     logging.disable(logging.CRITICAL)  # what is logged of failures is what a replay counts
     job = Job.read(job_file)
@@ -35,8 +35,9 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(GARBAGE, 20, 100)
     try:
-        loaded = policy_for(Path(job.policies), os.environ, [*map(Path, job.also)])
-        decisions = run_job(job, loaded, os.environ, clock, _tell)
+        variables = Variables()
+        loaded = policy_for(Path(job.policies), variables, [*map(Path, job.also)])
+        decisions = run_job(job, loaded, variables, clock, _tell)
     except (PolicyError, ReplayError) as error:
         _say({"error": str(error)})
         return 2

@@ -188,7 +188,7 @@ async def test_two_writes_within_one_tick_of_the_file_systems_clock(
     """Same name, inode, size and times, another content: only looking again finds it."""
     taker, file = Taker(), folder / "gateway.yaml"
     now = time.time_ns()
-    monkeypatch.setattr(files, "_stamp", lambda path: (1, 1, now, now) if path.exists() else None)
+    monkeypatch.setattr(files, "stamp_of", lambda path: (1, 1, now, now) if path.exists() else None)
     monkeypatch.setattr(files, "_JUST_WRITTEN", 3600.0)
     async with PolicyWatcher(folder, taker, interval=POLL):
         file.write_text(policy("six"))

@@ -12,6 +12,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   whenUnsatisfiable: ScheduleAnyway
   labelSelector: {matchLabels: {app.kubernetes.io/instance: {{ .root.Release.Name }}, app.kubernetes.io/component: {{ .component }}}}
 {{- end }}
+{{- /* For the pods' group, which is fsGroup, alone. */}}
+{{- define "tollgate.secrets" -}}
+projected:
+  defaultMode: 0440
+  sources:
+    {{- range prepend .Values.moreSecrets .Values.secret }}
+    - secret: {name: {{ . }}}
+    {{- end }}
+{{- end }}
 {{- define "tollgate.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 10001
