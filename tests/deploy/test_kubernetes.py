@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +20,13 @@ import pytest
 import yaml
 
 from gateway.cli.scaler import add_parser
+from gateway.policy.schema import KubernetesService
+from gateway.replicas.kubernetes import EndpointSlices
 from gateway.scaler.target import Target
 from scripts.kubernetes import HEADER, KUBERNETES, RENDERED, rendered
 from tests import kubernetes_tools
 from tests.json_server import JsonServer, json_server
+from tests.kubernetes_api import endpoint, kubernetes_api
 from tests.ports import free_port
 from tests.test_packaging import ROOT
 
@@ -33,6 +38,8 @@ EVERYTHING = (
     *("--set-json", 'moreSecrets=["team-a"]', "--set-json", 'gateway.envFrom=[{"secretRef":{"name":"aws"}}]'),
     *("--set-json", 'networkPolicy.clients=[{"namespaceSelector":{}}]', "--set", "gateway.env.A=b"),
 )
+DISCOVERY = [{"namespace": "models", "service": "vllm", "ports": [8000]}, {"service": "here"}]
+EVERYTHING += ("--set-json", f"discovery.endpointSlices={json.dumps(DISCOVERY)}")
 WITHOUT = ("--set", "engine.enabled=false", "--set", "networkPolicy.enabled=false")
 CUSTOM = {"PodMonitor": "monitoring.coreos.com/v1", "ScaledObject": "keda.sh/v1alpha1"}
 """Kinds of others, whose schemas Kubernetes does not have."""
@@ -206,6 +213,47 @@ def test_policies_pass_the_check(folder: str) -> None:
     command = [sys.executable, "-m", "gateway", "check", str(KUBERNETES / folder / "policies")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.anyio
+async def test_the_role_allows_what_discovery_asks_and_no_more(
+    helm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = documents(rendered(helm, (*EVERYTHING, "--namespace", "tollgate")))
+    assert pod(one(found, "Deployment"))["automountServiceAccountToken"]
+    roles = {role["metadata"]["namespace"]: role for role in found if role["kind"] == "Role"}
+    assert {*roles} == {"models", "tollgate"}
+    for binding in (document for document in found if document["kind"] == "RoleBinding"):
+        assert binding["roleRef"]["name"] == roles[binding["metadata"]["namespace"]]["metadata"]["name"]
+        account = one(found, "ServiceAccount", pod(one(found, "Deployment"))["serviceAccountName"])
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "tollgate"}
+        ]
+    (rule,) = roles["models"]["rules"]
+    async with kubernetes_api() as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "config")))
+        api.put("vllm-1", endpoint("10.0.0.1"))
+        service = KubernetesService(service="vllm", namespace="models")
+        source = EndpointSlices("pool", "http://pool/v1", service).follow()
+        await anext(source)
+        async with asyncio.timeout(60):
+            while not api.watchers:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await source.aclose()
+        asked = {asked_of(one["path"], "watch" in one) for one in api.asked}
+    (group,), (resource,) = rule["apiGroups"], rule["resources"]
+    assert asked == {(group, "models", resource, verb) for verb in rule["verbs"]}
+    ways = one(found, "NetworkPolicy", "tollgate-discovery")["spec"]["egress"]
+    assert [[port["port"] for port in way["ports"]] for way in ways] == [[443, 6443], [8000]]
+    assert ways[1]["to"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] == "models"
+
+
+def asked_of(path: str, watches: bool) -> tuple[str, str, str, str]:
+    """A GET as Kubernetes' authorization sees it: API group, namespace, resource, verb."""
+    matched = re.fullmatch(r"/apis/([^/]+)/v1/namespaces/([^/]+)/([^/]+)(/[^/]+)?", path)
+    assert matched is not None, path
+    group, namespace, resource, name = matched.groups()
+    return group, namespace, resource, "get" if name else "watch" if watches else "list"
 
 
 # --- a gateway by the manifests' own numbers --------------------------------------------------------------------
