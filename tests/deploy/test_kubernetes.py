@@ -256,6 +256,22 @@ def asked_of(path: str, watches: bool) -> tuple[str, str, str, str]:
     return group, namespace, resource, "get" if name else "watch" if watches else "list"
 
 
+def test_the_autoscaler_asks_for_metrics_that_the_adapter_has(helm: Path) -> None:
+    """That these exist is found out in tests/e2e/test_observability.py, by a real Prometheus."""
+    arguments = (*EVERYTHING, "--set", "engine.autoscaling.by=hpa")
+    found = documents(rendered(helm, arguments))
+    validate(found)
+    assert not any(document["kind"] == "ScaledObject" for document in found)
+    scaler = one(found, "HorizontalPodAutoscaler", "tollgate-engine")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == "tollgate-engine"
+    asked = {metric["external"]["metric"]["name"] for metric in scaler["metrics"]}
+    adapter = yaml.safe_load((KUBERNETES / "prometheus-adapter.yaml").read_text())["rules"]["external"]
+    assert asked == {rule["name"]["as"] for rule in adapter}
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered(helm, (*arguments, "--set", "engine.autoscaling.minReplicas=0"))
+    assert "at least one" in refused.value.stderr
+
+
 # --- a gateway by the manifests' own numbers --------------------------------------------------------------------
 
 KEY = "tg-kubernetes-0123456789abcdef0123456789abcdef"
