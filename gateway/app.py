@@ -89,7 +89,9 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     state.evaluator = Evaluator(metrics, lambda arm, at, score: rollouts.scored(arm, JUDGE, at, score))
     state.drift = drift = Drift(settings.state_dir, state.callbacks, metrics)
     state.adapters = adapters = AdapterRoom(settings.state_dir, peers, metrics, worker=settings.worker)
-    state.replicas = replicas = Replicas(settings.state_dir, worker=settings.worker, zone=settings.zone)
+    state.replicas = replicas = Replicas(
+        settings.state_dir, worker=settings.worker, zone=settings.zone, transport=state.outgoing
+    )
     state.health.watcher = replicas.rotation.watcher
     # Under 'tollgate serve', which keeps a copy of the last good policy, generations have its history's numbers.
     history = PolicyHistory(settings.state_dir, settings.policies) if settings.last_good is not None else None

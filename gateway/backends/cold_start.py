@@ -6,8 +6,8 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
-from typing import Protocol
+from contextlib import AbstractContextManager, aclosing
+from typing import Protocol, cast
 
 import httpx
 
@@ -18,6 +18,10 @@ from gateway.types import AnswersWhole, Backend, Call, Chunk, Chunks, PassesOn
 PAUSE = 1.0
 """Seconds between two tries of a request that waits: each is a connection that is refused."""
 TELL_EVERY = 5.0
+
+
+ReplicaOf = Callable[[str], AbstractContextManager[Backend | None]]
+"""A replica of the backend by this name that is in use now, kept open while it is needed; None where there is none."""
 
 
 class Waited(Backend, AnswersWhole, PassesOn, Protocol):
@@ -89,6 +93,47 @@ class ColdStartBackend:
                 await asyncio.sleep(PAUSE)
         finally:
             wait.end()
+
+
+class FirstReplica:
+    """Until there is a replica it fails as a server does at which nobody listens, which ``ColdStartBackend`` waits for.
+
+    Requests that are here keep the routes with which they began, which have no replica: so the one that is asked is
+    another generation's. What is reported of them has this backend's name.
+    """
+
+    def __init__(self, name: str, replica_of: ReplicaOf) -> None:
+        self.name = name
+        self._replica_of = replica_of
+
+    async def stream(self, call: Call, target: Target) -> Chunks:
+        with self._replica_of(self.name) as backend:
+            async with aclosing(self._there(backend).stream(call, target)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def pass_on(self, call: Call, target: Target) -> Chunks:
+        with self._replica_of(self.name) as backend:
+            async with aclosing(self._there(backend).pass_on(call, target)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def whole(self, call: Call, target: Target) -> Sequence[Chunk]:
+        with self._replica_of(self.name) as backend:
+            return await self._there(backend).whole(call, target)
+
+    async def probe(self) -> None:
+        with self._replica_of(self.name) as backend:
+            await self._there(backend).probe()
+
+    async def aclose(self) -> None:
+        """Replicas are closed by the generation that has them."""
+
+    def _there(self, backend: Backend | None) -> Waited:
+        if backend is None:
+            nobody = httpx.ConnectError("it has no replica")
+            raise UpstreamUnavailable(f"Backend '{self.name}' has no replica now.") from nobody
+        return cast(Waited, backend)  # kinds with replicas have all of it
 
 
 class _Wait:

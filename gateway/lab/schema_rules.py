@@ -78,6 +78,15 @@ def _not_both(one: str, other: str) -> Rule:
     return {"not": _given(one, other)}
 
 
+def _no_cold_start_of_servers() -> Rule:
+    servers = {"anyOf": [{"type": "array"}, {"type": "object", **_given("servers")}]}
+    return {
+        "not": {
+            "allOf": [_given("cold_start"), {"required": ["replicas"], "properties": {"replicas": servers}}]
+        }
+    }
+
+
 def _where(condition: Rule, *, then: Rule) -> Rule:
     return {"if": condition, "then": then}
 
@@ -170,14 +179,14 @@ RULES: Mapping[type[BaseModel], Callable[[type[BaseModel]], Iterable[Rule]]] = {
     AwsAuth: _aws,
     OpenAIBackend: lambda _: [
         {"anyOf": [{"required": [one]} for one in ("base_url", "preset", "replicas")]},
-        _not_both("cold_start", "replicas"),
+        _no_cold_start_of_servers(),
     ],
     Replicas: lambda _: [
         {"anyOf": [_filled("servers"), *({"required": [way]} for way in ("dns", "srv", "kubernetes"))]}
     ],
     EngineBackend: lambda _: [
         {"not": {"allOf": [_is("launch", True), _given("replicas")]}},
-        _not_both("cold_start", "replicas"),
+        _no_cold_start_of_servers(),
     ],
     AzureBackend: lambda _: [_not_both("api_key", "entra")],
     GeminiBackend: lambda _: [_not_both("api_key", "vertex")],

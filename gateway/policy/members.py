@@ -81,7 +81,9 @@ def with_members(
         servers = {member_name(name, one.url): one for one in found.get(name, ())}
         for member, server in servers.items():
             if member not in out:
-                backends[member] = config.model_copy(update={"base_url": server.url, "replicas": None})
+                backends[member] = config.model_copy(
+                    update={"base_url": server.url, "replicas": None, "cold_start": None}
+                )
                 prices |= {
                     member + key[len(name) :]: price
                     for key, price in policy.prices.items()
@@ -92,7 +94,9 @@ def with_members(
             for member, server in servers.items()
             if member in backends
         )
-        if not members[name]:
+        if not servers and config.cold_start is not None:
+            del members[name]  # it stands itself for the one that comes first
+        elif not members[name]:
             disabled[name] = ALL_DRAINED if servers else NONE if name in found else UNKNOWN
     if not members and not drained:
         return loaded, members

@@ -12,11 +12,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
+
+import httpx
 
 from gateway.policy.file_changes import replace_file
 from gateway.policy.members import Found
-from gateway.policy.schema import Policy, Replicas, Replicated
+from gateway.policy.schema import EngineBackend, Policy, Replicas, Replicated
 from gateway.private import private_folder
+from gateway.replicas.arrivals import TIMEOUT, Arrivals, answers
 from gateway.replicas.dns import DnsSource
 from gateway.replicas.kubernetes import EndpointSlices
 from gateway.replicas.source import Source
@@ -25,17 +29,34 @@ log = logging.getLogger(__name__)
 
 FILE = "replicas.json"
 """In the state folder: by backend, how its replicas are found, and those that were."""
-FIRST = 2.0
-"""Seconds for the first look at each, before a policy is in force."""
-
-Ways = Mapping[str, tuple[str, Replicas]]
-"""By backend, its ``base_url`` and how its replicas are found."""
+FIRST = 3.0
+"""Seconds for the first look at each, and for its first answer, before a policy is in force."""
 
 
-def ways_of(policy: Policy) -> dict[str, tuple[str, Replicas]]:
+class Way(NamedTuple):
+    """How the replicas of a backend are found."""
+
+    base_url: str
+    replicas: Replicas
+    probe: str
+    """What follows a server's URL where it is asked whether it answers."""
+    waits: bool
+    """Requests wait for the first one."""
+
+
+Ways = Mapping[str, Way]
+"""By backend."""
+
+
+def ways_of(policy: Policy) -> dict[str, Way]:
     """Of those that are not written down."""
     return {
-        name: (config.base_url, config.replicas)
+        name: Way(
+            config.base_url,
+            config.replicas,
+            "/health" if isinstance(config, EngineBackend) else "/models",
+            config.cold_start is not None,
+        )
         for name, config in policy.backends.items()
         if isinstance(config, Replicated) and config.replicas is not None and not config.replicas.servers
     }
@@ -78,7 +99,7 @@ class FoundFile:
             return {
                 name: [Found(*one) for one in known[name]["servers"]]
                 for name, way in ways.items()
-                if name in known and known[name]["way"] == _digest(*way)
+                if name in known and known[name]["way"] == _digest(*way[:2])
             }
         except (KeyError, TypeError):  # it is another version's, and will be written anew
             return {}
@@ -87,7 +108,7 @@ class FoundFile:
         """Raises ``OSError``."""
         private_folder(self._path.parent)
         content = {
-            name: {"way": _digest(*way), "servers": [list(one) for one in found[name]]}
+            name: {"way": _digest(*way[:2]), "servers": [list(one) for one in found[name]]}
             for name, way in ways.items()
             if name in found
         }
@@ -104,8 +125,14 @@ class FoundFile:
 class Discovery:
     """Follows all sources of a policy, and writes down what they find."""
 
-    def __init__(self, file: FoundFile) -> None:
+    def __init__(self, file: FoundFile, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """``transport`` stays the caller's to close; without it replicas are not asked whether they answer."""
         self._file = file
+        self._http = (
+            httpx.AsyncClient(transport=transport, timeout=TIMEOUT, trust_env=False)
+            if transport is not None
+            else None
+        )
         self._ways: Ways = {}
         self._found: dict[str, Sequence[Found]] = {}
         self._first: dict[str, asyncio.Event] = {}
@@ -125,7 +152,7 @@ class Discovery:
             self._found = {**await asyncio.to_thread(self._file.read, ways), **self._found}
         for name in new:
             self._first[name] = asyncio.Event()
-            follows = self._follow(name, source_of(name, *ways[name]), self._first[name])
+            follows = self._follow(name, ways[name], self._first[name])
             self._tasks[name] = asyncio.create_task(follows, name=f"replicas of {name}")
         if new:
             with suppress(TimeoutError):
@@ -136,15 +163,28 @@ class Discovery:
         tasks, self._tasks = list(self._tasks.values()), {}
         await asyncio.gather(*map(ended, tasks))
 
-    async def _follow(self, name: str, source: Source, first: asyncio.Event) -> None:
-        async for found in source.follow():
-            if self._found.get(name) != found:
-                self._found[name] = found
-                log.info(
-                    "backend '%s' has %d replicas: %s", name, len(found), ", ".join(one.url for one in found)
-                )
-                await self._write()
-            first.set()
+    async def _follow(self, name: str, way: Way, first: asyncio.Event) -> None:
+        telling = asyncio.Lock()
+
+        async def tell(found: Sequence[Found]) -> None:
+            async with telling:  # who says that nothing is new must not be before it is written down
+                if self._found.get(name) != found:
+                    self._found[name] = found
+                    urls = ", ".join(one.url for one in found)
+                    log.info("backend '%s' has %d replicas: %s", name, len(found), urls)
+                    await self._write()
+                first.set()
+
+        async def answer(url: str) -> bool:
+            return self._http is None or await answers(self._http, url + way.probe)
+
+        within, known = way.replicas.ready_within, self._found.get(name, ())
+        arrivals = Arrivals(name, answer, tell, within=within, known=known, waits=way.waits)
+        try:
+            async for found in source_of(name, way.base_url, way.replicas, empties=way.waits).follow():
+                await arrivals.update(found)
+        finally:
+            await arrivals.aclose()
 
     async def _write(self) -> None:
         async with self._writing:
@@ -162,10 +202,11 @@ async def ended(task: asyncio.Task[None]) -> None:
         await asyncio.wait([task], timeout=0.1)
 
 
-def source_of(backend: str, base_url: str, replicas: Replicas) -> Source:
+def source_of(backend: str, base_url: str, replicas: Replicas, *, empties: bool = False) -> Source:
+    """``empties``: that there are none now is to be told, too, also where a mistake looks alike."""
     if replicas.kubernetes is not None:
         return EndpointSlices(backend, base_url, replicas.kubernetes)
-    return DnsSource(backend, base_url, replicas)
+    return DnsSource(backend, base_url, replicas, empties=empties)
 
 
 def _digest(base_url: str, replicas: Replicas) -> str:

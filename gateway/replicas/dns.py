@@ -24,14 +24,22 @@ log = logging.getLogger(__name__)
 TIMEOUT = 5.0
 """Seconds for one question."""
 _AGAIN = Backoff(1.0, most=30.0)
+_NONE = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
 class DnsFailed(Exception):
     """The name could not be looked up; the message says why."""
 
 
+class NoAddresses(DnsFailed):
+    """The DNS says that there are none."""
+
+
 class DnsSource:
-    def __init__(self, backend: str, base_url: str, replicas: Replicas) -> None:
+    """``empties``: it is told where there are none, which else counts as a mistake."""
+
+    def __init__(self, backend: str, base_url: str, replicas: Replicas, *, empties: bool = False) -> None:
+        self._empties = empties
         self._backend = backend
         self._base_url = base_url
         self._replicas = replicas
@@ -43,6 +51,11 @@ class DnsSource:
             try:
                 found = await self.look()
             except DnsFailed as error:
+                if self._empties and isinstance(error, NoAddresses):
+                    failures = 0
+                    yield []
+                    await asyncio.sleep(self._replicas.every)
+                    continue
                 failures += 1
                 if failures == 1:
                     log.warning("the replicas of backend '%s' stay as they are: %s", self._backend, error)
@@ -68,7 +81,7 @@ class DnsSource:
         except TimeoutError:
             raise DnsFailed(f"{self._name}: no answer within {TIMEOUT:g} s") from None
         if not found:
-            raise DnsFailed(f"{self._name}: the name has no addresses")
+            raise NoAddresses(f"{self._name}: the name has no addresses")
         return sorted(found)
 
     @property
@@ -105,13 +118,15 @@ class DnsSource:
     async def _records(self, name: str, kind: str) -> list:  # type: ignore[type-arg]
         """Empty where there are none of this kind. Raises ``DnsFailed``."""
         from dns.exception import DNSException
-        from dns.resolver import NoAnswer
+        from dns.resolver import NXDOMAIN, NoAnswer
 
         try:
             resolver = self._resolver = self._resolver or _resolver(self._replicas.resolver)
             return list(await resolver.resolve(name, kind, search=self._replicas.resolver is None))
         except NoAnswer:
             return []
+        except NXDOMAIN as error:
+            raise NoAddresses(f"{name}: {error}") from error
         except (DNSException, OSError) as error:
             raise DnsFailed(f"{name}: {error}") from error
 
@@ -121,7 +136,8 @@ async def _by_machine(name: str) -> list[str]:
     try:
         found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise DnsFailed(f"{name}: {error.strerror or error}") from error
+        kind = NoAddresses if error.errno in _NONE else DnsFailed
+        raise kind(f"{name}: {error.strerror or error}") from error
     except UnicodeError as error:
         raise DnsFailed(f"{name}: it is no name: {error}") from error
     return list(dict.fromkeys(str(where[0]) for *_, where in found))

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import httpx
+
 from gateway.policy.loader import Loaded
 from gateway.policy.members import Found, Members, with_members
 from gateway.policy.schema import Policy
@@ -28,12 +30,20 @@ EVERY = 0.5
 class Replicas:
     """One per worker; it outlives policies. The first worker finds the replicas of all."""
 
-    def __init__(self, state_dir: Path, *, worker: int = 1, zone: str | None = None) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        worker: int = 1,
+        zone: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """By ``transport``, which stays the caller's to close, those that come are asked whether they answer."""
         self.rotation = Rotation(zone)
         self.on_change: Callable[[], Awaitable[object]] | None = None
         """Called when replicas have come or gone, or were drained, while the policy stayed the same."""
         self._file = FoundFile(state_dir)
-        self._discovery = Discovery(self._file) if worker == 1 else None
+        self._discovery = Discovery(self._file, transport) if worker == 1 else None
         self._ways: Ways = {}
         self._found: Mapping[str, Sequence[Found]] = {}
         self._drained: frozenset[str] = frozenset()

@@ -13,7 +13,7 @@ from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.api_forwarder import OF_ENGINE, OF_OPENAI, located, paths_of
 from gateway.backends.azure import KEY_HEADER, AzureEndpoints
 from gateway.backends.bedrock import BedrockBackend
-from gateway.backends.cold_start import ColdStartBackend
+from gateway.backends.cold_start import ColdStartBackend, FirstReplica
 from gateway.backends.credentials import entra
 from gateway.backends.credentials.aws import AwsSignature
 from gateway.backends.credentials.bearer_token import BearerToken
@@ -52,6 +52,12 @@ def build_backends(
 
 
 def build_backend(name: str, config: schema.Backend, state: WorkerState) -> Backend:
+    if (
+        isinstance(config, schema.Replicated)
+        and config.replicas is not None
+        and config.cold_start is not None
+    ):
+        return ColdStartBackend(FirstReplica(name, state.replica_of), config.cold_start)
     backend = _build(name, config, state)
     if isinstance(config, schema.SelfHosted) and config.cold_start and isinstance(backend, OpenAIBackend):
         return ColdStartBackend(backend, config.cold_start)
@@ -180,6 +186,8 @@ def build_engines(
 
 
 def _is_polled(config: schema.Backend) -> bool:
+    if isinstance(config, schema.Replicated) and config.replicas is not None:
+        return False  # its replicas are
     return isinstance(config, schema.EngineBackend) or (
         isinstance(config, schema.OpenAIBackend) and config.telemetry is not None
     )

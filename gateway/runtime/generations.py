@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gateway.policy.history import PolicyHistory
 from gateway.policy.loader import Loaded
@@ -12,6 +14,7 @@ from gateway.runtime.budgets import watch_budgets
 from gateway.runtime.build import build_runtime
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
+from gateway.types import Backend
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +29,7 @@ class Generations:
         self.loaded: Loaded | None = None
         """That policy, with the files that it was read from."""
         self._state = state
+        state.replica_of = self.a_replica_of
         self._history = history
         self._current: Runtime | None = None
         self._live: list[Runtime] = []
@@ -37,6 +41,14 @@ class Generations:
         if self._current is None:
             raise RuntimeError("no policy has been applied yet")
         return self._current
+
+    @contextmanager
+    def a_replica_of(self, backend: str) -> Iterator[Backend | None]:
+        """For a request of an earlier generation, which had none."""
+        runtime = self.current()
+        with runtime.in_use():
+            members = runtime.members.get(backend, ())
+            yield runtime.backends[self._state.random.choice(members).name] if members else None
 
     async def apply_policy(self, loaded: Loaded) -> None:
         """Make ``loaded`` the policy for every request from now on."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,7 @@ import httpx
 
 from gateway.adapters.room import AdapterRoom
 from gateway.admission.pools import Pools
+from gateway.backends.cold_start import ReplicaOf
 from gateway.backends.poster import Poster
 from gateway.backends.transport import OutgoingTransport
 from gateway.cascade.complexity import ComplexityClassifier
@@ -93,6 +95,8 @@ class WorkerState:
         self.health = HealthRegistry(listener=BackendWatch(metrics, self.callbacks))
         self.affinity = Affinity()
         self.shadows = Shadows(random=self.random)
+        self.replica_of: ReplicaOf = _no_replica
+        """Of the policy generation in force."""
         self.rollouts: Rollouts | None = None
         """Of who serves; what only asks what would be done begins none."""
         self.evaluator: Evaluator | None = None
@@ -124,3 +128,8 @@ class WorkerState:
         await self.outgoing.aclose()
         await self.poster.aclose()
         await self.sidecar.aclose()
+
+
+@contextmanager
+def _no_replica(_: str) -> Iterator[None]:
+    yield None

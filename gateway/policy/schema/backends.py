@@ -99,7 +99,7 @@ class SelfHosted(Server):
     """A server of one's own, of which an autoscaler may leave none."""
 
     cold_start: Timeout | None = None
-    """For which requests wait where nobody listens at ``base_url``. Replicas stand in for each other instead."""
+    """For which requests wait where nobody listens at ``base_url``, or none of its replicas is there."""
 
 
 class Replicated(SelfHosted):
@@ -117,10 +117,10 @@ class Replicated(SelfHosted):
 
     @model_validator(mode="after")
     def _one_place_to_wait_at(self) -> Self:
-        if self.cold_start is not None and self.replicas is not None:
+        if self.cold_start is not None and self.replicas is not None and self.replicas.servers:
             raise ValueError(
-                "should have cold_start or replicas, not both: a request would wait at one that is gone, beside others "
-                "that answer. With cold_start name one address for all, as a Service's, in base_url"
+                "should have cold_start or replicas that are written down, not both: these stand in for each other, "
+                "and none of them goes. With cold_start say how they are found, or name one address in base_url"
             )
         return self
 

@@ -78,6 +78,8 @@ class Replicas(Frozen):
     """How often the DNS is asked."""
     slow_start: Duration = 10.0
     """How long a replica that comes, or comes back, takes to its whole share."""
+    ready_within: Duration = 60.0
+    """How long one that comes may take to its first answer; then it gets requests all the same. 0: it is not asked."""
     outliers: Outliers | None = None
 
     @property

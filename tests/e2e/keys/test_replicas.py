@@ -96,6 +96,11 @@ def rows(kind: str) -> list[Row]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.replicas.discovery.FIRST", 300.0)
+
+
 ROWS = [row for kind in KINDS for row in rows(kind)]
 
 
@@ -144,6 +149,35 @@ async def test_services_of_a_name_are_asked_for_every_so_often(kind: str, tmp_pa
                         await asyncio.sleep(0.02)
                 shares.append(share)
         assert shares[0] < shares[1] == 1.0
+
+
+@shows(*(f"{REPLICAS}.ready_within ({kind})" for kind in KINDS))
+@pytest.mark.parametrize("kind", KINDS)
+async def test_one_that_comes_is_asked_whether_it_answers(kind: str, tmp_path: Path) -> None:
+    async with dns_server() as dns, FakeUpstream(FINE) as first, FakeUpstream(FINE) as second:
+        second.health = reply({"error": {"message": "loading"}}, status=503)
+        for within in ("280s", "0s"):
+            dns.records["_llm._tcp.test"] = {"SRV": [f"0 1 {first.port} 127.0.0.1."]}
+            how = {"srv": "_llm._tcp.test", "resolver": dns.address, "every": "20ms", "ready_within": within}
+            policy = {
+                **pool(kind, how),
+                "admin": {"enabled": True},
+                "keys": [key(KEY, "one", tenant="acme", scopes=["inference", "admin"])],
+            }
+            async with a_site(tmp_path / within, policy) as site:
+                assert await text(model="up")(site) == "from up"
+                dns.records["_llm._tcp.test"] = {
+                    "SRV": [f"0 1 {one.port} 127.0.0.1." for one in (first, second)]
+                }
+                async with asyncio.timeout(300):
+                    if within == "280s":
+                        while not second.probes:  # noqa: ASYNC110
+                            await asyncio.sleep(0.02)
+                        assert second.probes[0].path == {"openai": "/v1/models", "engine": "/health"}[kind]
+                        assert await share_of(site, second) is None
+                    else:
+                        while await share_of(site, second) is None:  # noqa: ASYNC110
+                            await asyncio.sleep(0.02)
 
 
 @shows(

@@ -77,7 +77,7 @@ async def test_a_server_that_cannot_be_trusted_is_not_waited_for(tmp_path: Path,
 @pytest.mark.parametrize("kind", ["openai", "engine"])
 def test_replicas_stand_in_for_each_other_instead(kind: str) -> None:
     given = {"kind": kind, "replicas": ["http://127.0.0.1:1"], "cold_start": "5m"}
-    with pytest.raises(ValidationError, match="should have cold_start or replicas, not both"):
+    with pytest.raises(ValidationError, match="cold_start or replicas that are written down, not both"):
         Policy.model_validate({"version": 1, "backends": {"up": given}, "models": {}})
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import RedisServer
 from tests.dns_server import DnsServer, dns_server
-from tests.fakes import FakeUpstream, answer_events, reply, stream
+from tests.fakes import FakeUpstream, answer_events, completion, reply, stream
 from tests.serving import KEY, Gateway, a_policy, chat, key, serving
 
 pytestmark = pytest.mark.anyio
@@ -70,6 +70,7 @@ async def servers(count: int) -> AsyncIterator[list[FakeUpstream]]:
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.replicas.replicas.EVERY", 0.02)
+    monkeypatch.setattr("gateway.replicas.discovery.FIRST", 300.0)
 
 
 async def ask(gateway: Gateway, **more: Any) -> int:
@@ -131,6 +132,65 @@ async def test_no_request_is_lost_while_replicas_come_and_go(tmp_path: Path) -> 
                 done.set()
             assert set(answers) == {200}
             assert all(server.requests for server in found)
+
+
+async def test_one_that_comes_gets_no_request_before_it_answers(tmp_path: Path) -> None:
+    """And one that has no such path does at once."""
+    async with servers(3) as (old, loading, other), dns_server() as dns:
+        dns.records[NAME] = srv(old)
+        async with serving(tmp_path / "p", by_dns(dns)) as gateway:
+            assert await ask(gateway) == 200
+            loading.health = reply({"error": {"message": "the model is being loaded"}}, status=503)
+            other.health = reply({"error": {"message": "no such path"}}, status=404)
+            dns.records[NAME] = srv(old, loading, other)
+            await until_replicas(gateway, old, other)
+            await until(lambda: loading.probes)
+            assert {await ask(gateway) for _ in range(20)} == {200} and not loading.requests
+            loading.health = reply({"object": "list", "data": []})
+            await until_replicas(gateway, old, loading, other)
+            assert other.probes[0].path == "/v1/models"
+
+
+@pytest.mark.parametrize("empty", [{}, {NAME: {}}], ids=["no-name", "no-records"])
+async def test_requests_wait_for_the_first_replica(
+    tmp_path: Path, empty: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.backends.cold_start.PAUSE", 0.02)
+    policy_of_none = {"base_url": "http://nowhere.invalid/v1", "cold_start": "280s"}
+    async with servers(1) as (server,), dns_server() as dns:
+        server.scripts = [stream(*answer_events("a", "b")), reply(completion("whole"))]
+        policy = by_dns(dns)
+        policy["backends"]["pool"] |= policy_of_none
+        dns.records |= empty
+        async with serving(tmp_path / "p", policy) as gateway:
+            assert (await gateway.http.get("/readyz")).status_code == 200
+            body = chat("m", stream=True)
+            async with gateway.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+                lines = answer.aiter_lines()
+                told = await anext(line async for line in lines if line.startswith(": starting"))
+                whole = asyncio.create_task(ask(gateway))
+                in_flight = 'tollgate_backend_requests_in_flight{backend="pool"}'
+                while (await gateway.metrics()).get(in_flight) != 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                server.health = reply({"error": {"message": "loading"}}, status=503)
+                dns.records[NAME] = srv(server)
+                await until(lambda: server.probes)
+                assert not server.requests and not whole.done()
+                server.health = reply({"object": "list", "data": []})
+                rest = [line async for line in lines]
+            assert told == ": starting position=1" and "data: [DONE]" in rest
+            assert await whole == 200 and len(server.requests) == 2
+            assert await ask(gateway) == 200
+            await until_replicas(gateway, server)
+            # The last one goes, and another comes.
+            dns.records.pop(NAME)
+            dns.records |= empty
+            await until_replicas(gateway)
+            waits = asyncio.create_task(ask(gateway))
+            while (await gateway.metrics()).get(in_flight) != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            dns.records[NAME] = srv(server)
+            assert await waits == 200
 
 
 async def test_a_request_in_flight_ends_on_a_replica_that_is_gone(tmp_path: Path) -> None:
