@@ -28,7 +28,7 @@ from gateway.quota.counters import ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits, Window
 from gateway.quota.redis_commands import Loss, QuotaCommands, Settled
-from gateway.quota.redis_loss import begin_anew, wait_for_all
+from gateway.quota.redis_loss import begin_anew, replication_id, wait_for_all
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.script import Command
 from gateway.stores.store import StoreDown
@@ -101,8 +101,9 @@ class RedisCounters:
         """and what this process has settled since, of a server that has lost it."""
         self._name = secrets.token_hex(6)
         """Of this process, whatever it holds."""
-        self._run_id: str | None = None
-        """The server that was last known to have its data: another one, a replica, may be less than a second behind."""
+        self._server: str | None = None
+        """That was last known to have its data, by its run id, and by its replication id, which is another each time
+        that it becomes a master: another, or the same that was a replica, may be less than a second behind."""
         self._expected = (0, 0.0)
         """How many processes shared a server that lost its data, and until when those that are not back yet count."""
         self.losses = 0
@@ -371,8 +372,8 @@ class RedisCounters:
 
     @property
     def _told(self) -> str:
-        """Where gateways say that they are back: of this server alone, as a replica has what another was told."""
-        return f"{self._commands.instances}:told:{self._link.run_id}"
+        """Where gateways say that they are back: of this loss alone, as a replica has what another was told."""
+        return f"{self._commands.instances}:told:{self._server}"
 
     def _note(self, changes: Sequence[str]) -> None:
         now = time.time()
@@ -412,7 +413,7 @@ class RedisCounters:
             told = [self._settlements.popleft() for _ in range(min(ended, len(self._settlements)))]
             own += self._commands.settled((_LATER, command) for command in told)
         queued = filter(self._commands.settles, self._settlements)
-        loss = Loss(self._read, own, used, self._link.run_id)
+        loss = Loss(self._read, own, used, self._server or "")
         await self.replay(self._commands.raised(self.known.calendar(), time.time(), loss))
         forgotten, instances = self._commands.instance, self._commands.instances
         await self._link.ask(lambda client: client.zrem(instances, forgotten), TIMEOUT, probing=True)
@@ -422,13 +423,13 @@ class RedisCounters:
         return has_all
 
     async def _is_another(self) -> bool:
-        """Whether another server answers than before an outage. A replica that was less than a second behind has
-        renewed this instance as often as the one that is gone."""
-        if self._run_id is not None and not self._link.down:
+        """Whether another server answers than before an outage, or the same that was a replica meanwhile. One that was
+        less than a second behind has renewed this instance as often as the one that is gone."""
+        if self._server is not None and not self._link.down:
             return False
-        await self._link.ask(lambda client: client.ping(), TIMEOUT, probing=True)
-        before, now = self._run_id, self._link.run_id
-        self._run_id = now or before or ""
+        replication = await replication_id(self._link)
+        before, now = self._server, self._link.run_id and f"{self._link.run_id}:{replication}"
+        self._server = now or before or ""
         return bool(before and now) and before != now
 
     async def replay(self, commands: Sequence[Command]) -> None:

@@ -35,8 +35,8 @@ class Loss(NamedTuple):
     """What it has settled itself since."""
     used: Mapping[str, int]
     """What it read, by limit."""
-    server: str
-    """The run id of who answers now: accounts of a loss are not those of the one before, which a replica has."""
+    name: str
+    """Of the loss: accounts of it are not those of the one before, which a replica has, too."""
 
 
 class QuotaCommands:
@@ -137,7 +137,7 @@ class QuotaCommands:
         return [
             Command(
                 self._raise,
-                [self.prefix + key, f"{self.prefix}told:{'' if loss is None else loss.server}:{key}"],
+                [self.prefix + key, f"{self.prefix}told:{'' if loss is None else loss.name}:{key}"],
                 [
                     *(self._time(), key.rpartition(":")[2], snapshot.used, round((now - snapshot.at) * 1000)),
                     *(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.stores.redis_link import RedisLink
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
     from redis.asyncio.client import Pipeline
 
 TIMEOUT = 0.25
@@ -23,7 +24,7 @@ async def wait_for_all(link: RedisLink, key: str, name: str, gateways: int, *, l
     """``name`` has told the server what it knows; wait until ``gateways`` processes have. What is admitted before would
     be beyond a budget. Raises ``StoreDown``.
 
-    ``lost``: ``key`` is of this loss alone, as it has the server's run id.
+    ``lost``: ``key`` is of this loss alone.
     """
     until = time.monotonic() + SECONDS_TO_TELL
     fresh = 2 * SECONDS_TO_TELL if lost else FRESH
@@ -40,6 +41,19 @@ async def wait_for_all(link: RedisLink, key: str, name: str, gateways: int, *, l
         if int(str(count)) >= gateways or time.monotonic() > until:
             return
         await asyncio.sleep(LOOK_EVERY)
+
+
+async def replication_id(link: RedisLink) -> str:
+    """Of the server, another each time that it becomes a master; empty where it does not tell. Raises ``StoreDown``."""
+    from redis.exceptions import ResponseError
+
+    async def ask(client: Redis) -> str:
+        try:
+            return str((await client.info("replication")).get("master_replid", ""))
+        except ResponseError:  # this user may not ask
+            return ""
+
+    return await link.ask(ask, TIMEOUT, probing=True)
 
 
 async def begin_anew(link: RedisLink, key: str, name: str) -> None:

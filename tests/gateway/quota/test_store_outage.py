@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -443,6 +444,46 @@ async def test_a_second_loss_within_seconds_has_accounts_of_its_own(
                 for one in gateways
             ]
             assert sum(admitted) == 3, "of 900 were 600 spent"
+
+
+async def follow(port: int, other: int, *, then_lead: bool = True) -> None:
+    """Become a replica of the other, until it has all of its data, and then a master again."""
+    async with Redis(port=port) as redis:
+        await redis.replicaof("127.0.0.1", other)
+        async with asyncio.timeout(300):
+            while (await redis.info("replication")).get("master_link_status") != "up":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        if then_lead:
+            await redis.replicaof("NO", "ONE")
+
+
+async def test_failovers_back_and_forth_count_nothing_twice(
+    own_redis: RedisServer, gateways: list[FailoverCounters], redis_program: str, tmp_path: Path
+) -> None:
+    """The same server takes over twice within a minute, and has by replication what was told it the first time."""
+    await knows(gateways, 300)
+    (tmp_path / "other").mkdir()
+    other = RedisServer(redis_program, tmp_path / "other")
+    other.start()
+    try:
+        for number, (before, behind) in enumerate(((0, 100), (200, 100))):
+            assert await spend(gateways[0], f"before-{number}", 100, before // 100) == before
+            await until(gateways[:1], lambda one: not one._store._settlements)
+            await follow(other.port, own_redis.port)
+            renewed = max(one._store._commands.renewed for one in gateways)  # by which they know of it
+            await until(gateways, lambda one, renewed=renewed: one._store._commands.renewed > renewed)
+            assert await spend(gateways[1], f"behind-{number}", 100, behind // 100) == behind
+            await until(gateways[1:2], lambda one: not one._store._settlements)
+            losses = [one.losses for one in gateways]
+            await follow(own_redis.port, other.port)
+            async with asyncio.timeout(300):
+                while any(one.losses == lost for one, lost in zip(gateways, losses, strict=True)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            await back(gateways)
+        for number, gateway in enumerate(gateways):
+            assert (await gateway.reserve(f"look-{number}", BUDGET, cost(0))).used[0] == 700
+    finally:
+        other.kill()
 
 
 async def test_open_renews_no_budget_of_a_store_that_answers(
