@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gateway.quota.counters import ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
-from gateway.quota.limits import Amounts, Limit, Limits
+from gateway.quota.limits import Amounts, Limit, Limits, Window
 from gateway.quota.memory import MemoryCounters
 
 
@@ -50,6 +50,11 @@ class LocalShare:
     def release(self, request_id: str, limits: Limits) -> None:
         if concurrent := _concurrent(limits):
             self._memory.settle(_guest(request_id), concurrent, Amounts(0, 0, 0))
+
+    def remember(self, key: str, window: Window, used: int) -> None:
+        """So much of the whole limit had been used at least when it came back into force."""
+        if key in self._begun:
+            self._memory.remember(key, window, -(-used // self._parts))
 
     def _mine(self, limits: Limits) -> Limits:
         mine = self._limits.get(limits)

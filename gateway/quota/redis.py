@@ -48,6 +48,7 @@ MOST_UNSETTLED = 50_000
 """Settlements that may wait while the server is down."""
 SECONDS_TO_RETURN = 10.0
 """After a loss, for all who shared the server to be known to it again."""
+_NOTHING: Mapping[str, int] = {}
 _LOST = "Redis has lost its data; this process restores what it knows"
 
 
@@ -212,15 +213,19 @@ class RedisCounters:
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._keep_alive())
 
-    async def remember(self, used: Mapping[tuple[str, Window], int], at: float) -> None:
+    async def remember(
+        self, used: Mapping[tuple[str, Window], int], at: float, *, back: Mapping[str, int] = _NOTHING
+    ) -> None:
         """Raise counters to what was used at least, before anything else is reserved here. A server that is down is
-        told once it answers. ``at`` is Unix time."""
+        told once it answers. ``at`` is Unix time. ``back``: of limits that were not in force for a while."""
         self.known.remember(used, at)
+        if self._link.down and back:
+            self.known.raise_to(back, at)
         if used:
             if not self._link.down:
                 self._to_raise = {key: amount for (key, _), amount in used.items()}, at
-            elif self._to_raise is None:  # what the ledger has of the outage itself is still to be sent
-                self._to_raise = {}, at
+            elif back or self._to_raise is None:  # what it has of the outage is still to be sent
+                self._to_raise = {**(self._to_raise[0] if self._to_raise is not None else {}), **back}, at
         if self._to_raise is not None and not self._link.down:
             try:
                 await self._renew()

@@ -49,6 +49,8 @@ class FailoverCounters:
         self._store = store
         self._clock = clock or SteadyClock()
         self._held: dict[str, _Held] = {}
+        self._in_force: frozenset[str] = frozenset()
+        """Limits by the day or month, by key, when the ledger was last read."""
         self._share: LocalShare | None = None
         """During an outage, from its first request on."""
         self._debts: dict[tuple[Limits, int], Amounts] = {}
@@ -134,7 +136,15 @@ class FailoverCounters:
         """Usage from the ledger, in case the store is down from the start, or has lost its data.
 
         ``groups`` are those of all limits, by key (``Limits.group``)."""
-        await self._store.remember(used, self._clock())
+        before, self._in_force = self._in_force, frozenset(groups)
+        # What was used meanwhile was charged to others, and is in the ledger alone.
+        back = {name: amount for name, amount in used.items() if name[0] not in before} if before else {}
+        if self._share is not None:
+            for (key, window), amount in back.items():
+                self._share.remember(key, window, amount)
+        await self._store.remember(
+            used, self._clock(), back={key: amount for (key, _), amount in back.items()}
+        )
 
     async def aclose(self) -> None:
         await self._store.aclose()

@@ -505,6 +505,30 @@ async def test_open_renews_no_budget_of_a_store_that_answers(
     assert not (await gateways[0].reserve("later", limits, cost(100))).admitted
 
 
+async def test_a_budget_that_comes_back_while_the_store_is_away_counts_what_was_used_meanwhile(
+    own_redis: RedisServer, gateways: list[FailoverCounters]
+) -> None:
+    """It was in force, others were, and it is again: by the store, and by each gateway, 300 were used; it were 600."""
+    await knows(gateways, 300)
+    limit = BUDGET.each[0]
+    assert own_redis.process is not None
+    own_redis.process.send_signal(signal.SIGSTOP)
+    for gateway in gateways:  # of which one has used its part of what was left since the outage began
+        await gateway.remember({(limit.key, limit.window): 300}, {limit.key: "t"})
+    spent = await spend(gateways[0], "away", 100, 9)
+    assert spent == 200, "a third of the 600 that were left"
+    for gateway in gateways:
+        await gateway.remember({}, {"another": "t"})
+        await gateway.remember({(limit.key, limit.window): 600}, {limit.key: "t"})
+    more = [await spend(one, f"more-{number}", 50, 9) for number, one in enumerate(gateways)]
+    assert sum(more) <= limit.maximum - 600 and all(one > 0 for one in more[1:])
+    own_redis.process.send_signal(signal.SIGCONT)
+    await back(gateways)
+    assert await spend(gateways[1], "after", 50, 9) + sum(more) <= limit.maximum - 600
+    # Those 200 may count twice: as what the ledger has, and as what the outage's debts tell.
+    assert 600 + sum(more) <= (await gateways[2].reserve("look", BUDGET, cost(0))).used[0] <= 800 + sum(more)
+
+
 async def test_a_budget_that_was_not_in_force_for_a_while_counts_what_was_used_meanwhile(
     gateways: list[FailoverCounters],
 ) -> None:
