@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,10 @@ def run_serve(options: dict[str, Any]) -> int:
     begun = BegunProcess()
     try:
         config = read_options(options)
+        if config.engine.role is not None:  # told before the model is loaded, for minutes
+            from engine.handover.handshake import read_secret
+
+            read_secret(config.engine.handover_secret_file, os.environ)
         from engine.server.serve import serve
 
         return serve(config, lambda url: print(f"engine ready on {url}", flush=True), begun)

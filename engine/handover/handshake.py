@@ -37,10 +37,15 @@ def read_secret(path: Path | None, environment: Mapping[str, str]) -> bytes:
     if path is not None:
         try:
             secret = path.read_bytes().strip()
+            everybody = path.stat().st_mode & 0o007
         except OSError as error:
             raise StartupError(
                 f"--handover-secret-file {path} cannot be read: {error.strerror or error}."
             ) from None
+        if everybody:  # a group may: a Secret of Kubernetes is mounted for one
+            raise StartupError(
+                f"--handover-secret-file {path} can be read by everybody here: chmod o= {path}"
+            )
         where = f"--handover-secret-file {path}"
     else:
         secret, where = environment.get(VARIABLE, "").encode(), VARIABLE

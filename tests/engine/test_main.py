@@ -105,6 +105,27 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
     assert sized.engine.kv_cache_memory == 2**20
 
 
+@pytest.mark.parametrize(
+    ("mode", "said"), [(None, "cannot be read"), (0o644, "chmod o="), (0o640, "16 or more")]
+)
+def test_a_role_is_told_of_its_secret_before_anything_is_loaded(
+    tmp_path: Path,
+    tiny_model: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: int | None,
+    said: str,
+) -> None:
+    secret = tmp_path / "secret"
+    if mode is not None:
+        secret.write_text("short")
+        secret.chmod(mode)
+    monkeypatch.setattr("engine.server.serve.serve", None)  # nothing is served
+    at = ("--handover-address", "tcp://127.0.0.1:0", "--handover-secret-file", str(secret))
+    assert main(["serve", "--model", str(tiny_model), "--role", "prefill", *at]) == 1
+    assert said in capsys.readouterr().err
+
+
 def test_a_role_has_its_flags_and_memory_for_blocks_on_their_way(tiny_model: Path) -> None:
     at, secret = ("--handover-address", "tcp://0.0.0.0:8200"), ("--handover-secret-file", "/run/secret")
     flags = (

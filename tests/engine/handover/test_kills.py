@@ -39,6 +39,7 @@ def idle(server: EngineServer) -> bool:
 
 def test_either_side_is_killed(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a secret of sixteen bytes or more")
+    (tmp_path / "secret").chmod(0o600)
     secret = ("--handover-secret-file", str(tmp_path / "secret"))
     at = f"unix://{tmp_path}/kv.sock"
     decode = (*OPTIONS, *secret, "--role", "decode", "--prefill-from", at)
