@@ -38,6 +38,12 @@ class EngineLoad:
     """Requests that it runs at once; 0 where unknown."""
     kv_usage: float = 0.0
     """The share of the KV cache's blocks that running requests hold."""
+    kv_tokens: int = 0
+    """For how many the KV cache has room; 0 where unknown."""
+    prompts: float = 0.0
+    """Tokens of prompts since it was started; 0 where unknown."""
+    cached: float = 0.0
+    """Of these, the tokens that it found in its KV cache."""
     prefill: float = 0.0
     decode: float = 0.0
     gpus: tuple[EngineGpu, ...] = ()

@@ -35,6 +35,7 @@ from gateway.observe.telemetry.telemetry import Telemetry
 from gateway.policy.schema import Policy
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
+from gateway.routing.scored import Scored
 from gateway.routing.shadow import Shadows
 from gateway.stages.cache import cache, without_caches
 from gateway.stages.cascade import cascade
@@ -75,6 +76,8 @@ class UpstreamPipeline:
     pools: Pools
     metrics: Metrics
     telemetry: Telemetry | None = None
+    scored: Scored | None = None
+    """Where the policy has models with ``select: score``."""
     positions_every: float = 1.0
     """Seconds between two of the positions that a waiting stream is told."""
 
@@ -85,6 +88,8 @@ class UpstreamPipeline:
             send, send_whole = loading.stream(send), loading.whole(send_whole)
         if self.telemetry is not None:
             send = attempt(self.telemetry)(send)
+        if self.scored is not None:
+            send, send_whole = self.scored.handler(send), self.scored.whole_handler(send_whole)
         hops = Hops(self.policy, self.health)
         places = Queue(self.pools, self.metrics, interval=self.positions_every)
         headers = headers_for(self.policy, self.pools)

@@ -79,6 +79,10 @@ class Pools:
     def load(self, name: str) -> int:
         return self.of(name).load
 
+    def told(self, name: str) -> EngineLoad | None:
+        """An engine's own figures; None where it has told none for a while."""
+        return self.of(name).speed.engine
+
     def has_capacity(self, name: str, tokens: int, caller: tuple[str, str, float] | None = None) -> bool:
         """Whether a request would start at once, ``caller`` being its tier, tenant and weight. It would not at an
         engine that reports a queue of its own."""

@@ -162,18 +162,26 @@ def read_figures(body: bytes) -> EngineLoad:
 
 def figures_of(state: Mapping[str, Any], host: str = "") -> EngineLoad:
     """``host``: where the engine was asked. Raises ValueError."""
-    cache = state.get("kv_cache")
+    cache, prefixes = _object(state.get("kv_cache")), _object(state.get("prefix_cache"))
+    cached, rate = _number(prefixes.get("hit_tokens")), _number(prefixes.get("hit_rate"))
     return EngineLoad(
         running=int(_number(state.get("running"))),
         waiting=int(_number(state.get("waiting"))),
         slots=int(_number(state.get("max_num_seqs"))),
-        kv_usage=min(1.0, _number(cache.get("usage") if isinstance(cache, dict) else None)),
+        kv_usage=min(1.0, _number(cache.get("usage"))),
+        kv_tokens=int(_number(cache.get("blocks_total")) * _number(cache.get("block_size"))),
+        prompts=cached / rate if rate > 0 else 0.0,
+        cached=cached,
         prefill=_number(state.get("prefill_tokens_per_second")),
         decode=_number(state.get("decode_tokens_per_second")),
         gpus=tuple(map(_gpu, gpus)) if isinstance(gpus := state.get("gpus"), list) else (),
         handover=_handover(state.get("handover"), host),
         models={name: str(one.get("value")) for name, one in _models(state).items()},
     )
+
+
+def _object(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, dict) else {}
 
 
 def _handover(found: Any, host: str) -> str:

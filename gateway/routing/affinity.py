@@ -131,72 +131,93 @@ def rendezvous(key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
     return sorted(candidates, key=distance)
 
 
+class Beginning(NamedTuple):
+    """Of a prompt, as bytes."""
+
+    data: bytes
+    owner: bytes
+    """Whose it is: equal beginnings of others are others."""
+    common: int
+    """Bytes of ``data`` that are nobody's own."""
+
+    def prefix(self, size: int = BLOCK, salt: bytes = b"") -> Prefix:
+        """In blocks of ``size`` bytes."""
+        data, owner, common = self
+        mine = common < size
+        key = blake2b((owner if mine else b"") + data[:size], digest_size=8).digest()
+        # Python's hash is fast, and keyed for each process: nobody can construct a collision.
+        block = hash(salt + key)
+        blocks = [block]
+        # A partial last block would change as soon as the conversation goes on.
+        for start in range(size, len(data) - size + 1, size):
+            if not mine and start + size > common:
+                block, mine = hash((block, owner)), True
+            block = hash((block, data[start : start + size]))
+            blocks.append(block)
+        return Prefix(key, blocks)
+
+
 def prefix_of(request: ChatRequest, tenant: str, sharing: Sharing = "none") -> Prefix:
     """The prefix of ``request``'s prompt. Each tenant has prefixes of its own.
 
     A replica answers a cached prefix sooner: if prefixes were shared, one tenant could learn by timing what another
     has asked. ``sharing`` is what may be shared all the same (``gateway/prefix_sharing.py``).
     """
+    return beginning_of(request, tenant, sharing).prefix()
+
+
+def beginning_of(
+    request: ChatRequest, tenant: str, sharing: Sharing = "none", most: int = MAX_BYTES
+) -> Beginning:
+    """The first ``most`` bytes of ``request``'s prompt."""
     written = bytearray()
     # Chat templates put the tools before the conversation.
     for given in (request.params.get("tools"), request.params.get("functions")):
         if given:
-            _write(given, written, MAX_DEPTH)
+            _write(given, written, MAX_DEPTH, most)
     common = 0
     if sharing == "system" and request.messages and not written:
-        _write(request.messages[0], written, MAX_DEPTH)
+        _write(request.messages[0], written, MAX_DEPTH, most)
         common = len(written) + 1
         written.clear()
-    _write(request.prompt if request.messages is None else request.messages, written, MAX_DEPTH)
-    data = bytes(written)
+    _write(request.prompt if request.messages is None else request.messages, written, MAX_DEPTH, most)
     owner = (
         b"" if sharing == "all" else blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     )
-    mine = common < BLOCK
-    key = blake2b((owner if mine else b"") + data[:BLOCK], digest_size=8).digest()
-    # Python's hash is fast, and keyed for each process: nobody can construct a collision.
-    block = hash(key)
-    blocks = [block]
-    # A partial last block would change as soon as the conversation goes on.
-    for start in range(BLOCK, min(len(data), MAX_BYTES) - BLOCK + 1, BLOCK):
-        if not mine and start + BLOCK > common:
-            block, mine = hash((block, owner)), True
-        block = hash((block, data[start : start + BLOCK]))
-        blocks.append(block)
-    return Prefix(key, blocks)
+    return Beginning(bytes(written[:most]), owner, common)
 
 
 def written(value: Json, most: int) -> bytes:
     """``value`` in an unambiguous form, its first ``most`` bytes."""
     data = bytearray()
-    _write(value, data, MAX_DEPTH)
+    _write(value, data, MAX_DEPTH, most)
     return bytes(data[:most])
 
 
-def _write(value: Json, data: bytearray, depth: int) -> None:
-    """Append ``value`` to ``data`` in an unambiguous form, up to ``MAX_BYTES``."""
-    if len(data) >= MAX_BYTES or not depth:
+def _write(value: Json, data: bytearray, depth: int, most: int) -> None:
+    """Append ``value`` to ``data`` in an unambiguous form, up to ``most`` bytes and what is begun then."""
+    if len(data) >= most or not depth:
         return
     match value:
         case str():
             data += b'"'
-            data += value[:MAX_BYTES].encode("utf-8", "surrogatepass")
+            data += value[:most].encode("utf-8", "surrogatepass")
         case {}:
             data += b"{"
             for name, item in value.items():
-                _write(name, data, depth - 1)
-                _write(item, data, depth - 1)
-                if len(data) >= MAX_BYTES:
+                _write(name, data, depth - 1, most)
+                _write(item, data, depth - 1, most)
+                if len(data) >= most:
                     return
             data += b"}"
         case [int(), *_]:
             data += b"#"
-            data += b",".join(b"%d" % item for item in value[: MAX_BYTES // 2] if isinstance(item, int))
+            data += b",".join(b"%d" % item for item in value[: most // 2] if isinstance(item, int))
         case list() | tuple():
             data += b"["
             for item in value:
-                _write(item, data, depth - 1)
-                if len(data) >= MAX_BYTES:
+                _write(item, data, depth - 1, most)
+                if len(data) >= most:
                     return
             data += b"]"
         case _:

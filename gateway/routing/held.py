@@ -146,6 +146,8 @@ class RoutedHoldings:
             pieces.popitem(last=False)
         excess = sum(map(len, self._pieces.values())) - self._most
         if excess > 0:
-            fullest = max(self._pieces.values(), key=len)  # it has more than its part, and so at least as many
+            fullest = max(
+                self._pieces.values(), key=len
+            )  # it has more than its part, and so at least as many
             for _ in range(excess):
                 fullest.popitem(last=False)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from gateway.policy.members import Members
 from gateway.routing.affinity import Affinity, Prefix
+from gateway.routing.scored import Scored
 from gateway.routing.selector import Loads, ModelTargets, Selector
 from gateway.types import Call, Candidate
 
@@ -32,9 +33,15 @@ class Rotation(Protocol):
 
 class ReplicaSelector(Selector):
     def __init__(
-        self, loads: Loads, affinity: Affinity, random: Random, members: Members, rotation: Rotation
+        self,
+        loads: Loads,
+        affinity: Affinity,
+        random: Random,
+        members: Members,
+        rotation: Rotation,
+        scored: Scored | None = None,
     ) -> None:
-        super().__init__(loads, affinity, random)
+        super().__init__(loads, affinity, random, scored)
         self._rotation = rotation
         self._here = frozenset(
             member.name

@@ -27,6 +27,7 @@ from gateway.routing.context_size import prompt_of, size_of
 from gateway.routing.refusals import Refusals
 from gateway.routing.replica_selector import ReplicaSelector, Rotation
 from gateway.routing.routes import ROLLOUT, Media, Regions, Route, Routes, as_larger_context
+from gateway.routing.scored import Scored
 from gateway.routing.selector import Caller, Loads, Selector
 from gateway.routing.split_key import split_key
 from gateway.routing.substitutes import Substitutes
@@ -58,8 +59,11 @@ class Router:
         rollouts: Rollouts | None = None,
         members: Members | None = None,
         rotation: Rotation | None = None,
+        scored: Scored | None = None,
     ) -> None:
         """``members``: the replicas that backends have, and ``rotation`` how much of its share each gets now.
+
+        ``scored``: who puts those of models with ``select: score`` in order; without it they are drawn by weight.
 
         ``rollouts``: how far those of the policy have come; without it they have not begun.
 
@@ -72,9 +76,9 @@ class Router:
         self._rollouts = rollouts
         self._affinity = affinity or Affinity()
         self._selector = (
-            ReplicaSelector(loads, self._affinity, random or Random(), members, rotation)
+            ReplicaSelector(loads, self._affinity, random or Random(), members, rotation, scored)
             if rotation is not None and members
-            else Selector(loads, self._affinity, random or Random())
+            else Selector(loads, self._affinity, random or Random(), scored)
         )
         self._has_residency = policy.has_residency
         self._local_tenants = {name for name, tenant in policy.tenants.items() if tenant.local_only}

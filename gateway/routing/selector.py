@@ -10,6 +10,7 @@ from typing import Protocol
 
 from gateway.policy.schema import Select, SplitBy
 from gateway.routing.affinity import Affinity, Prefix, rendezvous
+from gateway.routing.scored import Scored
 from gateway.routing.split_key import split_key
 from gateway.types import Call, Candidate
 
@@ -63,22 +64,28 @@ class ModelTargets:
 
     @property
     def splits(self) -> bool:
+        if self.select == "score":
+            return self.varies
         return self.split_by != "request" and any(len(group) > 1 for group in self.groups)
 
 
 class Selector:
     """Puts the candidates of each group in the order of the model's ``select``."""
 
-    def __init__(self, loads: Loads, affinity: Affinity, random: Random) -> None:
+    def __init__(
+        self, loads: Loads, affinity: Affinity, random: Random, scored: Scored | None = None
+    ) -> None:
+        """``scored`` is needed where some model has ``select: score``."""
         self._loads = loads
         self._affinity = affinity
         self._random = random
+        self._scored = scored
 
     def order(
         self, targets: ModelTargets, prefix: Prefix | None, call: Call | None = None
     ) -> list[Candidate]:
         """All candidates of ``targets``, best first. ``prefix`` is needed where ``targets.affine``, ``call`` where
-        ``targets.splits``."""
+        ``targets.splits``: what a request keeps its target by, or is scored by."""
         if len(targets.groups) == 1:
             return self._group(targets, targets.groups[0], prefix, call)
         return [
@@ -107,6 +114,8 @@ class Selector:
             return self._affinity.order(targets.model, prefix, group, self._loads)
         if call is not None and targets.split_by != "request":
             return rendezvous(targets.model.encode() + split_key(call, targets.split_by), group)
+        if call is not None and targets.select == "score" and self._scored is not None:
+            return self._scored.order(call, group, self._random)
         return weighted(group, self._random)
 
 

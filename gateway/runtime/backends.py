@@ -197,6 +197,7 @@ def _poller(name: str, config: schema.Backend, state: WorkerState) -> EnginePoll
     transport = (state.transport or OutgoingTransport)()
 
     def told(figures: EngineLoad) -> None:
+        state.scores.told(name, figures)
         state.pools.update_engine(name, figures)
 
     if isinstance(config, schema.OpenAIBackend) and config.telemetry is not None:

@@ -60,6 +60,7 @@ from gateway.recording.shipping import Shipping
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
 from gateway.runtime.adapter_views import AdapterRouter, AdapterViews
+from gateway.routing.scored import Scored
 from gateway.runtime.backends import build_backends, build_engines, runs_here
 from gateway.runtime.drift import DriftAccounting
 from gateway.runtime.earlier_usage import EarlierUsage
@@ -116,6 +117,8 @@ async def build_runtime(
     _forget_replicas(policy, state)
     update_terms(policy, state.pools)
     disabled_since = state.disabled_since(loaded.disabled)
+    scored = Scored.of(policy, state.scores, state.pools)
+    state.scores.keep(policy.backends if scored is not None else ())
     router = Router(
         policy,
         backends.keys(),
@@ -126,6 +129,7 @@ async def build_runtime(
         rollouts=state.rollouts,
         members=members,
         rotation=state.replicas.rotation if state.replicas is not None else None,
+        scored=scored,
     )
     upstream = UpstreamPipeline(
         policy=policy,
@@ -135,6 +139,7 @@ async def build_runtime(
         pools=state.pools,
         metrics=metrics,
         telemetry=telemetry,
+        scored=scored,
     )
     upstream_handler = upstream.handler()
     judges = _judges(policy, side_calls.stage(upstream_handler))

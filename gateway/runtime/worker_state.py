@@ -28,6 +28,7 @@ from gateway.observe.callbacks import Callbacks
 from gateway.observe.metrics import Metrics
 from gateway.replicas.replicas import Replicas
 from gateway.routing.affinity import Affinity
+from gateway.routing.score import Scores
 from gateway.routing.shadow import Shadows
 from gateway.runtime.drift import Drift
 from gateway.runtime.rollouts import Rollouts
@@ -94,6 +95,7 @@ class WorkerState:
         self.callbacks = Callbacks(metrics, self.outgoing, worker=worker, env=env)
         self.health = HealthRegistry(listener=BackendWatch(metrics, self.callbacks))
         self.affinity = Affinity()
+        self.scores = Scores(clock=self.pools.clock)
         self.shadows = Shadows(random=self.random)
         self.replica_of: ReplicaOf = _no_replica
         """Of the policy generation in force."""

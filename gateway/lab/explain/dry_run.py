@@ -43,6 +43,7 @@ from gateway.quota.quotas import Quotas
 from gateway.rendered import RenderedCache
 from gateway.routing.affinity import ReadAffinity
 from gateway.routing.router import Router
+from gateway.routing.scored import Scored
 from gateway.routing.shadow import Counted, Shadows
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.runtime import Runtime
@@ -117,6 +118,7 @@ class DryRun:
             rollouts=state.rollouts,
             members=self.runtime.members,
             rotation=state.replicas.rotation if state.replicas is not None else None,
+            scored=Scored.of(self.runtime.policy, state.scores, pools),
         )
 
     async def ask(self, question: Question) -> Found:

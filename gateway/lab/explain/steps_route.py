@@ -263,6 +263,7 @@ _SELECTED = {
     "weighted": "weight, at random",
     "least_loaded": "the least load",
     "prefix_affinity": "the prompt's beginning",
+    "score": "the expected time to the first token",
 }
 
 

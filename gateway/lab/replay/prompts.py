@@ -46,7 +46,7 @@ class Prompts:
         """``stream``: whether answers are; None: as recorded."""
         self._stream = stream
         self._told_apart = policy.caches.exact is not None
-        self._affine = any(model.select == "prefix_affinity" for model in policy.models.values())
+        self._affine = any(model.select in ("prefix_affinity", "score") for model in policy.models.values())
         self._directions = {name: guard.on for name, guard in policy.guards.items()}
         self._filler = "x" * 65536
 

@@ -29,6 +29,7 @@ from gateway.policy.loader import Loaded
 from gateway.policy.schema import Policy
 from gateway.quota.quotas import Quotas
 from gateway.routing.router import Router
+from gateway.routing.scored import Scored
 from gateway.runtime.backends import build_backends
 from gateway.runtime.worker_state import WorkerState
 from gateway.types import Call, Receipt
@@ -81,6 +82,7 @@ class SimulatedGateway:
         self.bills = Bills(metrics)
         self._quotas = Quotas.open(self.policy, estimator=state.estimator)
         self._caches = Caches.open(self.policy, is_time_sensitive=is_time_sensitive)
+        scored = Scored.of(self.policy, state.scores, state.pools)
         router = Router(
             self.policy,
             self.backends.keys(),
@@ -88,6 +90,7 @@ class SimulatedGateway:
             state.affinity,
             state.random,
             disabled_since=state.disabled_since(loaded.disabled),
+            scored=scored,
         )
         upstream = UpstreamPipeline(
             policy=self.policy,
@@ -96,6 +99,7 @@ class SimulatedGateway:
             health=state.health,
             pools=state.pools,
             metrics=metrics,
+            scored=scored,
             positions_every=inf,  # nobody looks at them
         ).handler()
         experiments = RecordedExperiments(self.policy, world, router.serves)

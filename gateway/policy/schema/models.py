@@ -148,7 +148,7 @@ class Rollout(Frozen):
         return f"{model} to {self.to.backend}/{self.to.model}"
 
 
-Select = Literal["weighted", "least_loaded", "prefix_affinity"]
+Select = Literal["weighted", "least_loaded", "prefix_affinity", "score"]
 
 
 Sharing = Literal["none", "system", "all"]

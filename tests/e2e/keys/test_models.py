@@ -342,6 +342,8 @@ async def test_prefixes_stay_where_they_are(tmp_path: Path) -> None:
         assert len(await again(site)) == 1
     async with a_site(tmp_path / "b", pair(split_by="request"), (FINE,)) as site:
         assert len(await again(site)) == 2
+    async with a_site(tmp_path / "c", pair(select="score"), (FINE,)) as site:
+        assert len(await again(site)) == 1
 
 
 @contextmanager

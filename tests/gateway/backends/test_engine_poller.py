@@ -25,7 +25,9 @@ STATE: dict[str, Any] = {
     "decode_tokens_per_second": 258.0,
     "device": "cpu",
 }
-FIGURES = EngineLoad(running=4, waiting=2, slots=16, kv_usage=0.75, prefill=743.5, decode=258.0)
+FIGURES = EngineLoad(
+    running=4, waiting=2, slots=16, kv_usage=0.75, kv_tokens=1600, prefill=743.5, decode=258.0
+)
 
 
 class Told:

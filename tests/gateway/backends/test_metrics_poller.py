@@ -55,6 +55,37 @@ def test_each_servers_figures_are_read() -> None:
     assert load_of(older, NAMES["vllm"]).kv_usage == 0.7
 
 
+CACHES = {
+    "vllm": b"""\
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="573",num_cpu_blocks="None"} 1.0
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="1",num_gpu_blocks="500"} 1.0
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 100.0
+vllm:prefix_cache_queries_total{engine="1",model_name="m"} 5.0e+09
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 60.0
+""",
+    "sglang": b"""\
+sglang:max_total_num_tokens{model_name="m"} 471258.0
+sglang:prompt_tokens_total{model_name="m"} 4096
+sglang:cached_tokens_total{cache_source="device",model_name="m"} 3000
+sglang:cached_tokens_total{cache_source="host",model_name="m"} 168
+""",
+}
+
+
+def test_what_their_kv_caches_had_and_have_room_for_is_read_where_they_say_so() -> None:
+    vllm = load_of(VLLM + CACHES["vllm"], NAMES["vllm"])
+    assert (vllm.kv_tokens, vllm.prompts, vllm.cached) == (16 * 1073, 100 + 5e9, 60)
+    assert (vllm.running, vllm.kv_usage) == (12, 0.7)
+    older = (VLLM + CACHES["vllm"]).replace(b"vllm:prefix_cache", b"vllm:gpu_prefix_cache")
+    assert load_of(older, NAMES["vllm"]).cached == 60
+    sglang = load_of(SGLANG + CACHES["sglang"], NAMES["sglang"])
+    assert (sglang.kv_tokens, sglang.prompts, sglang.cached) == (471258, 4096, 3168)
+    idle = load_of((SGLANG + CACHES["sglang"]).replace(b"} 162.0", b"} 0.0"), NAMES["sglang"])
+    assert (idle.running, idle.cached) == (0, 3168)
+    impossible = CACHES["sglang"].replace(b"471258.0", b"-1").replace(b"4096", b"NaN")
+    assert load_of(SGLANG + impossible, NAMES["sglang"]).kv_tokens == 0
+
+
 def test_a_server_that_runs_nothing_is_not_full_whatever_it_says() -> None:
     page = TGI.replace(b"size 3", b"size 0").replace(b"queue_size 0", b"queue_size 7")
     assert load_of(page, NAMES["tgi"]).saturation == 0.0

@@ -1,0 +1,142 @@
+"""Models with ``select: score``: whom a call goes to, and what comes of it there.
+
+``order`` is asked where a call is routed; the handlers stand where it is sent, and see when its answer begins. What was
+expected of a call is kept between the two, by its id, for as many as may be on their way.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Sequence
+from contextlib import aclosing
+from random import Random
+from typing import NamedTuple, Self
+
+from gateway.policy.schema import Policy
+from gateway.routing.asked import asked_of
+from gateway.routing.held import Asked
+from gateway.routing.score import Figures, Look, Scores, Sent
+from gateway.types import Call, Candidate, Chunk, Chunks, Handler, Json, Usage, WholeHandler
+
+ON_THEIR_WAY = 4096
+"""Calls that are routed and not sent yet, or will not be."""
+
+
+class _Routed(NamedTuple):
+    """A call on its way."""
+
+    asked: Asked
+    looks: dict[str, Look]
+
+
+class Scored:
+    """One policy's, over what the process knows (``Scores``)."""
+
+    def __init__(self, policy: Policy, scores: Scores, figures: Figures) -> None:
+        self._models = frozenset(name for name, model in policy.models.items() if model.select == "score")
+        self._scores = scores
+        self._figures = figures
+        self._routed: OrderedDict[tuple[str, str], _Routed] = OrderedDict()
+
+    @classmethod
+    def of(cls, policy: Policy, scores: Scores, figures: Figures) -> Self | None:
+        """None where no model of the policy has ``select: score``."""
+        found = cls(policy, scores, figures)
+        return found if found._models else None
+
+    def order(self, call: Call, group: Sequence[Candidate], random: Random) -> list[Candidate]:
+        """``group``, all of one model, the best first."""
+        first = group[0]
+        routed = self._routed_of(call, first.model, first.target.model)
+        weights: dict[str, float] = {}
+        for one in group:
+            weights[one.target.backend] = max(weights.get(one.target.backend, 0.0), one.target.weight)
+        ranking = self._scores.rank(routed.asked, weights, self._figures, random)
+        # Replicas of the gateway's own zone are ranked by themselves, and then the others.
+        routed.looks.update((look.name, look) for look in ranking.looks)
+        call.receipt.note("score", **{first.model: notes(routed)})
+        place = {name: number for number, name in enumerate(ranking.names)}
+        return sorted(group, key=lambda one: place[one.target.backend])
+
+    def handler(self, send: Handler) -> Handler:
+        """``send``, looked on at where the call's model is scored."""
+
+        def handle(call: Call) -> Chunks:
+            here = call.candidate
+            if here is None or here.model not in self._models:
+                return send(call)
+            return self._watched(call, here, send)
+
+        return handle
+
+    def whole_handler(self, send: WholeHandler) -> WholeHandler:
+        def handle(call: Call) -> Awaitable[Sequence[Chunk]]:
+            here = call.candidate
+            if here is None or here.model not in self._models:
+                return send(call)
+            return self._watched_whole(call, here, send)
+
+        return handle
+
+    async def _watched(self, call: Call, here: Candidate, send: Handler) -> Chunks:
+        sent, began, cached = self._sent(call, here, seen=call.request.stream), False, None
+        try:
+            async with aclosing(send(call)) as chunks:
+                async for chunk in chunks:
+                    if not began and chunk.delta is not None:
+                        began = True
+                        if call.request.stream:
+                            sent.began()
+                    if chunk.usage is not None:
+                        cached = cached_of(chunk.usage)
+                    yield chunk
+        finally:
+            sent.ended(cached)
+
+    async def _watched_whole(self, call: Call, here: Candidate, send: WholeHandler) -> Sequence[Chunk]:
+        sent, cached = self._sent(call, here, seen=False), None
+        try:
+            chunks = await send(call)
+            for chunk in chunks:
+                if chunk.usage is not None:
+                    cached = cached_of(chunk.usage)
+            return chunks
+        finally:
+            sent.ended(cached)
+
+    def _sent(self, call: Call, here: Candidate, *, seen: bool) -> Sent:
+        routed = self._routed_of(call, here.model, here.target.model)
+        look = routed.looks.get(here.target.backend)
+        if look is None:
+            look = self._scores.look(routed.asked, here.target.backend, self._figures)
+        return self._scores.sent(routed.asked, look, seen=seen)
+
+    def _routed_of(self, call: Call, model: str, target: str) -> _Routed:
+        key, known = (call.request_id, model), self._routed
+        routed = known.get(key)
+        if routed is None or routed.asked.call is None or routed.asked.call.request is not call.request:
+            routed = known[key] = _Routed(asked_of(call, target), {})
+            while len(known) > ON_THEIR_WAY:
+                known.popitem(last=False)
+        return routed
+
+
+def cached_of(usage: Usage) -> int | None:
+    """Tokens of the prompt that the server had; None where it does not say. Those that never say say 0."""
+    return usage.cached or None
+
+
+def notes(routed: _Routed) -> Json:
+    """For the receipt: what was expected of those that were looked at."""
+    return {
+        "prompt_tokens": routed.asked.tokens,
+        "looked_at": [
+            {
+                "backend": look.name,
+                "first_token_seconds": round(look.seconds, 4),
+                "held_tokens": look.held,
+                "tokens_ahead": round(look.ahead),
+            }
+            for look in routed.looks.values()
+        ],
+    }
