@@ -124,19 +124,20 @@ def made_up(requests: int, *, seed: int = 0, rate: float = 4.0) -> list[Arrival]
     return found
 
 
-def best_hits(arrivals: list[Arrival], block_size: int) -> int:
-    """Prompt tokens that a cache without bounds would have, were each prompt computed before the next arrives."""
+def best_hits(arrivals: list[Arrival], block_size: int, hashed: int = HASHED) -> int:
+    """Prompt tokens that a cache without bounds would have, were each prompt computed before the next arrives.
+    ``hashed``: tokens that a hash stands for."""
     seen: dict[int, int] = {}
     hits = 0
     for arrival in arrivals:
         known = 0
         for number in arrival.hashes:
             known += seen.get(number, 0)
-            if seen.get(number, 0) < HASHED:
+            if seen.get(number, 0) < hashed:
                 break
         hits += min(known, arrival.length - 1) // block_size * block_size
         for index, number in enumerate(arrival.hashes):
-            seen[number] = max(seen.get(number, 0), min(HASHED, arrival.length - index * HASHED))
+            seen[number] = max(seen.get(number, 0), min(hashed, arrival.length - index * hashed))
     return hits
 
 

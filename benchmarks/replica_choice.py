@@ -38,7 +38,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.replay import DATA, HASHED, SPEED, Arrival, Replay, best_hits, made_up, percentile, traces
-from benchmarks.replica_model import Job, Server
+from benchmarks.replica_model import Costs, Job, Server
 from gateway.engine_load import EngineLoad
 from gateway.policy.schema import Target, Timeouts
 from gateway.routing.affinity import BLOCK, MAX_BYTES, Affinity, Prefix
@@ -97,7 +97,7 @@ def honest(replica: Replica) -> EngineLoad:
         running=server.running,
         waiting=server.waiting,
         kv_usage=server.used,
-        kv_tokens=server.total * HASHED,
+        kv_tokens=server.total * server.block_tokens,
     )
 
 
@@ -126,6 +126,27 @@ class Worker:
         return self.replicas[name].told
 
 
+def choose(
+    policy: str, worker: Worker, job: Job, among: list[Candidate], random: Random, tokens: int = HASHED
+) -> tuple[str, Sent | None]:
+    """Who gets ``job``, whose blocks are of so many ``tokens``."""
+    if policy == "random":
+        return weighted(among, random)[0].target.backend, None
+    if policy == "least_loaded":
+        return least_loaded(among, worker, random)[0].target.backend, None
+    if policy == "prefix_affinity":
+        blocks = job.blocks[: SEEN * HASHED // tokens]
+        prefix = Prefix(b"%d" % blocks[0], blocks)
+        chosen = worker.affinity.order("m", prefix, among, worker)[0]
+        worker.affinity.remember("m", prefix, chosen)
+        return chosen.target.backend, None
+    key = b"%d" % job.blocks[min(2, len(job.blocks) - 1)]
+    asked = Asked(Prefix(key, job.blocks), job.length, answer=job.generate, piece_tokens=tokens)
+    ranking = worker.scores.rank(asked, {one.target.backend: 1.0 for one in among}, worker, random)
+    best = ranking.looks[0]
+    return best.name, worker.scores.sent(asked, best)
+
+
 class Play:
     """One policy over one trace."""
 
@@ -143,9 +164,14 @@ class Play:
         liar: Callable[[Replica], EngineLoad] | None = None,
         slowness: float = 1.0,
         blocks: int = 781,
+        tokens: int = HASHED,
+        costs: Costs | None = None,
+        **server: Any,
     ) -> None:
+        """``tokens``: of a block. ``server``: what else a ``Server`` takes."""
         self.now = 0.0
-        self._blocks = blocks
+        self._tokens = tokens
+        self._serve = partial(Server, blocks=blocks, block_tokens=tokens, costs=costs, **server)
         self._policy = policy
         self._arrivals = arrivals
         self._speed = speed
@@ -164,7 +190,7 @@ class Play:
             self._come(f"r{number}")
         if liar is not None:
             first = self._replicas["r0"]
-            first.tells, first.server = liar, Server(slowness=slowness, blocks=blocks)
+            first.tells, first.server = liar, self._serve(slowness=slowness)
         if churn:
             self._plan_churn(replicas, arrivals[-1].at / speed)
 
@@ -219,7 +245,7 @@ class Play:
 
     def _come(self, name: str, *, always: bool = True) -> None:
         target = Target(backend=name, model="x")
-        server = Server(now=self.now, blocks=self._blocks)
+        server = self._serve(now=self.now)
         self._replicas[name] = Replica(
             name, Candidate("m", target, Timeouts()), server, honest, always=always
         )
@@ -230,7 +256,7 @@ class Play:
         replica.there, replica.told = False, None
         lost = replica.server.jobs
         replica.busy += replica.server.busy
-        replica.server = Server(now=self.now, blocks=self._blocks)
+        replica.server = self._serve(now=self.now)
         for worker in self._workers:
             worker.scores.restarted(name)
         for job in lost:
@@ -254,7 +280,9 @@ class Play:
         for one in there:
             one.server.run(self.now)
         began = time.perf_counter()
-        name, sent = self._choose(worker, job, [one.candidate for one in there])
+        name, sent = choose(
+            self._policy, worker, job, [one.candidate for one in there], self._random, self._tokens
+        )
         self._choosing += time.perf_counter() - began
         worker.loads[name] = worker.load(name) + 1
         replica = self._replicas[name]
@@ -264,27 +292,6 @@ class Play:
         job.began = partial(self._began, job)
         job.ended = partial(self._ended, job)
         replica.server.submit(job)
-
-    def _choose(self, worker: Worker, job: Job, among: list[Candidate]) -> tuple[str, Sent | None]:
-        if self._policy == "random":
-            return weighted(among, self._random)[0].target.backend, None
-        if self._policy == "least_loaded":
-            return least_loaded(among, worker, self._random)[0].target.backend, None
-        if self._policy == "prefix_affinity":
-            blocks = job.blocks[:SEEN]
-            prefix = Prefix(b"%d" % blocks[0], blocks)
-            chosen = worker.affinity.order("m", prefix, among, worker)[0]
-            worker.affinity.remember("m", prefix, chosen)
-            return chosen.target.backend, None
-        asked = Asked(
-            Prefix(b"%d" % job.blocks[min(2, len(job.blocks) - 1)], job.blocks),
-            job.length,
-            answer=job.generate,
-            piece_tokens=HASHED,
-        )
-        ranking = worker.scores.rank(asked, {one.target.backend: 1.0 for one in among}, worker, self._random)
-        best = ranking.looks[0]
-        return best.name, worker.scores.sent(asked, best)
 
     def _began(self, job: Job, now: float) -> None:
         sent = self._sent[job.number][2]
@@ -309,7 +316,7 @@ class Play:
         requests = [one.requests for one in self._replicas.values()]
         result.requests = len(jobs)
         result.hit_rate = sum(job.hit for job in jobs) / tokens
-        result.best_hit_rate = best_hits(self._arrivals, HASHED) / tokens
+        result.best_hit_rate = best_hits(self._arrivals, self._tokens, self._tokens) / tokens
         result.ttft_p50_s, result.ttft_p99_s = percentile(ttft, 0.5), percentile(ttft, 0.99)
         result.ttft_mean_s = sum(ttft) / len(ttft)
         result.imbalance = max(busy) / (sum(busy) / len(busy))

@@ -54,6 +54,7 @@ class Server:
         self,
         *,
         blocks: int = 781,
+        block_tokens: int = HASHED,
         sequences: int = 128,
         budget: int = 2048,
         costs: Costs | None = None,
@@ -61,9 +62,10 @@ class Server:
         max_itl_ratio: float = 2.0,
         now: float = 0.0,
     ) -> None:
-        """``blocks``: of 512 tokens. ``slowness``: how many times as long all takes."""
+        """``blocks``: of ``block_tokens`` tokens. ``slowness``: how many times as long all takes."""
         self.now = now
         self.total = blocks
+        self.block_tokens = block_tokens
         self.busy = 0.0
         self.computed = 0
         """Tokens of prompts."""
@@ -184,9 +186,9 @@ class Server:
             if block not in self._held and block not in self._idle:
                 break
             known += 1
-        hit = min(known * HASHED, job.length - 1)
+        hit = min(known * self.block_tokens, job.length - 1)
         again = sum(block in self._idle for block in job.blocks[:known])
-        own = -(-(job.length + job.generate) // HASHED) - known
+        own = -(-(job.length + job.generate) // self.block_tokens) - known
         free = self.total - len(self._held) - self._own
         if again + own > free and self.running:
             return False
@@ -201,7 +203,7 @@ class Server:
 
     def _cache(self, job: Job) -> None:
         """Its prompt is computed, and found from now on."""
-        whole = job.length // HASHED
+        whole = job.length // self.block_tokens
         for block in job.blocks[job.pinned : whole]:
             if block not in self._held:
                 self._own, job.own = self._own - 1, job.own - 1

@@ -132,6 +132,7 @@ def _pool(pool: Pool) -> dict[str, Json]:
                     "running": engine.running,
                     "waiting": engine.waiting,
                     "kv_usage": round(engine.kv_usage, 4),
+                    "cached": round(engine.cached / engine.prompts, 4) if engine.prompts else None,
                     "gpus": [asdict(gpu) for gpu in engine.gpus],
                     "models": dict(engine.models),
                 }

@@ -278,6 +278,27 @@ class Metrics:
             mode="livemax",
             absent=0.0,
         )
+        self.cached_prompts = make.sampled(
+            "tollgate_backend_cached_prompts",
+            "The share of all prompts' tokens since its start that a server found in its KV cache, as it says itself.",
+            ["backend"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.prefill_speed = make.sampled(
+            "tollgate_replica_prefill_tokens_per_second",
+            "Of a backend that models with `select: score` ask, as learned from first tokens: what it is expected by.",
+            ["backend"],
+            mode="livemin",
+            absent=0.0,
+        )
+        self.figures_trust = make.sampled(
+            "tollgate_replica_figures_trust",
+            "0 to 1: how much of the waits that such a backend told of there really was.",
+            ["backend"],
+            mode="livemin",
+            absent=0.0,
+        )
         self.model_state = make.sampled(
             "tollgate_model_state",
             "1 for the state that a model of an engine with several is in, such as loaded, loading or sleeping.",

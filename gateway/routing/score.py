@@ -79,13 +79,13 @@ class Ranking:
 class Sent:
     """One request on its way at one replica."""
 
-    __slots__ = ("_asked", "_at", "_look", "_outlook", "_prompt", "_scores", "_work")
+    __slots__ = ("_at", "_look", "_outlook", "_prompt", "_scores", "_work", "asked")
 
     def __init__(self, scores: Scores, outlook: Outlook, asked: Asked, look: Look, *, seen: bool) -> None:
         tokens = float(max(0, asked.tokens - look.held))
         self._scores = scores
         self._outlook = outlook
-        self._asked = asked
+        self.asked = asked
         self._look = look
         self._at = scores.clock()
         self._work = outlook.ahead + tokens
@@ -105,7 +105,7 @@ class Sent:
         self._outlook.ended(self._scores.clock() - self._at)
         if cached is not None:
             look = self._look
-            self._scores.holdings.answered(self._asked, look.name, look.held, cached)
+            self._scores.holdings.answered(self.asked, look.name, look.held, cached)
 
 
 class Scores:
@@ -206,7 +206,10 @@ class Scores:
 
     def _looks(self, asked: Asked, names: Sequence[str], holding: Holding, figures: Figures) -> list[Look]:
         found = [(name, self._of(name), figures.told(name)) for name in names]
-        speeds = [_speed(outlook, load) for _, outlook, load in found]
+        speeds = [outlook.speed for _, outlook, _ in found]
+        if all(speed is None for speed in speeds):
+            # What is told is no more than what each had to do until now: of use where nothing was measured.
+            speeds = [_told_speed(load) for _, _, load in found]
         best = min((speed for speed in speeds if speed is not None), default=UNKNOWN_SPEED)
         looks = []
         for (name, outlook, load), own in zip(found, speeds, strict=True):
@@ -230,10 +233,8 @@ class Scores:
         return outlook
 
 
-def _speed(outlook: Outlook, told: EngineLoad | None) -> float | None:
-    """Seconds a token: as measured, or as told."""
-    if (measured := outlook.speed) is not None:
-        return measured
+def _told_speed(told: EngineLoad | None) -> float | None:
+    """Seconds a token."""
     if told is None or told.prefill <= 0:
         return None
     return 1 / min(max(SLOWEST, told.prefill), 1 / FASTEST)

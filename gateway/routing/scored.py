@@ -88,7 +88,7 @@ class Scored:
                         if call.request.stream:
                             sent.began()
                     if chunk.usage is not None:
-                        cached = cached_of(chunk.usage)
+                        cached = _cached(sent.asked, chunk.usage)
                     yield chunk
         finally:
             sent.ended(cached)
@@ -99,7 +99,7 @@ class Scored:
             chunks = await send(call)
             for chunk in chunks:
                 if chunk.usage is not None:
-                    cached = cached_of(chunk.usage)
+                    cached = _cached(sent.asked, chunk.usage)
             return chunks
         finally:
             sent.ended(cached)
@@ -121,9 +121,12 @@ class Scored:
         return routed
 
 
-def cached_of(usage: Usage) -> int | None:
-    """Tokens of the prompt that the server had; None where it does not say. Those that never say say 0."""
-    return usage.cached or None
+def _cached(asked: Asked, usage: Usage) -> int | None:
+    """Tokens of the prompt that the server had, as ``asked`` counts them; None where it does not say, as most do with a
+    0."""
+    if not usage.cached or usage.prompt <= 0:
+        return None
+    return round(asked.tokens * min(1.0, usage.cached / usage.prompt))
 
 
 def notes(routed: _Routed) -> Json:

@@ -64,6 +64,8 @@ class Sampler:
         metrics.rollouts_unreadable.set(0 if rollouts is None else rollouts.unreadable)
         metrics.breaker_state.sample(dict(self._breakers(runtime.policy)))
         metrics.saturation.sample({(pool.name,): pool.saturation for pool in self._state.pools})
+        metrics.cached_prompts.sample(dict(self._cached()))
+        self._sample_scores()
         metrics.model_state.sample(dict.fromkeys(self._models(), 1.0))
         if runtime.rotation is not None:
             metrics.replica_share.sample(dict(runtime.rotation.shares()))
@@ -85,6 +87,19 @@ class Sampler:
             scopes = [scope for scope, _ in breaker.open_scopes()]
             if backend in policy.backends:
                 yield (backend, name), 2.0 if EVERYBODY in scopes else float(bool(scopes))
+
+    def _cached(self) -> Iterator[tuple[tuple[str, ...], float]]:
+        for pool in self._state.pools:
+            if (engine := pool.speed.engine) is not None and engine.prompts > 0:
+                yield (pool.name,), min(1.0, engine.cached / engine.prompts)
+
+    def _sample_scores(self) -> None:
+        metrics, known = self._state.metrics, self._state.scores.known()
+        speeds: dict[tuple[str, ...], float] = {
+            (name,): 1 / speed for name, one in known.items() if (speed := one.speed) is not None
+        }
+        metrics.prefill_speed.sample(speeds)
+        metrics.figures_trust.sample({(name,): one.trust for name, one in known.items()})
 
     def _models(self) -> Iterator[tuple[str, str, str]]:
         """Backend, model and state. An engine that is away tells none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -130,6 +130,9 @@ class StepsRoute:
         if "residency" in noted:
             said += f"; content stays in {', '.join(noted['residency']) or 'no region'}"
             known["residency"] = noted["residency"]
+        if (scored := self._call.receipt.notes.get("score", {}).get(first.model)) is not None:
+            said += f"; {_expected(scored, first)}"
+            known["score"] = scored
         return Step("route", "passes", said, policy, known, tuple(rows), tuple(self._passed_over()))
 
     def _passed_over(self) -> Iterator[Alternative]:
@@ -265,6 +268,16 @@ _SELECTED = {
     "prefix_affinity": "the prompt's beginning",
     "score": "the expected time to the first token",
 }
+
+
+def _expected(scored: Mapping[str, Any], first: Candidate) -> str:
+    looks = {look["backend"]: look for look in scored["looked_at"]}
+    if (look := looks.get(first.target.backend)) is None:
+        return "nothing was expected of it"
+    return (
+        f"its first token is expected after {look['first_token_seconds']:.3g} s, with about {look['held_tokens']:,} of "
+        f"{scored['prompt_tokens']:,} tokens cached"
+    )
 
 
 def _why(one: Candidate) -> str:

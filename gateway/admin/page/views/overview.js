@@ -108,6 +108,7 @@ function backendTable(live) {
     { name: "Attempts/s", right: true, small: true, cell: ([name]) => rate(live.rate("attempts", (backend) => backend === name)) },
     { name: "Errors/s", right: true, cell: ([name]) => rate(live.rate("upstream_errors", (backend) => backend === name)) },
     { name: "KV cache", right: true, small: true, cell: ([, one]) => (one.engine ? percent(one.engine.kv_usage) : "–") },
+    { name: "Cached", right: true, small: true, cell: ([, one]) => (one.engine && one.engine.cached !== null ? percent(one.engine.cached) : "–") },
     { name: "Breakers", cell: ([name]) => unused(sample.disabled[name]) || breakersOf(open(name)) },
   ], rows, { empty: "The policy has no backends in use." });
 }
