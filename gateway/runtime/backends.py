@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import httpx
 from pydantic import SecretStr
@@ -23,6 +24,7 @@ from gateway.backends.fake import FakeBackend
 from gateway.backends.gemini import GeminiBackend
 from gateway.backends.metrics_poller import NAMES, MetricsPoller
 from gateway.backends.openai import OpenAIBackend
+from gateway.backends.prioritised import PrioritisedBackend
 from gateway.backends.transport import OutgoingTransport
 from gateway.engine_load import EngineLoad
 from gateway.policy import schema
@@ -108,7 +110,12 @@ def _build(name: str, config: schema.Backend, state: WorkerState) -> Backend:
             return EmbedderBackend(name, state.sidecar, matryoshka=config.matryoshka)
         case schema.OpenAIBackend():
             root = config.base_url.rstrip("/")
-            return OpenAIBackend(
+            kind = (
+                OpenAIBackend
+                if config.priority is None
+                else partial(PrioritisedBackend, lower_first=config.priority == "lower_first")
+            )
+            return kind(
                 name,
                 base_url=root,
                 probe_url=root + "/models",

@@ -203,6 +203,8 @@ class OpenAIBackend(Provider, Replicated):
     api_key: SecretStr | None = None
     telemetry: Literal["vllm", "sglang", "tgi"] | None = None
     """The server whose figures are read from ``/metrics``, beside the API."""
+    priority: Literal["lower_first", "higher_first"] | None = None
+    """In which sense it takes the priority of a caller's tier, as a request's ``priority``."""
 
     @model_validator(mode="before")
     @classmethod

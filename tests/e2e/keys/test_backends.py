@@ -75,6 +75,9 @@ def server_header(name: str) -> Look:
     return look
 
 
+RANKED = {"tiers": {"default": {"priority": 2}}}
+
+
 async def last_role(site: Site) -> str:
     """Of the messages that ``up`` was sent to go on with."""
     await streamed(site, model="cut")
@@ -225,6 +228,15 @@ ROWS = [
         "user",
         CUT,
         up=(stream(*answer_events("more")),),
+    ),
+    Row(
+        "backends.<name>.priority (openai)",
+        {**RANKED, **backend("up", priority="lower_first")},
+        sent("priority", priority=77, continue_final_message=True),
+        -2,
+        77,
+        RANKED,
+        up=(FINE,),
     ),
     Row(
         "backends.<name>.streams (openai)",
