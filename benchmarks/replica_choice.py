@@ -73,7 +73,7 @@ class Result:
     share: float = 0.0
     """What the first replica got of its part of the requests."""
     microseconds: float = 0.0
-    """Of this machine, for a choice: the mean."""
+    """Of this machine's processor, for a choice: the mean."""
 
 
 @dataclass(slots=True)
@@ -279,11 +279,11 @@ class Play:
         there = [one for one in self._replicas.values() if one.there]
         for one in there:
             one.server.run(self.now)
-        began = time.perf_counter()
+        began = time.thread_time()
         name, sent = choose(
             self._policy, worker, job, [one.candidate for one in there], self._random, self._tokens
         )
-        self._choosing += time.perf_counter() - began
+        self._choosing += time.thread_time() - began
         worker.loads[name] = worker.load(name) + 1
         replica = self._replicas[name]
         replica.requests += 1
@@ -305,7 +305,7 @@ class Play:
         worker.loads[name] -= 1
         if sent is not None:
             here, self.now = self.now, self.now if now is None else now
-            sent.ended(None if now is None else job.hit)
+            sent.ended(None if now is None else job.hit / job.length)
             self.now = here
 
     def _summary(self, span: float) -> Result:

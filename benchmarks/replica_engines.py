@@ -191,7 +191,7 @@ async def play(policy: str, arrivals: list[Arrival], speed: float, found: list[E
         worker.loads[name] -= 1
         computed[name] += arrival.length - hits[number]
         if sent is not None:
-            sent.ended(hits[number])
+            sent.ended(hits[number] / arrival.length)
 
     await _emptied(found)
     polling = asyncio.create_task(told())

@@ -55,8 +55,10 @@ class Look:
     seconds: float
     cost: float
     """Seconds, and those that others wait for this prompt."""
+    tokens: int
+    """Of the whole prompt."""
     held: int
-    """Tokens of the prompt."""
+    """And those of them that it has cached."""
     ahead: float
     """Tokens to be computed before it, of prompts that were sent from here."""
     told: float
@@ -79,13 +81,13 @@ class Ranking:
 class Sent:
     """One request on its way at one replica."""
 
-    __slots__ = ("_at", "_look", "_outlook", "_prompt", "_scores", "_work", "asked")
+    __slots__ = ("_asked", "_at", "_look", "_outlook", "_prompt", "_scores", "_work")
 
     def __init__(self, scores: Scores, outlook: Outlook, asked: Asked, look: Look, *, seen: bool) -> None:
-        tokens = float(max(0, asked.tokens - look.held))
+        tokens = float(look.tokens - look.held)
         self._scores = scores
         self._outlook = outlook
-        self.asked = asked
+        self._asked = asked
         self._look = look
         self._at = scores.clock()
         self._work = outlook.ahead + tokens
@@ -99,13 +101,13 @@ class Sent:
         outlook.judge(look.told, seconds - look.prompt)
         outlook.learn(self._work, seconds)
 
-    def ended(self, cached: int | None = None) -> None:
-        """``cached``: tokens of the prompt that the replica had, where it told."""
+    def ended(self, cached: float | None = None) -> None:
+        """``cached``: the share of the prompt that the replica had, where it told."""
         self._outlook.computed(self._prompt)
         self._outlook.ended(self._scores.clock() - self._at)
         if cached is not None:
             look = self._look
-            self._scores.holdings.answered(self.asked, look.name, look.held, cached)
+            self._scores.holdings.answered(self._asked, look.name, look.held, round(cached * look.tokens))
 
 
 class Scores:
@@ -130,7 +132,7 @@ class Scores:
         at, for the heaviest one's always: one that comes into service has little of it."""
         names = sorted(weights)
         holding = self.holdings.of(asked, names)
-        chosen, by_hash = self._draw(asked, weights, names, holding.held, random)
+        chosen, by_hash = self._draw(asked, weights, names, holding, random)
         looks = self._looks(asked, chosen, holding, figures)
         load = {name: figures.load(name) / weights[name] for name in names}
         enough = max(SOON, min(look.cost for look in looks)) * ALIKE
@@ -148,7 +150,7 @@ class Scores:
     def sent(self, asked: Asked, look: Look, *, seen: bool = True) -> Sent:
         """``asked`` goes to the replica of ``look``. ``seen``: its first token will be."""
         sent = Sent(self, self._of(look.name), asked, look, seen=seen)
-        self._usual += (max(0, asked.tokens - look.held) - self._usual) * 0.02
+        self._usual += (look.tokens - look.held - self._usual) * 0.02
         self.holdings.sent(asked, look.name)
         return sent
 
@@ -184,15 +186,16 @@ class Scores:
         asked: Asked,
         weights: Mapping[str, float],
         names: list[str],
-        held: Mapping[str, int],
+        holding: Holding,
         random: Random,
     ) -> tuple[Sequence[str], str | None]:
         """Those that are looked at, and which of them is there by its hash."""
+        tokens, held = holding.tokens, holding.held
         heaviest = max(weights.values())
         if min(weights.values()) < heaviest:
             names = [name for name in names if random.random() * heaviest < weights[name]]
         most = max(held.get(name, 0) for name in names)
-        by_hash = _by_hash(asked.prefix.key, names) if most < asked.tokens * MUCH else None
+        by_hash = _by_hash(asked.prefix.key, names) if most < tokens * MUCH else None
         if len(names) <= self._drawn or not self._drawn:
             return names, by_hash
         drawn = random.sample(names, self._drawn)
@@ -221,9 +224,9 @@ class Scores:
             told = 0.0
             if load is not None:
                 told = outlook.waiting(load, self._usual) * speed
-                told += outlook.for_memory(load, asked.tokens + asked.answer)
+                told += outlook.for_memory(load, holding.tokens + asked.answer)
             seconds = prompt + told * belief * outlook.trust
-            looks.append(Look(name, seconds, seconds + alone, held, ahead, told, prompt))
+            looks.append(Look(name, seconds, seconds + alone, holding.tokens, held, ahead, told, prompt))
         return looks
 
     def _of(self, name: str) -> Outlook:

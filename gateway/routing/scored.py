@@ -88,7 +88,7 @@ class Scored:
                         if call.request.stream:
                             sent.began()
                     if chunk.usage is not None:
-                        cached = _cached(sent.asked, chunk.usage)
+                        cached = _cached(chunk.usage)
                     yield chunk
         finally:
             sent.ended(cached)
@@ -99,7 +99,7 @@ class Scored:
             chunks = await send(call)
             for chunk in chunks:
                 if chunk.usage is not None:
-                    cached = _cached(sent.asked, chunk.usage)
+                    cached = _cached(chunk.usage)
             return chunks
         finally:
             sent.ended(cached)
@@ -121,18 +121,15 @@ class Scored:
         return routed
 
 
-def _cached(asked: Asked, usage: Usage) -> int | None:
-    """Tokens of the prompt that the server had, as ``asked`` counts them; None where it does not say, as most do with a
-    0."""
-    if not usage.cached or usage.prompt <= 0:
-        return None
-    return round(asked.tokens * min(1.0, usage.cached / usage.prompt))
+def _cached(usage: Usage) -> float | None:
+    """The share of the prompt that the server had; None where it does not say, as most do with a 0."""
+    return min(1.0, usage.cached / usage.prompt) if usage.cached and usage.prompt > 0 else None
 
 
 def notes(routed: _Routed) -> Json:
     """For the receipt: what was expected of those that were looked at."""
     return {
-        "prompt_tokens": routed.asked.tokens,
+        "prompt_tokens": max((look.tokens for look in routed.looks.values()), default=routed.asked.tokens),
         "looked_at": [
             {
                 "backend": look.name,

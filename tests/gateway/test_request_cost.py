@@ -50,6 +50,7 @@ COSTS = {
     "part of no experiment": Cost(7_500, 260),
     "four limits": Cost(9_810, 310),
     "all that needs no model": Cost(26_800, 914),
+    "the better of two by its score": Cost(11_200, 400),
     "an exact hit": Cost(2_910, 92),
     "refused for its rate": Cost(5_360, 160),
     "refused for its key": Cost(1_890, 64),
@@ -108,6 +109,14 @@ def everything(url: str) -> dict[str, Any]:
         "timeouts": {"connect": "2s", "first_token": "10s", "idle": "5s", "total": "120s"},
         "retry": {"attempts": 2, "backoff": "250ms"},
     }
+    return whole
+
+
+def scored(url: str) -> dict[str, Any]:
+    whole = a_policy(url)
+    whole["backends"]["other"] = {**whole["backends"]["up"]}
+    targets = [{"backend": name, "model": "x"} for name in ("up", "other")]
+    whole["models"]["m"] = {"targets": targets, "select": "score"}
     return whole
 
 
@@ -198,6 +207,11 @@ def test_four_limits(tmp_path: Path) -> None:
 def test_all_that_needs_no_model(tmp_path: Path) -> None:
     with counted(tmp_path, everything) as worker:
         check("all that needs no model", lambda: of_a_request(worker))
+
+
+def test_scored(tmp_path: Path) -> None:
+    with counted(tmp_path, scored) as worker:
+        check("the better of two by its score", lambda: of_a_request(worker))
 
 
 def test_an_exact_hit(tmp_path: Path) -> None:
