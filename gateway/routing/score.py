@@ -102,10 +102,12 @@ class Sent:
         outlook.learn(self._work, seconds)
 
     def ended(self, cached: float | None = None) -> None:
-        """``cached``: the share of the prompt that the replica had, where it told."""
+        """``cached``: the share of the prompt that the replica had, where it told. Those that never tell say 0."""
         self._outlook.computed(self._prompt)
         self._outlook.ended(self._scores.clock() - self._at)
-        if cached is not None:
+        if cached:
+            self._outlook.tells = True
+        if cached is not None and self._outlook.tells:
             look = self._look
             self._scores.holdings.answered(self._asked, look.name, look.held, round(cached * look.tokens))
 

@@ -78,15 +78,25 @@ class Scored:
 
         return handle
 
+    def sent(self, call: Call, here: Candidate, *, seen: bool = True) -> Sent:
+        """``call`` goes to ``here``, of a model that is scored. ``seen``: its first token will be. Whoever sends it
+        says when that comes, and when all has ended."""
+        routed = self._routed_of(call, here.model, here.target.model)
+        look = routed.looks.get(here.target.backend)
+        if look is None:
+            look = self._scores.look(routed.asked, here.target.backend, self._figures)
+        return self._scores.sent(routed.asked, look, seen=seen)
+
     async def _watched(self, call: Call, here: Candidate, send: Handler) -> Chunks:
-        sent, began, cached = self._sent(call, here, seen=call.request.stream), False, None
+        began, cached = not call.request.stream, None
+        # Only now: what is never begun is never ended.
+        sent = self.sent(call, here, seen=call.request.stream)
         try:
             async with aclosing(send(call)) as chunks:
                 async for chunk in chunks:
                     if not began and chunk.delta is not None:
                         began = True
-                        if call.request.stream:
-                            sent.began()
+                        sent.began()
                     if chunk.usage is not None:
                         cached = _cached(chunk.usage)
                     yield chunk
@@ -94,7 +104,7 @@ class Scored:
             sent.ended(cached)
 
     async def _watched_whole(self, call: Call, here: Candidate, send: WholeHandler) -> Sequence[Chunk]:
-        sent, cached = self._sent(call, here, seen=False), None
+        sent, cached = self.sent(call, here, seen=False), None
         try:
             chunks = await send(call)
             for chunk in chunks:
@@ -103,13 +113,6 @@ class Scored:
             return chunks
         finally:
             sent.ended(cached)
-
-    def _sent(self, call: Call, here: Candidate, *, seen: bool) -> Sent:
-        routed = self._routed_of(call, here.model, here.target.model)
-        look = routed.looks.get(here.target.backend)
-        if look is None:
-            look = self._scores.look(routed.asked, here.target.backend, self._figures)
-        return self._scores.sent(routed.asked, look, seen=seen)
 
     def _routed_of(self, call: Call, model: str, target: str) -> _Routed:
         key, known = (call.request_id, model), self._routed
@@ -122,8 +125,8 @@ class Scored:
 
 
 def _cached(usage: Usage) -> float | None:
-    """The share of the prompt that the server had; None where it does not say, as most do with a 0."""
-    return min(1.0, usage.cached / usage.prompt) if usage.cached and usage.prompt > 0 else None
+    """The share of the prompt that the server had."""
+    return min(1.0, usage.cached / usage.prompt) if usage.prompt > 0 else None
 
 
 def notes(routed: _Routed) -> Json:

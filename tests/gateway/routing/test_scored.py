@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gateway.engine_load import EngineLoad
 from gateway.errors import UpstreamFailed
+from gateway.policy.members import Member
 from gateway.policy.schema import Policy
 from gateway.routing.asked import asked_of
 from gateway.routing.router import Router
@@ -19,6 +21,7 @@ from gateway.types import Call, Chunk, Chunks, Principal, Usage
 from tests.fakes import a_call, policy
 
 pytestmark = pytest.mark.anyio
+PLACES = {"a": "east", "b": "east", "c": "east", "d": "west"}
 LONG = "What was said before. " * 400
 
 
@@ -130,13 +133,64 @@ async def test_nothing_is_on_its_way_once_it_has_ended_however_it_ends(how: str)
 
 async def test_one_that_tells_that_it_had_nothing_is_taken_to_hold_less_of_all() -> None:
     gateway = Gateway("a", "b")
-    gateway.cached = 1
-    for number in range(60):
+    for number in range(80):
+        gateway.cached = 1 if number < 2 else 0
         call = gateway.call(number=number)
         gateway.routed(call)
         _ = [chunk async for chunk in gateway.send(call)]
     share = gateway.scores.holdings._share  # type: ignore[attr-defined]
     assert min(share.values()) < 0.2
+
+
+async def test_a_server_that_never_tells_what_it_had_loses_no_credit() -> None:
+    gateway = Gateway("a", "b")
+    gateway.cached = 0
+    for number in range(20):
+        call = gateway.call(number=number)
+        gateway.routed(call)
+        _ = [chunk async for chunk in gateway.send(call)]
+    assert not gateway.scores.holdings._share  # type: ignore[attr-defined]
+
+
+class Shares:
+    """A rotation that says what it is told."""
+
+    zone: str | None = None
+
+    def __init__(self, **shares: float) -> None:
+        self.shares = shares
+
+    def share(self, name: str, /) -> float:
+        return self.shares.get(name.removeprefix("pool@"), 1.0)
+
+
+@pytest.mark.parametrize("zone", [None, "east"])
+async def test_zones_slow_starts_and_ejections_go_before_scores(zone: str | None) -> None:
+    found = tuple(Member(f"pool@{name}", zone=where) for name, where in PLACES.items())
+    gateway = Gateway("pool")
+    rotation = Shares(c=0.0, a=0.1)
+    rotation.zone = zone
+    router = Router(
+        gateway.policy,
+        ["pool"],
+        Figures(),
+        random=Random(1),
+        members={"pool": found},
+        rotation=rotation,
+        scored=gateway.scored,
+    )
+    firsts: Counter[str] = Counter()
+    for number in range(300):
+        call = gateway.call(text=f"{number}" + LONG, number=number)
+        plan = [one.target.backend.removeprefix("pool@") for one in router.plan(call)]
+        assert sorted(plan) == ["a", "b", "c", "d"]
+        assert plan[-1] == "c"  # which is ejected
+        assert zone is None or set(plan[:2]) == {"a", "b"}
+        firsts[plan[0]] += 1
+        call.candidate = router.plan(call)[0]
+        looked = call.receipt.notes["score"]["m"]["looked_at"]
+        assert plan[0] in {one["backend"].removeprefix("pool@") for one in looked}
+    assert 0 < firsts["a"] < firsts["b"] / 3
 
 
 async def test_what_is_kept_of_calls_that_are_never_sent_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
