@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -270,3 +270,23 @@ def _dialect(request: ChatRequest) -> Dialect:
     if request.messages is not None:
         return CHAT
     return EMBEDDINGS if request.embeds else COMPLETIONS
+
+
+class PrioritisedBackend(OpenAIBackend):
+    """A server that heeds a priority in a request's body, as vLLM (lower ones first) and SGLang (higher ones first) do
+    where they are started for it. It is sent the priority of the caller's tier, and not what he says of his own.
+
+    https://docs.vllm.ai/en/stable/serving/openai_compatible_server.html
+    https://docs.sglang.io/advanced_features/server_arguments.html
+    """
+
+    def __init__(self, *given: Any, lower_first: bool, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._sign = -1 if lower_first else 1
+
+    def _written(self, sent: _Sent, request: ChatRequest) -> bytes:
+        call = sent.call
+        tiers = call.policy.tier(call.principal.tier).priority
+        # A line of a batch comes behind all tiers.
+        params = {**request.params, "priority": self._sign * (tiers if call.line is None else -1)}
+        return super()._written(sent, replace(request, params=params))

@@ -74,6 +74,7 @@ class Router:
         self._parents = {member.name: name for name, its in members.items() for member in its}
         self._loads = loads
         self._rollouts = rollouts
+        self.scored = scored
         self._affinity = affinity or Affinity()
         self._selector = (
             ReplicaSelector(loads, self._affinity, random or Random(), members, rotation, scored)

@@ -131,7 +131,8 @@ class AdapterViews:
         policy, base = policy_of(self._base.policy, adapter), self._base
         if policy is None or policy.adapters is None:
             return None
-        upstream = replace(self._upstream, policy=policy, router=self._router_of(policy, adapter))
+        router = self._router_of(policy, adapter)
+        upstream = replace(self._upstream, policy=policy, router=router, scored=router.scored)
         caches = Caches(policy, base.caches.answers, base.caches.semantic)
         caches.flights = base.caches.flights
         pipeline = replace(

@@ -23,8 +23,7 @@ from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
 from gateway.backends.gemini import GeminiBackend
 from gateway.backends.metrics_poller import NAMES, MetricsPoller
-from gateway.backends.openai import OpenAIBackend
-from gateway.backends.prioritised import PrioritisedBackend
+from gateway.backends.openai import OpenAIBackend, PrioritisedBackend
 from gateway.backends.transport import OutgoingTransport
 from gateway.engine_load import EngineLoad
 from gateway.policy import schema

@@ -59,8 +59,8 @@ from gateway.recording.records import Records
 from gateway.recording.shipping import Shipping
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
-from gateway.runtime.adapter_views import AdapterRouter, AdapterViews
 from gateway.routing.scored import Scored
+from gateway.runtime.adapter_views import AdapterRouter, AdapterViews
 from gateway.runtime.backends import build_backends, build_engines, runs_here
 from gateway.runtime.drift import DriftAccounting
 from gateway.runtime.earlier_usage import EarlierUsage
@@ -251,6 +251,7 @@ async def build_runtime(
                 disabled_since=disabled_since,
                 members=members,
                 rotation=state.replicas.rotation if state.replicas is not None else None,
+                scored=Scored.of(own, state.scores, state.pools),
             )
 
         runtime.adapters = AdapterViews(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.prioritised import PrioritisedBackend
+from gateway.backends.openai import PrioritisedBackend
 from gateway.types import Principal
 from tests.fakes import TARGET, FakeUpstream, a_call, answer_events, policy, stream
 
