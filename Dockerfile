@@ -35,12 +35,12 @@ COPY pyproject.toml constraints.txt scripts/image.py ./
 
 FROM builder AS gateway-dependencies
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
-RUN python image.py /opt/tollgate dns kubernetes otel postgres scaler
+RUN python image.py /opt/tollgate dns kubernetes kv-events otel postgres scaler
 
 FROM builder AS gateway-guards-dependencies
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT
 ARG TORCH_INDEX=
-RUN python image.py /opt/tollgate dns guards kubernetes otel postgres scaler
+RUN python image.py /opt/tollgate dns guards kubernetes kv-events otel postgres scaler
 
 FROM builder AS engine-dependencies
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST PIP_CERT

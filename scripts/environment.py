@@ -46,7 +46,10 @@ LOCK_HEADER = """\
 STAGES = {
     "serve": ("engine",),
     "guards": ("guards",),
-    "dev": ("triton", "bedrock", "dns", "evaluate", "kubernetes", "otel", "postgres", "s3", "scaler", "dev"),
+    "dev": (
+        *("triton", "bedrock", "dns", "evaluate", "kubernetes", "kv-events", "otel", "postgres", "s3", "scaler"),
+        "dev",
+    ),
 }
 """The extras of pyproject.toml that each stage adds to those before it."""
 PURPOSE = {

@@ -338,7 +338,7 @@ def test_pips_settings_reach_every_stage_that_runs_pip(name: str) -> None:
 
 def test_the_gateways_image_has_no_torch() -> None:
     assert re.findall(r"python image\.py (.*)", stages()["gateway-dependencies"]) == [
-        "/opt/tollgate dns kubernetes otel postgres scaler"
+        "/opt/tollgate dns kubernetes kv-events otel postgres scaler"
     ]
     assert "--from=gateway-dependencies" in stages()["gateway"]
 
