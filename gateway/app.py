@@ -23,6 +23,7 @@ from gateway.admin.api import rollouts as rollouts_api
 from gateway.admin.endpoint import routes as admin_routes
 from gateway.admin.refusals import Refusals
 from gateway.admin.site import Site
+from gateway.backends.transport import OutgoingTransport
 from gateway.batches.batch import ENDPOINTS
 from gateway.batches.runner import BatchRunner
 from gateway.children import watchdog
@@ -32,6 +33,7 @@ from gateway.control.peers import Peers
 from gateway.evaluation.evaluator import Evaluator
 from gateway.experiments.scores import JUDGE
 from gateway.guards.scanners.offload import MAX_WAIT
+from gateway.held_prefixes.held_prefixes import HeldPrefixes
 from gateway.identity.oidc import Provider
 from gateway.identity.session_cookie import PendingSignIn, Seal, Session
 from gateway.observe.metrics import Metrics
@@ -41,6 +43,8 @@ from gateway.policy.loader import Loaded
 from gateway.policy.reload import PolicyWatcher
 from gateway.policy.variables import Variables
 from gateway.replicas.replicas import Replicas
+from gateway.routing.score import Scores
+from gateway.routing.told_holdings import ToldHoldings
 from gateway.runtime import shared
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.cost_watch import watch_costs
@@ -89,6 +93,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     state.evaluator = Evaluator(metrics, lambda arm, at, score: rollouts.scored(arm, JUDGE, at, score))
     state.drift = drift = Drift(settings.state_dir, state.callbacks, metrics)
     state.adapters = adapters = AdapterRoom(settings.state_dir, peers, metrics, worker=settings.worker)
+    state.held = HeldPrefixes(settings.slots, state.transport or OutgoingTransport, worker=settings.worker)
+    state.scores = Scores(ToldHoldings(state.held), clock=state.pools.clock)
     state.replicas = replicas = Replicas(
         settings.state_dir, worker=settings.worker, zone=settings.zone, transport=state.outgoing
     )

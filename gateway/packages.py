@@ -27,6 +27,8 @@ DNS = ("dns",)
 """What the extra ``dns`` brings."""
 KUBERNETES = ("kubernetes",)
 """What the extra ``kubernetes`` brings."""
+KV_EVENTS = ("msgpack", "zmq")
+"""What the extra ``kv-events`` brings."""
 S3 = ("botocore",)
 """What the extra ``s3`` brings."""
 POSTGRES = "psycopg"
@@ -147,6 +149,12 @@ def no_dns() -> str:
 
 def no_kubernetes() -> str:
     return f"its client is not installed; get it with: {install_command('kubernetes')}, and start again"
+
+
+def no_kv_events() -> str:
+    return (
+        f"pyzmq and msgpack are not installed; get them with: {install_command('kv-events')}, and start again"
+    )
 
 
 def no_s3() -> str:

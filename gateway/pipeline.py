@@ -43,6 +43,7 @@ from gateway.stages.experiment import experiment, experiment_whole
 from gateway.stages.guard_input import guard_input
 from gateway.stages.guard_output import guard_output
 from gateway.stages.keep_answer import KeepsAnswers, keep_answer, keep_whole
+from gateway.stages.prompt_tokens import AnswersWhole
 from gateway.stages.record import Observers, record, record_whole
 from gateway.stages.shadow import Compares, shadow
 from gateway.stages.spans import attempt, content, entering
@@ -187,7 +188,7 @@ class Pipeline:
             stages["cache"] = partial(fold, [content, stages["cache"]])
         return fold(with_spans(stages), upstream)
 
-    def whole(self, upstream: UpstreamLoop) -> WholeHandler | None:
+    def whole(self, upstream: AnswersWhole) -> WholeHandler | None:
         """The same for calls whose ``request.is_whole``; None where a stage that is in use knows no such way."""
         if self.telemetry is not None or self.caches.enabled or not _IN_NO_WHOLE.issubset(self._unused()):
             return None

@@ -26,3 +26,16 @@ def sharing(policy: Policy, model: str, request: ChatRequest) -> Sharing:
 def alias(tenant: str) -> str:
     """A pseudonym of a tenant, for servers that only need to distinguish tenants."""
     return blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def block_salt(tenant: str, shared: Sharing, own: str = "") -> bytes:
+    """What makes the blocks of ``tenant``'s prompts other ones than those of the same tokens: the bundled engine's salt
+    (``engine/server/hints.py``), where ``own`` is the request's ``cache_salt``. Empty: they are everybody's.
+
+    The tenant always goes in first, so that no ``cache_salt`` can yield another tenant's salt.
+    """
+    owner = "" if shared == "all" else alias(tenant)
+    if not owner and not own:
+        return b""
+    digest = blake2b(owner.encode(), digest_size=32).digest()
+    return blake2b(digest + own.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -47,8 +47,8 @@ STAGES = {
     "serve": ("engine",),
     "guards": ("guards",),
     "dev": (
-        *("triton", "bedrock", "dns", "evaluate", "kubernetes", "kv-events", "otel", "postgres", "s3", "scaler"),
-        "dev",
+        *("triton", "bedrock", "dns", "evaluate", "kubernetes"),
+        *("kv-events", "otel", "postgres", "s3", "scaler", "dev"),
     ),
 }
 """The extras of pyproject.toml that each stage adds to those before it."""

@@ -22,7 +22,10 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",
         "stores databases files observe server",
-        "identity quota admission routing fallback cascade caching guards experiments replicas held_prefixes wire sidecar",
+        (
+            "identity quota admission routing fallback cascade caching guards experiments replicas held_prefixes "
+            "wire sidecar"
+        ),
         "backends",
         "adapters stages batches feedback recording evaluation drift",
         "pipeline rendered runtime upstream_loop",

@@ -40,16 +40,18 @@ class EnginePoller:
         *,
         on_return: Callable[[], object] = lambda: None,
         on_model: Callable[[str], object] = lambda model: None,
+        on_state: Callable[[Mapping[str, Any]], object] | None = None,
         interval: float = 0.5,
         patience: float = 1.0,
     ) -> None:
         """``on_return`` is called when an engine that was away answers again, ``on_model`` when one of its several
-        models is loaded again."""
+        models is loaded again, ``on_state`` with each answer as it is."""
         self._url = httpx.URL(base_url.rstrip("/") + "/v1/engine/state")
         self._transport = transport
         self._on_load = on_load
         self._on_return = on_return
         self._on_model = on_model
+        self._on_state = on_state
         self._loads: dict[str, float] = {}
         """Of each model of several, how often it was loaded."""
         self.models: Mapping[str, str] = {}
@@ -107,6 +109,8 @@ class EnginePoller:
     def read(self, body: bytes) -> tuple[EngineLoad, Mapping[str, float]]:
         """What an answer says, and of models that are loaded how often they were. Raises ValueError."""
         state = read_state(body)
+        if self._on_state is not None:
+            self._on_state(state)
         return figures_of(state, self._url.host), loads_of(state)
 
     async def _ask(self) -> bytes:

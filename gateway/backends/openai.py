@@ -60,8 +60,8 @@ class OpenAIBackend:
     by fields that it may not know; without ``streams`` not for a stream that the caller does not want. ``endpoints``
     is for a server with a path for each model: from a dialect's path and the model. ``key_header`` holds the bare
     ``api_key`` in place of ``authorization``. ``strict`` refuses parameters that the API is not known to take.
-    ``preset`` is the provider's own form of the API, ``apis`` tells where it has others. ``transport`` replaces the
-    gateway's own connections.
+    ``preset`` is the provider's own form of the API, ``apis`` tells where it has others. ``salt`` gives a call's
+    ``cache_salt``, in the place of the caller's own. ``transport`` replaces the gateway's own connections.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class OpenAIBackend:
         credentials: Credentials | None = None,
         strict: bool = False,
         apis: Locate | None = None,
+        salt: Callable[[Call], str] | None = None,
     ) -> None:
         self.name = name
         base_url = base_url.rstrip("/")
@@ -104,6 +105,8 @@ class OpenAIBackend:
         """Each dialect as this server answers in it."""
         self._answers[EMBEDDINGS] = EMBEDDINGS
         self._is_openais = is_openais(base_url)
+        self._salt = salt
+        self._rewrites = preset is not None or self._is_openais or salt is not None
         self._hints = hints
         self._strict = strict
         self._continues = continues
@@ -191,7 +194,7 @@ class OpenAIBackend:
 
     def _written(self, sent: _Sent, request: ChatRequest) -> bytes:
         body = sent.dialect.write_request(request, sent.target.model)
-        if self._preset is not None or self._is_openais:
+        if self._rewrites:
             body = self._body(sent.call, body)
         return orjson.dumps(body)
 
@@ -214,8 +217,13 @@ class OpenAIBackend:
 
     def _body(self, call: Call, body: dict[str, Json]) -> dict[str, Json]:
         """As the provider takes it. Raises ``BadRequest`` for what it does not."""
+        if self._salt is not None and "input" not in body:
+            body.pop("cache_salt", None)
+            if salt := self._salt(call):
+                body["cache_salt"] = salt
         if self._preset is None:
-            _refuse_fetched(body.get("messages") or ())
+            if self._is_openais:
+                _refuse_fetched(body.get("messages") or ())
             return body
         sent, ignored = self._preset.body(body, call.optional_params)
         if ignored:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.held_prefixes.feed import Counts, Feed
+from gateway.held_prefixes.kv_events import MOST_BYTES
 from gateway.held_prefixes.replica_blocks import ReplicaBlocks
 from gateway.held_prefixes.table import MOST_REPLICAS, TableWriter
 
@@ -75,6 +76,7 @@ class _Line:
         # A host that is gone closes no connection.
         self._events.heartbeat_ivl, self._events.heartbeat_timeout = 2000, 6000
         self._events.ipv6 = True
+        self._events.maxmsgsize = MOST_BYTES
         self._states: zmq.Socket[bytes] = self._events.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         )
@@ -126,6 +128,7 @@ class _Line:
         replay: zmq.Socket[bytes] = self._context.socket(self._dealer)
         replay.linger = 0
         replay.ipv6 = True
+        replay.maxmsgsize = MOST_BYTES
         replay.connect(self._publisher.replay or "")
         replay.send_multipart((b"", sequence.to_bytes(8, "big")))
         self._replay = replay

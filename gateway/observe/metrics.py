@@ -299,6 +299,40 @@ class Metrics:
             mode="livemin",
             absent=0.0,
         )
+        self.kv_events = make.counter(
+            "tollgate_kv_events_total",
+            "KV cache events of model servers that were read.",
+            ["backend"],
+        )
+        self.kv_event_gaps = make.counter(
+            "tollgate_kv_event_gaps_total",
+            "How often events were missed that nobody repeated, or could not be read: what was held is proven anew.",
+            ["backend"],
+        )
+        self.kv_blocks = make.sampled(
+            "tollgate_kv_blocks_held",
+            "Blocks that a server is known to hold by its events.",
+            ["backend"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.kv_events_connected = make.sampled(
+            "tollgate_kv_events_connected",
+            "1 where a server's events come, 0 where they do not.",
+            ["backend"],
+            mode="livemax",
+            absent=0.0,
+        )
+        self.kv_table_age = make.plain_gauge(
+            "tollgate_kv_table_age_seconds",
+            "How long ago the worker that follows events last said so to the others; above 5 nothing is believed.",
+            mode="livemax",
+        )
+        self.prompt_ids = make.counter(
+            "tollgate_prompt_ids_total",
+            "Prompts whose token ids were wanted: told, kept from before, late, failed, or skipped (media, no server).",
+            ["outcome"],
+        )
         self.model_state = make.sampled(
             "tollgate_model_state",
             "1 for the state that a model of an engine with several is in, such as loaded, loading or sleeping.",

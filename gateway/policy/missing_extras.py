@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gateway import packages
 from gateway.policy.problems import KeyPath
-from gateway.policy.schema import LedgerSettings, Policy
+from gateway.policy.schema import LedgerSettings, OpenAIBackend, Policy
 
 
 def unrecorded(ledger: LedgerSettings) -> str | None:
@@ -27,6 +27,10 @@ def without(policy: Policy) -> Iterator[tuple[KeyPath, str]]:
         yield ("files", "store"), f"no files can be kept: {packages.no_s3()}"
     if telemetry.endpoint and packages.missing(packages.OTEL[telemetry.protocol]):
         yield ("telemetry", "endpoint"), f"no traces are sent: {packages.no_otel()}"
+    if packages.missing(packages.KV_EVENTS):
+        for name, backend in policy.backends.items():
+            if isinstance(backend, OpenAIBackend) and backend.kv_events is not None:
+                yield ("backends", name, "kv_events"), f"no events are read: {packages.no_kv_events()}"
 
 
 def _without_driver(ledger: LedgerSettings) -> str | None:

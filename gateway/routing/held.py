@@ -65,6 +65,10 @@ class Holdings(Protocol):
         """It had ``cached`` tokens of the prompt, where it was thought to hold ``expected``."""
         ...
 
+    def ended(self, asked: Asked, replica: str, /) -> None:
+        """It has answered, or will not: nothing more comes of what was ``sent``."""
+        ...
+
     def emptied(self, replica: str, /) -> None:
         """It was started again, or is gone."""
         ...
@@ -125,6 +129,9 @@ class RoutedHoldings:
             share = self._share.get(replica, 1.0)
             grown = share * (SHRINK if cached < expected / 2 else GROW)
             self._share[replica] = min(1.0, max(LEAST, grown))
+
+    def ended(self, asked: Asked, replica: str) -> None:
+        """It is held all the same: a prompt that was computed in part is rare."""
 
     def emptied(self, replica: str) -> None:
         self._pieces.pop(replica, None)

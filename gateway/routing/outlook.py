@@ -57,7 +57,6 @@ class Outlook:
         "_tokens",
         "asked",
         "running",
-        "tells",
         "trust",
     )
 
@@ -75,8 +74,6 @@ class Outlook:
         self._measured = 0
         self._tokens = self._seconds = self._square = self._product = 0.0
         """Means: of tokens to be computed, of seconds, of tokens squared, of both multiplied."""
-        self.tells = False
-        """Whether its answers tell how much of a prompt was cached."""
         self.trust = 1.0
         """0 to 1: how much of the waiting that it told of there really was."""
         self._lasting = 0.0

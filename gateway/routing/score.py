@@ -105,11 +105,10 @@ class Sent:
         """``cached``: the share of the prompt that the replica had, where it told. Those that never tell say 0."""
         self._outlook.computed(self._prompt)
         self._outlook.ended(self._scores.clock() - self._at)
-        if cached:
-            self._outlook.tells = True
-        if cached is not None and self._outlook.tells:
-            look = self._look
+        look = self._look
+        if cached is not None and self._scores.tells(look.name, cached):
             self._scores.holdings.answered(self._asked, look.name, look.held, round(cached * look.tokens))
+        self._scores.holdings.ended(self._asked, look.name)
 
 
 class Scores:
@@ -128,6 +127,9 @@ class Scores:
         self._drawn = drawn
         self._outlooks: dict[str, Outlook] = {}
         self._usual = USUAL
+        self._telling: set[str] = set()
+        """Backends whose servers tell how much of a prompt was cached. What one replica tells all of them do: one that
+        never had anything is known by the others."""
 
     def rank(self, asked: Asked, weights: Mapping[str, float], figures: Figures, random: Random) -> Ranking:
         """The replicas of ``weights``, by name; there is at least one. A replica's weight is how often it is looked
@@ -167,6 +169,13 @@ class Scores:
         if outlook.fell(load):
             self.restarted(name)
         self.holdings.resize(name, load.kv_tokens)
+
+    def tells(self, name: str, cached: float) -> bool:
+        """Whether the replica means it when it says that it had this share of a prompt."""
+        backend = name.rpartition("@")[0] or name
+        if cached:
+            self._telling.add(backend)
+        return backend in self._telling
 
     def restarted(self, name: str) -> None:
         """It has nothing of what it had."""

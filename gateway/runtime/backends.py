@@ -26,6 +26,7 @@ from gateway.backends.metrics_poller import NAMES, MetricsPoller
 from gateway.backends.openai import OpenAIBackend, PrioritisedBackend
 from gateway.backends.transport import OutgoingTransport
 from gateway.engine_load import EngineLoad
+from gateway.held_prefixes.held_prefixes import salt_of
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
 from gateway.runtime.runtime import Runtime
@@ -125,6 +126,7 @@ def _build(name: str, config: schema.Backend, state: WorkerState) -> Backend:
                 streams=config.streams,
                 strict=config.unsupported_fields == "refuse",
                 apis=located(root, paths_of(root) if config.preset is None else PRESETS[config.preset].apis),
+                salt=salt_of if config.kv_events is not None else None,
             )
 
 
@@ -213,6 +215,7 @@ def _poller(name: str, config: schema.Backend, state: WorkerState) -> EnginePoll
         getattr(config, "base_url", ""),
         transport,
         told,
+        on_state=partial(state.held.digests.told, name) if state.held is not None else None,
         on_return=lambda: state.health.recovered(name),
         on_model=lambda model: state.health.recovered(name, model),
     ).start()

@@ -69,6 +69,7 @@ from gateway.runtime.rollouts import RolloutAccounting
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.sidecar.requirements import has_heads, unready
+from gateway.stages.prompt_tokens import AnswersWhole, PromptTokens
 from gateway.stores.memory import MemoryStore
 from gateway.stores.redis import RedisStore
 from gateway.stores.response_store import ResponseStore
@@ -91,6 +92,8 @@ async def build_runtime(
         loaded, members = state.replicas.applied(loaded)
     policy, metrics = loaded.policy, state.metrics
     await load_libraries(policy)
+    if state.held is not None:
+        await state.held.update(policy, members)
     keys = await asyncio.to_thread(
         key_ring, policy, state.dev_key_sha256, before.authenticator if before else None
     )
@@ -142,6 +145,9 @@ async def build_runtime(
         scored=scored,
     )
     upstream_handler = upstream.handler()
+    asked_first: AnswersWhole = upstream_handler
+    if state.held is not None and state.held.used:
+        asked_first = PromptTokens(state.held, upstream_handler)
     judges = _judges(policy, side_calls.stage(upstream_handler))
     scanners = build_scanners(policy, state.sidecar, judges, state.poster)
     offloads = build_offloads(policy, state.scanning, judges)
@@ -216,8 +222,8 @@ async def build_runtime(
         telemetry=telemetry,
         records=records,
         recordings=recordings,
-        handler=pipeline.handler(upstream_handler),
-        whole=pipeline.whole(upstream_handler),
+        handler=pipeline.handler(asked_first),
+        whole=pipeline.whole(asked_first),
         moderator=pipeline.recorded(moderator.handle),
         counter=pipeline.counter(upstream),
         readiness=Readiness(

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gateway.fallback.circuit_breaker import EVERYBODY
 from gateway.observe.ledger.ledger import Ledger
+from gateway.observe.prometheus.buffers import BufferedCounter, Family
 from gateway.policy.schema import DEFAULT_TIER, Policy
 from gateway.quota.quotas import Quotas
 from gateway.runtime.runtime import Runtime
@@ -47,6 +48,8 @@ class Sampler:
         self._losses: tuple[Quotas, int] | None = None
         """Of the store in use, how many have been counted."""
         self._budgets_due = 0.0
+        self._counted: dict[tuple[int, str], int] = {}
+        """By a metric's identity, and a label: what has been counted."""
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -69,6 +72,7 @@ class Sampler:
         metrics.model_state.sample(dict.fromkeys(self._models(), 1.0))
         if runtime.rotation is not None:
             metrics.replica_share.sample(dict(runtime.rotation.shares()))
+        self._sample_held()
         metrics.store_up.sample({(name,): up for name, up in runtime.stores_up.items()})
         self._sample_losses(runtime.quotas)
         self._sample_ledger(runtime.ledger)
@@ -78,6 +82,27 @@ class Sampler:
             await self._sample_budgets(runtime)
             ended = time.monotonic()
             self._budgets_due = ended + max(BUDGETS_EVERY, 20 * (ended - began))
+
+    def _sample_held(self) -> None:
+        held, metrics = self._state.held, self._state.metrics
+        if held is None:
+            return
+        figures = held.figures
+        metrics.kv_blocks.sample({(name,): float(one.blocks) for name, one in figures.items()})
+        metrics.kv_events_connected.sample({(name,): float(one.connected) for name, one in figures.items()})
+        metrics.kv_table_age.set(held.age or 0.0)
+        for name, one in figures.items():
+            self._count(metrics.kv_events, name, one.counts.events)
+            self._count(metrics.kv_event_gaps, name, one.counts.gaps)
+        for outcome, count in held.outcomes.items():
+            self._count(metrics.prompt_ids, outcome, count)
+
+    def _count(self, family: Family[BufferedCounter], label: str, total: int) -> None:
+        """What has been counted elsewhere, from 0 on."""
+        before = self._counted.get((id(family), label), 0)
+        if total != before:
+            self._counted[id(family), label] = total
+            family[(label,)].pending += total - before if total > before else total
 
     def _breakers(self, policy: Policy) -> Iterator[tuple[tuple[str, str], float]]:
         for model in policy.models.values():

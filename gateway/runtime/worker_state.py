@@ -22,6 +22,7 @@ from gateway.children.process_pool import ProcessPool
 from gateway.control.peers import Peers
 from gateway.evaluation.evaluator import Evaluator
 from gateway.fallback.health import HealthRegistry
+from gateway.held_prefixes.held_prefixes import HeldPrefixes
 from gateway.metering.estimate import Estimator
 from gateway.observe.backend_watch import BackendWatch
 from gateway.observe.callbacks import Callbacks
@@ -109,6 +110,8 @@ class WorkerState:
         """As ``rollouts``."""
         self.replicas: Replicas | None = None
         """Of who serves; for what only asks what would be done, a backend is one server."""
+        self.held: HeldPrefixes | None = None
+        """Of who serves."""
         self._disabled_since: dict[str, float] = {}
 
     def disabled_since(self, names: Collection[str]) -> Mapping[str, float]:
@@ -126,6 +129,8 @@ class WorkerState:
             await self.replicas.aclose()
         if self.adapters is not None:
             await self.adapters.aclose()
+        if self.held is not None:
+            await self.held.aclose()
         await self.callbacks.aclose()
         await self.outgoing.aclose()
         await self.poster.aclose()

@@ -15,7 +15,7 @@ from gateway.policy.content import mapping_at, mappings_at
 from gateway.policy.engine_options import start_error
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
-from gateway.policy.schema import EngineBackend, FakeBackend, Replicated
+from gateway.policy.schema import EngineBackend, FakeBackend, OpenAIBackend, Replicated
 
 _LAUNCH_KEYS = ("model", "args", "env", "golden", "stop_first")
 _RESERVED_OPTIONS = {
@@ -119,6 +119,23 @@ def _launched(content: Mapping[str, Any]) -> Iterator[tuple[str, EngineBackend]]
             engine = EngineBackend.model_validate(backend)
             if engine.launch:
                 yield name, engine
+
+
+def kv_events_that_nobody_reads(valid: Valid) -> Findings:
+    """What a server holds is of use to ``select: score`` alone."""
+    policy = valid.policy
+    read = {
+        target.backend
+        for model in policy.models.values()
+        if model.select == "score"
+        for target in model.targets
+    }
+    for name, backend in policy.backends.items():
+        if isinstance(backend, OpenAIBackend) and backend.kv_events is not None and name not in read:
+            message = (
+                "nobody reads its events: no model with 'select: score' has this backend among its targets"
+            )
+            yield Diagnostic(("backends", name, "kv_events"), message)
 
 
 def truncated_embeddings(draft: Draft) -> Findings:

@@ -106,6 +106,7 @@ WARNINGS: tuple[Callable[[Valid], Findings], ...] = (
     backends.launch_options_without_launch,
     backends.unreachable_reply,
     backends.drained_nothing,
+    backends.kv_events_that_nobody_reads,
     credentials.half_credentials,
     prices.unpriced,
     prices.tokens_for_units,

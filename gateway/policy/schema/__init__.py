@@ -66,6 +66,7 @@ from gateway.policy.schema.guards import (
     TopicsGuard,
     ToxicityGuard,
 )
+from gateway.policy.schema.kv_events import KvEvents
 from gateway.policy.schema.limits import RequestLimits
 from gateway.policy.schema.models import (
     Complexity,
@@ -145,6 +146,7 @@ __all__ = [
     "Jwt",
     "Key",
     "KubernetesService",
+    "KvEvents",
     "LedgerSettings",
     "LengthGuard",
     "Metric",

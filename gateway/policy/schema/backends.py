@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from gateway.policy.schema.kv_events import KvEvents
 from gateway.policy.schema.replicas import Replicas, WrittenReplicas, first_address
 from gateway.policy.schema.values import Count, Duration, Frozen, HttpUrl, Name, Share, Text, Timeout
 
@@ -205,6 +206,8 @@ class OpenAIBackend(Provider, Replicated):
     """The server whose figures are read from ``/metrics``, beside the API."""
     priority: Literal["lower_first", "higher_first"] | None = None
     """In which sense it takes the priority of a caller's tier, as a request's ``priority``."""
+    kv_events: KvEvents | None = None
+    """Where it publishes what its KV cache holds."""
 
     @model_validator(mode="before")
     @classmethod

@@ -255,6 +255,12 @@ CASES = {
     "backends.drained_nothing": Case(
         "drained[0]: no backend is named 'three'", "drained: [three]", "drained: [two]"
     ),
+    "backends.kv_events_that_nobody_reads": Case(
+        "backends.b.kv_events: nobody reads its events: no model with 'select: score'",
+        "backends: {b: {kind: openai, base_url: http://b/v1, kv_events: {}}}",
+        "backends: {b: {kind: openai, base_url: http://b/v1, kv_events: {}}}\n"
+        "models: {m: {targets: [{backend: b, model: x}], select: score}}",
+    ),
     "credentials.half_credentials": Case(
         "backends.b.aws.access_key_id: has no effect without secret_access_key",
         "backends: {b: {kind: bedrock, aws: {region: eu-west-1, access_key_id: x}}}",
