@@ -27,8 +27,8 @@ from gateway.types import Call, ChatRequest
 log = logging.getLogger(__name__)
 
 FILE = "held-prefixes"
-MOST_TOKENS = 2**18
-"""Of a prompt; what follows is not looked up."""
+MOST_TOKENS = 2**16
+"""Of a prompt; what follows is not looked up: it would hold up the event loop for longer than 5 ms."""
 
 
 class Told(NamedTuple):
@@ -38,10 +38,23 @@ class Told(NamedTuple):
     """By replica, for those that tell: 0 is told, too."""
 
 
-class _Prompt(NamedTuple):
-    ids: bytes
-    system: int
-    """Tokens of its system prompt, where tenants share that."""
+class _Prompt:
+    __slots__ = ("_ids", "_keys", "_system", "tokens")
+
+    def __init__(self, ids: bytes, system: int) -> None:
+        """``system``: tokens of its system prompt, where tenants share that."""
+        self.tokens = len(ids) // 4
+        self._ids = ids[: 4 * MOST_TOKENS]
+        self._system = system
+        self._keys: dict[tuple[int, str, bytes], list[int]] = {}
+
+    def keys(self, size: int, adapter: str, salt: bytes) -> list[int]:
+        """Of its blocks; replicas are looked at more than once."""
+        wanted = (size, adapter, salt)
+        found = self._keys.get(wanted)
+        if found is None:
+            found = self._keys[wanted] = keys_of(self._ids, size, adapter, salt, self._system)
+        return found
 
 
 class HeldPrefixes:
@@ -123,7 +136,7 @@ class HeldPrefixes:
                             system = await self.prompts.of_beginning(
                                 call.request, group.model, group.servers, ids
                             )
-                        found[group.model] = _Prompt(ids[: 4 * MOST_TOKENS], system)
+                        found[group.model] = _Prompt(ids, system)
         if found:
             self._looked[id(call.request)] = call.request, found
 
@@ -141,7 +154,7 @@ class HeldPrefixes:
         for group in self._groups.get(call.model, ()):
             prompt = looked[1].get(group.model)
             if prompt is not None:
-                tokens = max(tokens, len(prompt.ids) // 4)
+                tokens = max(tokens, prompt.tokens)
                 names = [name for name in group.names if name in wanted]
                 held |= (
                     self._by_events(call, group, prompt, names)
@@ -170,7 +183,7 @@ class HeldPrefixes:
         held: dict[str, int] = {}
         for size in {listed.block_sizes[place] for place in places}:
             its = {place: line for place, line in places.items() if listed.block_sizes[place] == size}
-            counts = reader.in_a_row(keys_of(prompt.ids, size, adapter, salt), its)
+            counts = reader.in_a_row(prompt.keys(size, adapter, salt), its)
             for place, line in its.items():
                 name = replica_of[line]
                 held[name] = max(held.get(name, 0), counts.get(place, 0) * size)
@@ -184,7 +197,7 @@ class HeldPrefixes:
             its = [name for name in names if sizes.get(name) == size]
             # An adapter's blocks have its name in their keys; whether the model is one, only they can tell.
             for adapter in ("", group.model):
-                keys = keys_of(prompt.ids, size, adapter, salt, prompt.system)
+                keys = prompt.keys(size, adapter, salt)
                 held |= {name: max(held.get(name, 0), self.digests.held(name, keys)) for name in its}
         return held
 
