@@ -1,0 +1,1 @@
+"""A fleet of clients, gateways, stores and engines, simulated with costs that were measured: ``docs/scale.md``."""

@@ -1,0 +1,83 @@
+"""A fleet of up to 1,000 engines, simulated with measured costs: what is full first, and what then (docs/scale.md).
+
+    python -m benchmarks.fleet                     all of docs/scale.md's tables, a quarter of an hour on one core
+    python -m benchmarks.fleet bottlenecks         … or some of: bottlenecks, latencies, choosing, failures, budgets
+    python -m benchmarks.fleet plots               its pictures, in docs/images
+    python -m benchmarks.fleet measure [--quick]   the costs, anew
+    python -m benchmarks.fleet check               the simulation beside closed forms and the engine's own scheduler
+
+GPUs are rooflines of ``tollgate plan`` (``--chip``, ``--model``, ``--precision``): bounds, not measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+
+from benchmarks.fleet import scenarios
+from benchmarks.fleet.machine import LLAMA_8B, roofline
+
+OTHERS = ("plots", "measure", "check")
+TABLES = ("bottlenecks", "latencies", "choosing", "failures", "budgets")
+
+
+def measure(requests: int) -> None:
+    from benchmarks.fleet.measure import engine, gateways, ledger, redis
+
+    gateways.gateways(requests)
+    engine.engine(requests)
+    if (program := shutil.which("redis-server")) is None:
+        print("redis-server is not on PATH: its rows are left out")
+    else:
+        with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+            asyncio.run(redis.redis(Path(folder), program, 5 * requests))
+    ledger.ledger(requests / 500)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fleet",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", nargs="*", metavar="TABLE", help=", ".join((*TABLES, *OTHERS)))
+    parser.add_argument("--seconds", type=float, default=60.0, help="of traffic (60)")
+    parser.add_argument("--chip", default="h100")
+    parser.add_argument("--model", default=LLAMA_8B)
+    parser.add_argument("--precision", default="fp8")
+    parser.add_argument("--quick", action="store_true", help="fewer requests")
+    given = parser.parse_args()
+    chosen = given.what or TABLES
+    if unknown := [word for word in chosen if word not in (*TABLES, *OTHERS)]:
+        parser.error(f"{', '.join(unknown)}: no such table; there are {', '.join((*TABLES, 'measure'))}")
+    if "measure" in chosen:
+        measure(600 if given.quick else 2000)
+        return
+    if "check" in chosen:
+        from benchmarks.fleet import check
+
+        check.main()
+        return
+    machine = roofline(given.chip, given.model, given.precision)
+    seconds = 10.0 if given.quick else given.seconds
+    if "plots" in chosen:
+        for path in scenarios.pictures(machine, min(30.0, seconds)):
+            print(path)
+        return
+    if "bottlenecks" in chosen:
+        scenarios.bottlenecks(machine)
+    if "latencies" in chosen:
+        scenarios.latencies(machine, seconds)
+    if "choosing" in chosen:
+        list(scenarios.knowledge(machine, seconds))
+    if "failures" in chosen:
+        scenarios.failures(machine, max(30.0, seconds))
+    if "budgets" in chosen:
+        scenarios.budgets()
+
+
+if __name__ == "__main__":
+    main()
