@@ -14,7 +14,7 @@ from gateway.policy.members import Found, Members, is_replica, member_name, pare
 from gateway.policy.schema import Target, Timeouts
 from gateway.replicas.rotation import LEAST, Rotation
 from gateway.routing.affinity import Affinity
-from gateway.routing.replica_selector import ReplicaSelector
+from gateway.routing.replica_selector import MANY, SOME, ReplicaSelector
 from gateway.routing.router import Router
 from gateway.routing.selector import ModelTargets
 from gateway.types import Candidate
@@ -159,6 +159,30 @@ def test_an_ejected_one_is_asked_last_and_all_are_asked_where_all_are() -> None:
         assert group is not None
         group.standings[f"pool@{name}"].ejected_until = float("inf")
     assert sorted(order(one, members, Idle({"pool@b": 1}))) == ["a", "b", "c"]
+
+
+def test_of_very_many_some_are_looked_at_and_all_may_be_asked() -> None:
+    names = [f"h{number}" for number in range(200)]
+    one, members = rotation(of(*names), Clock())
+    full = Idle({f"pool@{name}": 9 for name in names[:100]})
+    found = order(one, members, full)
+    assert sorted(found) == sorted(names)
+    # Of so many that are drawn some are idle but for one time in billions, and those are asked first.
+    assert full.loads.get(f"pool@{found[0]}", 0) == 0
+    looked_at = [full.loads.get(f"pool@{name}", 0) for name in found[:SOME]]
+    assert looked_at == sorted(looked_at) and len(set(looked_at)) == 2
+    exact = order(*rotation(of(*names[:MANY]), Clock()), Idle({f"pool@{name}": 9 for name in names[1:]}))
+    assert exact[0] == names[0]
+
+
+def test_of_very_many_those_of_the_own_zone_are_asked_first() -> None:
+    names = [f"h{number}" for number in range(200)]
+    here = set(names[:10])
+    zones = {name: "east" if name in here else "west" for name in names}
+    one, members = rotation(of(*names, **zones), Clock(), zone="east")
+    assert set(order(one, members, Idle({f"pool@{name}": 5 for name in here}))[:10]) == here
+    full = frozenset(f"pool@{name}" for name in here)
+    assert order(one, members, Idle({f"pool@{name}": 5 for name in here}, full))[0] not in here
 
 
 def test_one_that_starts_slowly_gets_as_much_less_of_the_load() -> None:
