@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +20,11 @@ log = logging.getLogger(__name__)
 
 MAX_BODY = 256 * 2**10
 """Bytes; the engine's answer has some 5,000, and as many for each further model."""
+MANY = 100
+"""Servers that one process polls as often as it likes. Of more each is asked less often: the polls of so many take 6 %
+of a core (docs/scale.md)."""
+SLOWEST = 2.0
+"""Seconds between two polls of one of them at most: figures count for 5 s."""
 _ADDRESS = re.compile(r"(tcp|unix)://[\x21-\x7e]{1,255}")
 
 
@@ -56,6 +62,8 @@ class EnginePoller:
         """Of each model of several, how often it was loaded."""
         self.models: Mapping[str, str] = {}
         """Of an engine of several models, the last known state of each."""
+        self.servers = 1
+        """That this process polls, this one included."""
         self._interval = interval
         self._patience = patience
         self._task: asyncio.Task[None] | None = None
@@ -82,8 +90,14 @@ class EnginePoller:
     ) -> None:
         await self.aclose()
 
+    @property
+    def interval(self) -> float:
+        """Seconds between two polls."""
+        slower = self._interval * self.servers / MANY
+        return max(self._interval, min(slower, SLOWEST))
+
     async def _poll(self) -> None:
-        away = False
+        away, share = False, random.random()
         while True:
             try:
                 async with asyncio.timeout(self._patience):
@@ -104,7 +118,10 @@ class EnginePoller:
                     if self._loads.get(model, number) != number:
                         self._on_model(model)
                     self._loads[model] = number
-            await asyncio.sleep(self._interval)
+            # All are asked at once when they begin, and from then on one after the other: together they would hold up
+            # the requests that come meanwhile.
+            await asyncio.sleep(self.interval * share)
+            share = 1.0
 
     def read(self, body: bytes) -> tuple[EngineLoad, Mapping[str, float]]:
         """What an answer says, and of models that are loaded how often they were. Raises ValueError."""

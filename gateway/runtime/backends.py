@@ -190,6 +190,8 @@ def build_engines(
             engines[name] = before.engines[name]
         else:
             engines[name] = _poller(name, config, state)
+    for poller in engines.values():
+        poller.servers = len(engines)
     return engines
 
 

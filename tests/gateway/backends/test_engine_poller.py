@@ -6,7 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.backends.engine_poller import EnginePoller, figures_of, read_figures
+from gateway.admission.speed import ENGINE_FIGURES_TTL
+from gateway.backends.engine_poller import MANY, SLOWEST, EnginePoller, figures_of, read_figures
 from gateway.backends.transport import OutgoingTransport
 from gateway.engine_load import EngineGpu, EngineLoad
 from tests.fakes import Action, FakeUpstream, head, reply
@@ -56,6 +57,18 @@ async def test_the_figures_are_told_again_and_again(upstream: FakeUpstream) -> N
         while (await told.next()).running != 5:
             pass
     assert {probe.path for probe in upstream.probes} == {"/v1/engine/state"}
+
+
+def test_of_many_servers_each_is_asked_less_often() -> None:
+    poller = EnginePoller("http://127.0.0.1:1", OutgoingTransport(), Told(), interval=0.5)
+    found = []
+    for poller.servers in (1, MANY, 2 * MANY, 10_000):
+        found.append(poller.interval)
+    assert found == [0.5, 0.5, 1.0, SLOWEST]
+    assert SLOWEST + 1.0 < ENGINE_FIGURES_TTL  # with the poller's patience
+    slow = EnginePoller("http://127.0.0.1:1", OutgoingTransport(), Told(), interval=3.0)
+    slow.servers = 10_000
+    assert slow.interval == 3.0
 
 
 def test_gpus_tell_what_they_know() -> None:
