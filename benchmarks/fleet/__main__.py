@@ -4,6 +4,7 @@
     python -m benchmarks.fleet bottlenecks         … or some of: bottlenecks, latencies, choosing, failures, budgets
     python -m benchmarks.fleet plots               its pictures, in docs/images
     python -m benchmarks.fleet measure [--quick]   the costs, anew
+    python -m benchmarks.fleet real                the simulation beside two gateways, Redis and three servers, here
     python -m benchmarks.fleet check               the simulation beside closed forms and the engine's own scheduler
 
 GPUs are rooflines of ``tollgate plan`` (``--chip``, ``--model``, ``--precision``): bounds, not measurements.
@@ -20,7 +21,7 @@ from pathlib import Path
 from benchmarks.fleet import scenarios
 from benchmarks.fleet.machine import LLAMA_8B, roofline
 
-OTHERS = ("plots", "measure", "check")
+OTHERS = ("plots", "measure", "check", "real")
 TABLES = ("bottlenecks", "latencies", "choosing", "failures", "budgets")
 
 
@@ -55,6 +56,11 @@ def main() -> None:
         parser.error(f"{', '.join(unknown)}: no such table; there are {', '.join((*TABLES, 'measure'))}")
     if "measure" in chosen:
         measure(600 if given.quick else 2000)
+        return
+    if "real" in chosen:
+        from benchmarks.fleet import real
+
+        real.main(5.0 if given.quick else 15.0)
         return
     if "check" in chosen:
         from benchmarks.fleet import check

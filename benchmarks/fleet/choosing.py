@@ -28,7 +28,10 @@ class Least:
         engines: int,
         rng: np.random.Generator,
         interval: float = 0.5,
+        among: int | None = None,
     ) -> None:
+        """``among``: so many that are drawn, in place of all."""
+        self._among = among
         self._knowledge, self._rng = knowledge, rng
         self.loads: Counts = np.zeros(engines, np.int32)
         """What is really in flight at each."""
@@ -51,6 +54,9 @@ class Least:
                 loads = self._last_told(worker, at)[first:last]
         if (avoided := self._avoided.get(worker)) is not None:
             loads = loads + avoided[first:last]
+        if self._among is not None and self._among < last - first:
+            drawn = [self._draw(last - first) for _ in range(self._among)]
+            return first + min(drawn, key=loads.__getitem__)
         least = np.flatnonzero(loads == loads.min())
         return first + int(least[self._draw(len(least))])
 
@@ -86,8 +92,8 @@ class Least:
     def _draw(self, below: int) -> int:
         if below == 1:
             return 0
-        drawn = next(self._draws, None)
-        if drawn is None:
+        uniform = next(self._draws, None)
+        if uniform is None:
             self._draws = iter(self._rng.random(8192).tolist())
-            drawn = next(self._draws)
-        return int(drawn * below)
+            uniform = next(self._draws)
+        return int(uniform * below)

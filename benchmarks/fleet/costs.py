@@ -15,14 +15,16 @@ class Costs:
 
     request: float = 442 * MICRO
     """Measured (docs/benchmarks.md, "Redis store"): a request with four limits, its log, ledger and metrics."""
-    replica: float = 2.5 * MICRO
-    """Measured: what each replica among which a request is dealt adds to it."""
+    looked_at: float = 2.5 * MICRO
+    """Measured: what each replica that is looked at adds to a request,"""
+    replica: float = 0.5 * MICRO
+    """and each that might be asked after them."""
     chunk: float = 62 * MICRO
     """Measured (docs/benchmarks.md): a chunk of a stream that comes by itself, with 1,000 streams at once."""
     poll: float = 300 * MICRO
     """Measured: one look of a worker at an engine's state."""
-    polls_per_second: float = 2.0
-    """Each worker asks each engine every 0.5 s (``engine_poller.py``), or every second (``telemetry: vllm``)."""
+    poll_interval: float = 0.5
+    """Seconds between two looks (1 with ``telemetry: vllm``), of fewer engines than ``engine_poller.MANY``."""
     poll_at_engine: float = 80 * MICRO
     """Measured: what such a look takes of the engine's HTTP process."""
     stream_at_engine: float = 41 * MICRO

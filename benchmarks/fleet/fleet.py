@@ -95,10 +95,12 @@ def simulate(
     rng: np.random.Generator,
     *,
     knowledge: Knowledge = "own",
+    among: int | None = None,
     outages: Sequence[Outage] = (),
     slow: float = 1.0,
 ) -> Outcome:
-    """``slow``: how many times a request's cost this machine takes, where the costs are another's."""
+    """``among``: each worker chooses among so many engines that are drawn. ``slow``: how many times a request's cost
+    this machine takes, where the costs are another's."""
     count, horizon = len(traffic), float(traffic.at[-1]) if len(traffic) else 1.0
     shares = np.bincount(traffic.tenant) / max(1, count)
     cell = cells_of(shares, topology.cells, rng, traffic.tenant)
@@ -126,7 +128,7 @@ def simulate(
                 refused |= away
     dispatched = np.where(refused, np.nan, answered + WIRE)
     first, last, engine, attempts, broken, engines, run = _serve(
-        topology, traffic, machine, dispatched, cell, worker, rng, knowledge, outages
+        topology, traffic, machine, dispatched, cell, worker, rng, knowledge, among, outages
     )
     # Chunks pass the worker once more: to its client.
     through = costs.chunk * slow / (1 - background)
@@ -182,11 +184,12 @@ def _serve(
     worker: Places,
     rng: np.random.Generator,
     knowledge: Knowledge,
+    among: int | None,
     outages: Sequence[Outage],
 ) -> tuple[Times, Times, Places, Places, npt.NDArray[np.bool_], Engines, _Run]:
     count, size = len(traffic), topology.cell_engines
     total = size * topology.cells
-    chooser = Least(knowledge, topology.all_workers, total, rng)
+    chooser = Least(knowledge, topology.all_workers, total, rng, among=among)
     first, last = np.full(count, np.nan), np.full(count, np.nan)
     engine, attempts = np.full(count, -1, np.int64), np.zeros(count, np.int64)
     broken = np.zeros(count, np.bool_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from benchmarks.fleet.outcome import Outage, Outcome
 from benchmarks.fleet.topology import Load, Topology, busy, by_process, ledger_wait
 from benchmarks.fleet.traffic import TRACE, come_together, draw, lengths
 from gateway.lab import charts
+from gateway.routing.replica_selector import SOME
 
 RATE = 16.667
 """Requests a second of each GPU: 1,000 of them have a million a minute."""
@@ -94,6 +95,7 @@ def _run(
     seed: int = 1,
     hot: float | None = None,
     knowledge: Knowledge = "own",
+    among: int | None = SOME,
     outages: tuple[Outage, ...] = (),
     herd: tuple[float, float, float] | None = None,
     costs: Costs = MEASURED,
@@ -111,7 +113,7 @@ def _run(
     )
     if herd is not None:
         traffic = come_together(traffic, *herd)
-    return simulate(topology, traffic, machine, costs, rng, knowledge=knowledge, outages=outages)
+    return simulate(topology, traffic, machine, costs, rng, knowledge=knowledge, among=among, outages=outages)
 
 
 def latencies(machine: Machine, seconds: float) -> None:
@@ -144,16 +146,18 @@ def knowledge(machine: Machine, seconds: float) -> Iterator[tuple[str, float, fl
     print(
         "| 100 engines, chosen by | at 62 % of what they bear: p50 | p99 | at 90 %: p50 | p99 |\n|---|--:|--:|--:|--:|"
     )
-    names: Mapping[Knowledge, str] = {
-        "none": "chance (`weighted`)",
-        "own": "the worker's own requests in flight (`least_loaded`)",
-        "told": "the engines' last word, 0.5 s old at most, and what it sent since",
-        "all": "all that is in flight (no gateway can know that)",
-    }
-    for known, name in names.items():
+    names: list[tuple[Knowledge, int | None, str]] = [
+        ("none", None, "chance (`weighted`)"),
+        ("own", None, "the worker's own requests in flight, of all"),
+        ("own", SOME, "the same, of 32 that are drawn (`least_loaded`)"),
+        ("told", None, "the engines' last word, 0.5 s old at most, and what it sent since, of all"),
+        ("told", 2, "the same, of 2 that are drawn"),
+        ("all", None, "all that is in flight (no gateway can know that)"),
+    ]
+    for known, among, name in names:
         found = []
         for rate in (RATE, 24.0):
-            found += _run(flat(100), machine, seconds, rate=rate, knowledge=known).ttft(
+            found += _run(flat(100), machine, seconds, rate=rate, knowledge=known, among=among).ttft(
                 50, 99, since=seconds / 3
             )
         print(f"| {name} | {' | '.join(f'{one * 1000:,.0f} ms' for one in found)} |", flush=True)
@@ -266,21 +270,22 @@ def pictures(machine: Machine, seconds: float) -> list[Path]:
             plots.write(name, plots.picture(title, x, y, series, [(70.0, "full: 70 %"), (100.0, "100 %")]))
         )
     rates = [8.0, 12.0, RATE, 20.0, 22.0, 24.0, 25.0, 26.0]
-    lines: Mapping[Knowledge, str] = {
-        "none": "by chance",
-        "own": "least_loaded: own requests",
-        "told": "engines' last word",
-        "all": "all in flight (bound)",
-    }
+    lines: list[tuple[Knowledge, int | None, str]] = [
+        ("none", None, "by chance"),
+        ("own", SOME, "own requests, of 32 (least_loaded)"),
+        ("told", None, "engines' last word, of all"),
+        ("told", 2, "engines' last word, of 2"),
+        ("all", None, "all in flight (bound)"),
+    ]
     series = []
-    for i, (known, line) in enumerate(lines.items()):
+    for i, (known, among, line) in enumerate(lines):
         points = [
             (
                 rate,
                 1000
-                * _run(flat(100), machine, seconds, rate=rate, knowledge=known).ttft(99, since=seconds / 3)[
-                    0
-                ],
+                * _run(flat(100), machine, seconds, rate=rate, knowledge=known, among=among).ttft(
+                    99, since=seconds / 3
+                )[0],
             )
             for rate in rates
         ]

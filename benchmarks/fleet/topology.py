@@ -10,6 +10,9 @@ import numpy as np
 from benchmarks.fleet.costs import Costs
 from benchmarks.fleet.machine import Machine
 from benchmarks.fleet.queues import Times
+from gateway.backends.engine_poller import MANY as MANY_POLLED
+from gateway.backends.engine_poller import SLOWEST
+from gateway.routing.replica_selector import MANY, SOME
 from gateway.stores.redis_parts import TAGS, part_of
 
 PARTS = len(TAGS)
@@ -57,8 +60,14 @@ class Load:
 
 
 def request_cost(costs: Costs, topology: Topology) -> float:
-    """Of a worker: what each replica adds is measured with all of a backend's replicas as candidates."""
-    return costs.request + costs.replica * topology.cell_engines
+    """Of a worker."""
+    return costs.request + choice_cost(costs, topology)
+
+
+def choice_cost(costs: Costs, topology: Topology) -> float:
+    """By ``least_loaded``: of many replicas some are drawn."""
+    engines = topology.cell_engines
+    return costs.looked_at * (engines if engines <= MANY else SOME) + costs.replica * engines
 
 
 def worker_background(costs: Costs, topology: Topology, load: Load) -> float:
@@ -68,7 +77,14 @@ def worker_background(costs: Costs, topology: Topology, load: Load) -> float:
 
 
 def polls_share(costs: Costs, topology: Topology) -> float:
-    return costs.poll * costs.polls_per_second * topology.cell_engines if topology.polled else 0.0
+    return costs.poll * polls(costs, topology) * topology.cell_engines
+
+
+def polls(costs: Costs, topology: Topology) -> float:
+    """A second, of a worker at each engine."""
+    engines = topology.cell_engines
+    interval = max(costs.poll_interval, min(costs.poll_interval * engines / MANY_POLLED, SLOWEST))
+    return 1 / interval if topology.polled else 0.0
 
 
 def master_shares(masters: int, tenants: Times) -> Times:
@@ -95,14 +111,14 @@ def busy(
     requests."""
     rate = load.requests
     http = rate / topology.engines * load.answer * costs.stream_at_engine
-    polled = topology.cell_workers * costs.polls_per_second * costs.poll_at_engine if topology.polled else 0.0
+    polled = topology.cell_workers * polls(costs, topology) * costs.poll_at_engine
     transactions = min(20.0 * topology.all_workers, rate)
     return {
         "engines: GPU": rate / topology.engines / machine.most(load.prompt, load.answer),
         "engines: streams": http,
         "engines: being polled": polled,
         "gateways: requests": rate * costs.request / topology.all_workers,
-        "gateways: choosing a replica": rate * costs.replica * topology.cell_engines / topology.all_workers,
+        "gateways: choosing a replica": rate * choice_cost(costs, topology) / topology.all_workers,
         "gateways: streams": rate * load.answer * costs.chunk / topology.all_workers,
         "gateways: polling": polls_share(costs, topology),
         "Redis: reservations": rate / topology.cells * hottest_master * costs.reservation,

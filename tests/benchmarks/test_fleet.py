@@ -32,7 +32,11 @@ def asked(rate: float = 60.0, seconds: float = 30.0, seed: int = 1) -> Traffic:
 
 
 def run(
-    topology: Topology, traffic: Traffic, knowledge: Knowledge = "own", outages: tuple[Outage, ...] = ()
+    topology: Topology,
+    traffic: Traffic,
+    knowledge: Knowledge = "own",
+    outages: tuple[Outage, ...] = (),
+    among: int | None = None,
 ) -> Outcome:
     return simulate(
         topology,
@@ -41,6 +45,7 @@ def run(
         MEASURED,
         np.random.default_rng(2),
         knowledge=knowledge,
+        among=among,
         outages=outages,
     )
 
@@ -74,9 +79,10 @@ def test_queues_keep_to_their_closed_forms() -> None:
 
 
 @pytest.mark.parametrize("knowledge", ["none", "own", "told", "all"])
-def test_each_request_is_answered_once(knowledge: Knowledge) -> None:
+@pytest.mark.parametrize("among", [None, 2])
+def test_each_request_is_answered_once(knowledge: Knowledge, among: int | None) -> None:
     traffic = asked()
-    told = run(Topology(4, 2), traffic, knowledge)
+    told = run(Topology(4, 2), traffic, knowledge, among=among)
     assert told.answered.all() and not told.refused.any() and not told.broken.any()
     assert (told.dispatched >= traffic.at).all()
     assert (told.first > told.dispatched).all() and (told.last >= told.first).all()
@@ -185,6 +191,16 @@ def test_it_chooses_whom_the_product_chooses(loads: list[int], seed: int) -> Non
     assert mine <= least and theirs <= least
     if len(least) <= 3:
         assert mine == theirs == least
+
+
+def test_of_engines_that_are_drawn_the_less_loaded_is_chosen() -> None:
+    chooser = Least("all", 1, 40, np.random.default_rng(1), among=3)
+    for engine in range(40):
+        for _ in range(engine):
+            chooser.sent(0, engine)
+    chosen = [chooser.choose(0, 0, 40, 0.0) for _ in range(2000)]
+    # The least of three uniform draws over 40: a mean of about a quarter of the way.
+    assert np.mean(chosen) == pytest.approx(40 / 4 - 0.5, rel=0.1)
 
 
 def test_cells_are_alike_whoever_is_the_largest() -> None:
