@@ -15,11 +15,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 from benchmarks.fleet import scenarios
 from benchmarks.fleet.machine import LLAMA_8B, roofline
+from gateway.lab.plan.errors import PlanError
 
 OTHERS = ("plots", "measure", "check", "real")
 TABLES = ("bottlenecks", "latencies", "choosing", "failures", "budgets")
@@ -46,9 +48,9 @@ def main() -> None:
     )
     parser.add_argument("what", nargs="*", metavar="TABLE", help=", ".join((*TABLES, *OTHERS)))
     parser.add_argument("--seconds", type=float, default=60.0, help="of traffic (60)")
-    parser.add_argument("--chip", default="h100")
-    parser.add_argument("--model", default=LLAMA_8B)
-    parser.add_argument("--precision", default="fp8")
+    parser.add_argument("--chip", default="h100", help="of gateway/lab/plan/chips.yaml (h100)")
+    parser.add_argument("--model", default=LLAMA_8B, help="as of tollgate plan")
+    parser.add_argument("--precision", default="fp8", help="bf16, fp8, int4 … (fp8)")
     parser.add_argument("--quick", action="store_true", help="fewer requests")
     given = parser.parse_args()
     chosen = given.what or TABLES
@@ -67,7 +69,16 @@ def main() -> None:
 
         check.main()
         return
-    machine = roofline(given.chip, given.model, given.precision)
+    try:
+        machine = roofline(given.chip, given.model, given.precision)
+    except PlanError as error:
+        parser.error(str(error))
+    load = scenarios.steady(1)
+    if (most := machine.most(load.prompt, load.answer)) < scenarios.RATE:
+        parser.error(
+            f"{machine.name} bears {most:.1f} requests a second of these at most, and each GPU is asked for "
+            f"{scenarios.RATE:.1f}: take a faster --chip, or a smaller --model"
+        )
     seconds = 10.0 if given.quick else given.seconds
     if "plots" in chosen:
         for path in scenarios.pictures(machine, min(30.0, seconds)):
@@ -86,4 +97,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.lab.plan.chips import read_chips
+from gateway.lab.plan.errors import PlanError
 from gateway.lab.plan.memory import chip_memory
 from gateway.lab.plan.model import read_model
-from gateway.lab.plan.precision import PRECISIONS, kv_layer_bytes
+from gateway.lab.plan.precision import kv_layer_bytes
+from gateway.lab.plan.precision import precision as named
 from gateway.lab.plan.step_clock import (
     KINDS,
     SAMPLES,
@@ -80,12 +82,17 @@ class Machine:
 
 def roofline(chip: str = "h100", model: str = LLAMA_8B, precision: str = "fp8") -> Machine:
     """Raises ``PlanError``."""
-    shape, gpu, kept, reached = read_model(model), read_chips(None)[chip], PRECISIONS[precision], Efficiency()
+    chips = read_chips(None)
+    if chip not in chips:
+        raise PlanError(f"--chip: '{chip}' is not known; these are: {', '.join(chips)}")
+    shape, gpu, kept, reached = read_model(model), chips[chip], named(precision, "--precision"), Efficiency()
     attention = shape.attention
     layer_bytes = kv_layer_bytes("bf16", attention.kept_on_rank(1), attention.head_dim, attention.latent)
     clock = step_clock(shape, gpu, 1, kept, layer_bytes, reached)
     (reading, computing), (cache, scores), _, (overhead,) = clock.operators
     memory = chip_memory(shape, kept, 1, gpu.memory, BATCHED)
+    if memory.cache <= 0:
+        raise PlanError(f"--chip {chip}: the model's weights do not fit into it")
     return Machine(
         f"{chip}, {precision}",
         weights=reading[STEPS],

@@ -193,13 +193,14 @@ def failures(machine: Machine, seconds: float) -> None:
     ]
     for name, topology, more in cases:
         told = _run(topology, machine, seconds, **more)  # type: ignore[arg-type]
-        before, meanwhile, after = (
+        tails = (
             told.ttft(99, since=a, until=b)[0] for a, b in ((0, at), (at, at + gone), (at + gone, math.inf))
         )
+        before, meanwhile, after = ("-" if math.isinf(tail) else f"{tail * 1000:,.0f} ms" for tail in tails)
         print(
             f"| {name} | {len(told.traffic):,} | {told.refused.mean():.1%} | {told.broken.mean():.1%} "
-            f"| {(told.attempts > 1).mean():.1%} | {told.late(TTFT):.1%} | {before * 1000:,.0f} ms "
-            f"| {meanwhile * 1000:,.0f} ms | {after * 1000:,.0f} ms |",
+            f"| {(told.attempts > 1).mean():.1%} | {told.late(TTFT):.1%} | {before} "
+            f"| {meanwhile} | {after} |",
             flush=True,
         )
 
