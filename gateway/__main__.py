@@ -11,6 +11,7 @@ from gateway.cli import (
     bench,
     check,
     drift,
+    epp,
     evaluate,
     experiments,
     explain,
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(
         metavar="init|import|serve|check|test|evaluate|explain|record|replay|plan|schema|keys|usage|experiments|drift|backends|caches"
-        "|policy|backup|restore|bench|scaler",
+        "|policy|backup|restore|bench|scaler|epp",
         required=True,
     )
     for command in (
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         backup,
         bench,
         scaler,
+        epp,
     ):
         command.add_parser(commands)
     arguments = parser.parse_args(argv)

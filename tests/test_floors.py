@@ -17,7 +17,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         (
             "errors settings backoff private secret_box extras packages version findings client_metadata engine_load "
             "fair_turns value regex pii text children apis media intervals "
-            "redis_address"
+            "redis_address message_classes"
         ),
         "policy",
         "types deltas joined_chunks prefix_sharing residency metering control spans",
@@ -30,7 +30,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "adapters stages batches feedback recording evaluation drift",
         "pipeline rendered runtime upstream_loop",
         "web",
-        "lab scaler",
+        "lab scaler picker",
         "admin",
         "app process cli __main__",
     ),

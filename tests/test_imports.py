@@ -37,8 +37,9 @@ LAB = "gateway.lab"
 """What commands ask of a gateway or a policy: loaded where one of them runs, and never to serve."""
 EXPLAINING = "gateway.admin.api.explain"
 """A question of an operator's to a running gateway: the first one loads what answers it."""
-SCALER = "gateway.scaler"
-"""A process of its own, which speaks gRPC."""
+OWN_PROCESSES = ("gateway.scaler", "gateway.picker", "gateway.message_classes")
+"""Of commands with a process of their own, which speak gRPC."""
+GRPC_COMMANDS = ("gateway.cli.scaler", "gateway.cli.epp", "gateway.cli.grpc_options")
 OTEL = ("opentelemetry", "grpc")
 EXPORTERS = ("gateway.observe.telemetry.otlp", "engine.server.otlp")
 """Imported where telemetry is sent, and only there."""
@@ -81,9 +82,9 @@ def violations(root: Path) -> Iterator[str]:
             within(importer, LAB) or (within(importer, "gateway.cli", EXPLAINING) and found.kind != "eager")
         ):
             yield f"{found}: serving loads nothing of the lab"
-        if within(target, SCALER) and not within(importer, SCALER) and found.kind == "eager":
-            yield f"{found}: serving loads nothing of the scaler"
-        if not within(importer, *EXPORTERS, SCALER, "gateway.cli.scaler") and (
+        if within(target, *OWN_PROCESSES) and not within(importer, *OWN_PROCESSES) and found.kind == "eager":
+            yield f"{found}: serving loads nothing of what speaks gRPC in a process of its own"
+        if not within(importer, *EXPORTERS, *OWN_PROCESSES, *GRPC_COMMANDS) and (
             within(target, *OTEL) or (within(target, *EXPORTERS) and found.kind == "eager")
         ):
             yield f"{found}: only the exporters load OpenTelemetry, where it is asked for"
@@ -116,7 +117,9 @@ def importable(root: Path, *packages: str) -> list[str]:
     return [
         m
         for m in modules_under(root)
-        if within(m, *packages) and not m.endswith("__main__") and not within(m, *SIDECAR, *EXPORTERS, SCALER)
+        if within(m, *packages)
+        and not m.endswith("__main__")
+        and not within(m, *SIDECAR, *EXPORTERS, *OWN_PROCESSES)
     ]
 
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-import ssl
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gateway.extras import install_command
+from gateway.cli.grpc_options import add_tls, credentials, grpc_address, misplaced_tls, missing_grpc, seconds
 from gateway.policy.variables import Variables
-
-if TYPE_CHECKING:
-    from grpc import ServerCredentials
 
 SECONDS_TO_STOP = 3.0
 
@@ -30,7 +25,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        type=_address,
+        type=grpc_address,
         default="0.0.0.0:6000",
         help="where KEDA reaches it (%(default)s)",
     )
@@ -38,37 +33,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--state", metavar="FILE", type=Path, help="keeps four weeks of demand over a restart"
     )
     parser.add_argument(
-        "--every", metavar="SECONDS", type=_seconds, default=5.0, help="between two readings (%(default)g)"
+        "--every",
+        metavar="SECONDS",
+        type=seconds(0.05, 60),
+        default=5.0,
+        help="between two readings (%(default)g)",
     )
-    parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="its certificate, in PEM")
-    parser.add_argument("--tls-key", metavar="FILE", type=Path, help="the certificate's key")
+    add_tls(parser)
     parser.set_defaults(run=_run)
 
 
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
-        # gRPC would listen at port 443, of all addresses.
-        raise argparse.ArgumentTypeError("write HOST:PORT, with a port up to 65535: 0.0.0.0:6000")
-    return text
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0.05 <= value <= 60:
-        raise argparse.ArgumentTypeError("write a number of seconds from 0.05 to 60")
-    return value
-
-
 def _run(arguments: argparse.Namespace) -> int:
-    if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        print("--tls-cert and --tls-key belong together.", file=sys.stderr)
+    if (wrong := misplaced_tls(arguments)) is not None:
+        print(wrong, file=sys.stderr)
         return 2
-    try:
-        import google.protobuf  # noqa: F401
-        import grpc  # noqa: F401
-    except ImportError:
-        print(f"gRPC is not installed: {install_command('scaler')}", file=sys.stderr)
+    if (missing := missing_grpc()) is not None:
+        print(missing, file=sys.stderr)
         return 1
     try:
         asyncio.run(_serve(arguments))
@@ -83,7 +63,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
     from gateway.scaler.service import Service
 
-    tls = _tls(arguments)
+    tls = credentials(arguments)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -104,17 +84,3 @@ async def _serve(arguments: argparse.Namespace) -> None:
     finally:
         await server.stop(SECONDS_TO_STOP)
         await service.aclose()
-
-
-def _tls(arguments: argparse.Namespace) -> ServerCredentials | None:
-    import grpc
-
-    if arguments.tls_cert is None:
-        return None
-    try:  # gRPC says of a pair that does not fit that the port cannot be had
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(arguments.tls_cert, arguments.tls_key)
-    except ssl.SSLError as error:
-        raise ValueError(
-            f"{arguments.tls_cert} and {arguments.tls_key} are no certificate and its key, in PEM: {error}"
-        ) from None
-    return grpc.ssl_server_credentials([(arguments.tls_key.read_bytes(), arguments.tls_cert.read_bytes())])

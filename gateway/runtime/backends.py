@@ -22,13 +22,12 @@ from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
 from gateway.backends.gemini import GeminiBackend
-from gateway.backends.metrics_poller import NAMES, MetricsPoller
 from gateway.backends.openai import OpenAIBackend, PrioritisedBackend
 from gateway.backends.transport import OutgoingTransport
-from gateway.engine_load import EngineLoad
 from gateway.held_prefixes.held_prefixes import salt_of
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
+from gateway.runtime.pollers import build_poller, is_polled
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.types import Backend
@@ -184,43 +183,19 @@ def build_engines(
     engines: dict[str, EnginePoller] = {}
     for name, backend in backends.items():
         config = policy.backends[name]
-        if state.stand_in is not None or not _is_polled(config):
+        if state.stand_in is not None or not is_polled(config):
             continue
         if before is not None and before.backends.get(name) is backend:
             engines[name] = before.engines[name]
         else:
-            engines[name] = _poller(name, config, state)
+            transport = (state.transport or OutgoingTransport)()
+            on_state = partial(state.held.digests.told, name) if state.held is not None else None
+            engines[name] = build_poller(
+                name, config, transport, state.pools, state.health, state.scores, on_state
+            )
     for poller in engines.values():
         poller.servers = len(engines)
     return engines
-
-
-def _is_polled(config: schema.Backend) -> bool:
-    if isinstance(config, schema.Replicated) and config.replicas is not None:
-        return False  # its replicas are
-    return isinstance(config, schema.EngineBackend) or (
-        isinstance(config, schema.OpenAIBackend) and config.telemetry is not None
-    )
-
-
-def _poller(name: str, config: schema.Backend, state: WorkerState) -> EnginePoller:
-    transport = (state.transport or OutgoingTransport)()
-
-    def told(figures: EngineLoad) -> None:
-        state.scores.told(name, figures)
-        state.pools.update_engine(name, figures)
-
-    if isinstance(config, schema.OpenAIBackend) and config.telemetry is not None:
-        names = NAMES[config.telemetry]
-        return MetricsPoller(config.base_url, transport, told, names=names, interval=1.0).start()
-    return EnginePoller(
-        getattr(config, "base_url", ""),
-        transport,
-        told,
-        on_state=partial(state.held.digests.told, name) if state.held is not None else None,
-        on_return=lambda: state.health.recovered(name),
-        on_model=lambda model: state.health.recovered(name, model),
-    ).start()
 
 
 def runs_here(config: schema.Backend) -> bool:

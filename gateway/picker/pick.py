@@ -1,0 +1,172 @@
+"""An engine for one request: by the router's order, past open breakers, with a place in its queue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+from gateway.admission.gate import Admission, admit, engine_headers
+from gateway.errors import GatewayError, Overloaded, UpstreamUnavailable
+from gateway.fallback.circuit_breaker import Caller, Permit
+from gateway.fallback.hop import Hop
+from gateway.picker.pool import EnginePool, Standing
+from gateway.types import Call, Candidate
+
+_BAD = 500
+"""The least status that an engine is to blame for."""
+
+
+class NoEndpoint(UpstreamUnavailable):
+    """None of those that may be picked is ready."""
+
+    code = "no_endpoint"
+
+
+class Pick:
+    """An engine that was picked, and its place: to be given back, whatever happens."""
+
+    __slots__ = ("_admission", "_permit", "_standing", "call", "endpoint", "fallbacks", "hop")
+
+    def __init__(
+        self,
+        standing: Standing,
+        call: Call,
+        hop: Hop,
+        permit: Permit,
+        admission: Admission,
+        fallbacks: tuple[str, ...],
+    ) -> None:
+        self.call = call
+        self.hop = hop
+        self.endpoint = standing.endpoints[hop.candidate.target.backend]
+        self.fallbacks = fallbacks
+        """Others, the best first, for a gateway that tries again."""
+        self._standing = standing
+        self._permit = permit
+        self._admission = admission
+
+    @property
+    def model(self) -> str:
+        """As the engine knows it."""
+        return self.hop.candidate.target.model
+
+    def hints(self) -> dict[str, str]:
+        """Headers that the engine heeds: priority, weight, deadline."""
+        return engine_headers(self.call, self._admission.pool.clock()) if self.hop.is_engine else {}
+
+    def answered(self, status: int, served: str | None) -> None:
+        """The head of an answer has come. ``served``: the endpoint that gave it, as far as the gateway tells."""
+        other = None if served in (None, self.endpoint) else self._other(served)
+        if other is not None:
+            # The gateway came to it as the one that was picked had failed.
+            self._permit.failed()
+            self.call.candidate = other
+            if self._standing.router.has_affinity:
+                self._standing.router.record_served(self.call)
+            if status >= _BAD:
+                return
+            hop = self._standing.hops.first(other).hop
+            permit = hop.breaker.acquire(_caller(self.call), hop.backend.breaker)
+            if permit is not None:
+                permit.succeeded()
+        elif status >= _BAD:
+            self._permit.failed()
+        else:
+            self._permit.succeeded()
+
+    def began(self) -> None:
+        """The first piece of the answer's body has come."""
+        self._admission.first_token(self.call)
+
+    def ended(self) -> None:
+        self._permit.release()
+        self._admission.lease.release()
+
+    def _other(self, served: str | None) -> Candidate | None:
+        backends = {endpoint: name for name, endpoint in self._standing.endpoints.items()}
+        name = backends.get(served or "")
+        return next((one for one in self.call.candidates if one.target.backend == name), None)
+
+
+async def pick(
+    pool: EnginePool,
+    standing: Standing,
+    call: Call,
+    *,
+    subset: Collection[str] | None,
+    patience: float,
+    fallbacks: int,
+) -> Pick:
+    """``subset`` are the only endpoints that may be picked. It waits for a place for ``patience`` seconds at most.
+
+    Raises ``NoEndpoint``, ``Overloaded``, and what the router raises.
+    """
+    planned = standing.router.plan(call)
+    call.candidates = candidates = tuple(
+        one
+        for one in planned
+        if (endpoint := standing.endpoints.get(one.target.backend)) is not None
+        and (subset is None or endpoint in subset)
+    )
+    if not candidates:
+        raise NoEndpoint("No engine of this pool may be picked for this request now.", retry_after=1.0)
+    error: GatewayError | None = None
+    wait = math.inf
+    for number, candidate in enumerate(candidates):
+        hop = standing.hops.first(candidate).hop
+        permit = hop.breaker.acquire(_caller(call), hop.backend.breaker)
+        if permit is None:
+            wait = min(wait, hop.breaker.wait(_caller(call)))
+            continue
+        call.candidate = candidate
+        try:
+            admission = await _admitted(pool, call, patience)
+        except Overloaded as full:
+            permit.release()
+            error = error or full
+            continue
+        except BaseException:
+            permit.release()
+            raise
+        if candidate is not planned[0] and standing.router.has_affinity:
+            standing.router.record_served(call)
+        rest = _others(standing, call, candidates[number + 1 :], fallbacks)
+        return Pick(standing, call, hop, permit, admission, rest)
+    if error is not None:
+        raise error
+    raise NoEndpoint("All engines of this pool failed of late. Try again later.", retry_after=max(1.0, wait))
+
+
+def _others(standing: Standing, call: Call, candidates: Sequence[Candidate], most: int) -> tuple[str, ...]:
+    """The endpoints of those that would be asked next."""
+    closed = (
+        (one for one in candidates if not standing.hops.first(one).hop.breaker.wait(_caller(call)))
+        if most
+        else ()
+    )
+    return tuple(dict.fromkeys(standing.endpoints[one.target.backend] for one in closed))[:most]
+
+
+async def _admitted(pool: EnginePool, call: Call, patience: float) -> Admission:
+    """With a place. Raises ``Overloaded``."""
+    admission = admit(call, pool.pools, pool.rules)
+    lease = admission.lease
+    if lease.is_granted:
+        return admission
+    try:
+        if await lease.wait(min(patience, admission.expires - admission.pool.clock())):
+            return admission
+        raise Overloaded(
+            f"No engine of this pool had a free place for this request within {admission.waited:.3g} s. Try again "
+            "later.",
+            code="queue_timeout",
+            retry_after=max(1.0, admission.expected_wait),
+        )
+    finally:
+        admission.learn_wait(call.principal.tier)
+        if not lease.is_granted:
+            lease.release()
+
+
+def _caller(call: Call) -> Caller:
+    return Caller(call.principal.tenant, call.principal.key_id)

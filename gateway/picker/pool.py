@@ -1,0 +1,177 @@
+"""The engines that may be picked, by the policy in force and the replicas that its backend has now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from random import Random
+from urllib.parse import urlsplit
+
+from gateway.admission.pools import Pools
+from gateway.admission.shedding import TierRules, update_terms
+from gateway.backends.engine_poller import EnginePoller
+from gateway.backends.transport import OutgoingTransport
+from gateway.fallback.health import HealthListener, HealthRegistry
+from gateway.fallback.hop import Hops
+from gateway.metering.estimate import Estimator
+from gateway.policy.loader import Loaded
+from gateway.policy.members import UNKNOWN, Members, is_replicated
+from gateway.policy.schema import Backend, Policy
+from gateway.replicas.replicas import Replicas
+from gateway.routing.affinity import Affinity
+from gateway.routing.router import Router
+from gateway.runtime.pollers import build_poller, is_polled
+
+log = logging.getLogger(__name__)
+
+
+class NoPool(ValueError):
+    """The policy has no backend whose replicas could be picked; says what to write."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Standing:
+    """One policy's, with the replicas of one moment. A request keeps the one that it began with."""
+
+    policy: Policy
+    router: Router
+    hops: Hops
+    endpoints: Mapping[str, str]
+    """By the backend that a replica is, its ``ip:port``."""
+    usual: str
+    """The model that is taken to be asked for where nobody says."""
+
+
+class EnginePool:
+    """Follows a policy and its replicas. What is learnt of engines outlives both."""
+
+    def __init__(
+        self,
+        backend: str | None,
+        state_dir: Path,
+        *,
+        zone: str | None = None,
+        listener: HealthListener | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """``backend`` is the one whose replicas they are; the only one that has any, where it is None."""
+        self.pools = Pools()
+        self.rules = TierRules()
+        self.estimator = Estimator()
+        self.ready = False
+        """Whether it is known which engines there are."""
+        self.standing: Standing | None = None
+        self._backend = backend
+        self._random = random or Random()
+        self._affinity = Affinity()
+        self._health = HealthRegistry(listener=listener)
+        self._replicas = Replicas(state_dir, zone=zone)
+        self._health.watcher = self._replicas.rotation.watcher
+        self._replicas.on_change = self._changed
+        self._loaded: Loaded | None = None
+        self._pollers: dict[str, tuple[Backend, EnginePoller]] = {}
+        self._changing = asyncio.Lock()
+
+    async def apply(self, loaded: Loaded) -> None:
+        """Make ``loaded`` the policy for every request from now on. Raises ``NoPool``."""
+        pool_of(loaded.policy, self._backend)
+        await self._replicas.update(loaded.policy)
+        self._loaded = loaded
+        await self._changed()
+
+    async def aclose(self) -> None:
+        await self._replicas.aclose()
+        await self._poll({})
+
+    async def _changed(self) -> None:
+        async with self._changing:
+            if self._loaded is None:
+                return
+            loaded, members = self._replicas.applied(self._loaded)
+            policy = loaded.policy
+            name = pool_of(policy, self._backend)
+            its: Members = {name: members.get(name, ())}
+            servers = {member.name: policy.backends[member.name] for member in its[name]}
+            await self._poll(servers)
+            self.pools.update(policy)
+            update_terms(policy, self.pools)
+            gone = {one for one, _, _ in self._health.breakers()} - policy.backends.keys()
+            for one in gone - {pool.name for pool in self.pools}:
+                self._health.forget(one)
+            router = Router(
+                policy,
+                servers.keys(),
+                self.pools,
+                self._affinity,
+                self._random,
+                members=its,
+                rotation=self._replicas.rotation,
+            )
+            self.standing = Standing(
+                policy,
+                router,
+                Hops(policy, self._health),
+                {one: endpoint_of(config) for one, config in servers.items()},
+                _usual(policy, name),
+            )
+            self.ready = loaded.disabled.get(name) != UNKNOWN
+
+    async def _poll(self, servers: Mapping[str, Backend]) -> None:
+        """Each of ``servers`` that tells its load, and no other."""
+        gone = [
+            self._pollers.pop(name)[1]
+            for name, (config, _) in list(self._pollers.items())
+            if servers.get(name) != config
+        ]
+        for name, config in servers.items():
+            if name not in self._pollers and is_polled(config):
+                poller = build_poller(name, config, OutgoingTransport(), self.pools, self._health)
+                self._pollers[name] = config, poller
+        await asyncio.gather(*(poller.aclose() for poller in gone))
+
+
+def pool_of(policy: Policy, name: str | None) -> str:
+    """The backend whose replicas are picked. Raises ``NoPool``."""
+    having = [one for one, config in policy.backends.items() if is_replicated(config) and "@" not in one]
+    if name is None:
+        if len(having) != 1:
+            which = f"has {', '.join(having)}: name one with --backend" if having else "has no such backend"
+            raise NoPool(f"engines are the replicas of a backend, and the policy {which}")
+        (name,) = having
+    if name not in having:
+        raise NoPool(f"backend '{name}' has no replicas in the policy: give it 'replicas'")
+    if not any(target.backend == name for model in policy.models.values() for target in model.targets):
+        raise NoPool(f"no model of the policy has backend '{name}' as a target")
+    for server in getattr(policy.backends[name], "replicas").servers:  # noqa: B009
+        _endpoint(server.url)
+    return name
+
+
+def endpoint_of(config: Backend) -> str:
+    return _endpoint(str(getattr(config, "base_url", "")))
+
+
+def _endpoint(url: str) -> str:
+    """``ip:port``, as gateways want it. Raises ``NoPool`` for a name: they look up none."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        raise NoPool(
+            f"replica {url} has a name, and a gateway sends a request to an address: write that, or 'dns: {host}'"
+        ) from None
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _usual(policy: Policy, backend: str) -> str:
+    return next(
+        name
+        for name, model in policy.models.items()
+        if any(target.backend == backend for target in model.targets)
+    )
