@@ -1,4 +1,5 @@
-"""The part of a Kubernetes API server that tells EndpointSlices: lists, watches, bookmarks, what has expired."""
+"""The part of a Kubernetes API server that tells EndpointSlices, pods and InferencePools: lists, watches, selectors,
+bookmarks, what has expired."""
 
 from __future__ import annotations
 
@@ -14,11 +15,14 @@ import yaml
 
 
 class KubernetesApi:
-    """``put`` and ``delete`` change slices, and are told to whoever watches."""
+    """``put`` and ``delete`` change slices, ``put_one`` and ``delete_one`` what else there is; it is told to whoever
+    watches."""
 
     def __init__(self) -> None:
         self.port = 0
         self.slices: dict[str, dict[str, Any]] = {}
+        self.kinds: dict[str, dict[str, dict[str, Any]]] = {"endpointslices": self.slices}
+        """By the last part of their path, all of a kind, by name."""
         self.asked: list[dict[str, str]] = []
         """The parameters of each request, with its ``path``."""
         self.forbids = False
@@ -26,7 +30,8 @@ class KubernetesApi:
         """Slices in one answer."""
         self._version = 100
         self._oldest = 0
-        self._watchers: set[asyncio.Queue[dict[str, Any] | None]] = set()
+        self._watchers: dict[asyncio.Queue[dict[str, Any] | None], tuple[str, str]] = {}
+        """With the kind that each watches, and its selector."""
 
     def kubeconfig(self, path: Path) -> Path:
         here = {"clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}]}
@@ -40,22 +45,38 @@ class KubernetesApi:
         return path
 
     def put(self, name: str, *endpoints: Mapping[str, Any], port: int = 8000, **more: Any) -> None:
-        kind = "MODIFIED" if name in self.slices else "ADDED"
-        self._version += 1
-        self.slices[name] = {
-            "metadata": {"name": name, "resourceVersion": str(self._version)},
+        made = {
             "addressType": "IPv4",
             "ports": [{"name": "metrics", "port": 9000}, {"name": "http", "port": port}],
             "endpoints": list(endpoints),
             **more,
         }
-        self._tell(kind, self.slices[name])
+        self.put_one("endpointslices", name, made)
 
     def delete(self, name: str) -> None:
+        self.delete_one("endpointslices", name)
+
+    def put_one(self, kind: str, name: str, one: Mapping[str, Any]) -> None:
+        """One that ceases to be selected is gone for who selects."""
+        before = self.kinds.setdefault(kind, {}).get(name)
         self._version += 1
-        gone = self.slices.pop(name)
+        metadata = {**one.get("metadata", {}), "name": name, "resourceVersion": str(self._version)}
+        new = self.kinds[kind][name] = {**one, "metadata": metadata}
+        for watcher, (watched, selector) in self._watchers.items():
+            if watched != kind:
+                continue
+            had, has = before is not None and selects(selector, before), selects(selector, new)
+            if had or has:
+                change = ("MODIFIED" if had else "ADDED") if has else "DELETED"
+                self._tell_one(watcher, change, new)
+
+    def delete_one(self, kind: str, name: str) -> None:
+        self._version += 1
+        gone = self.kinds[kind].pop(name)
         gone["metadata"]["resourceVersion"] = str(self._version)
-        self._tell("DELETED", gone)
+        for watcher, (watched, selector) in self._watchers.items():
+            if watched == kind and selects(selector, gone):
+                self._tell_one(watcher, "DELETED", gone)
 
     def bookmark(self) -> None:
         self._version += 1
@@ -84,7 +105,10 @@ class KubernetesApi:
 
     def _tell(self, kind: str, one: dict[str, Any]) -> None:
         for watcher in self._watchers:
-            watcher.put_nowait({"type": kind, "object": json.loads(json.dumps(one))})
+            self._tell_one(watcher, kind, one)
+
+    def _tell_one(self, watcher: asyncio.Queue[dict[str, Any] | None], kind: str, one: Any) -> None:
+        watcher.put_nowait({"type": kind, "object": json.loads(json.dumps(one))})
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -92,25 +116,34 @@ class KubernetesApi:
                 url = urlsplit(head.split(b" ", 2)[1].decode())
                 asked = {name: values[0] for name, values in parse_qs(url.query).items()}
                 self.asked.append({"path": url.path, **asked})
+                kind = url.path.rpartition("/")[2]
+                selector = asked.get("labelSelector", "") if kind == "pods" else ""
                 if self.forbids:
-                    await self._answer(writer, 403, {"message": "endpointslices is forbidden"})
+                    await self._answer(writer, 403, {"message": f"{kind} is forbidden"})
                 elif "watch" in asked:
-                    await self._watch(reader, writer, int(asked["resourceVersion"]))
+                    await self._watch(reader, writer, int(asked["resourceVersion"]), (kind, selector))
                 else:
-                    await self._list(writer, int(asked.get("continue", 0)))
+                    known = self.kinds.get(kind, {}).values()
+                    every = [one for one in known if selects(selector, one)]
+                    await self._list(writer, every, int(asked.get("continue", 0)))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    async def _list(self, writer: asyncio.StreamWriter, start: int) -> None:
-        every = list(self.slices.values())
+    async def _list(self, writer: asyncio.StreamWriter, every: list[dict[str, Any]], start: int) -> None:
         metadata = {"resourceVersion": str(self._version)}
         if start + self.page < len(every):
             metadata["continue"] = str(start + self.page)
         await self._answer(writer, 200, {"metadata": metadata, "items": every[start : start + self.page]})
 
-    async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int) -> None:
+    async def _watch(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        version: int,
+        of: tuple[str, str],
+    ) -> None:
         if version < self._oldest:
             await self._answer(writer, 410, {"message": "too old resource version"})
             return
@@ -118,7 +151,7 @@ class KubernetesApi:
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._watchers.add(events)
+        self._watchers[events] = of
         left = asyncio.ensure_future(reader.read(1))
         left.add_done_callback(lambda _: events.put_nowait(None))
         try:
@@ -128,7 +161,7 @@ class KubernetesApi:
                 await writer.drain()
             writer.write(b"0\r\n\r\n")
         finally:
-            self._watchers.discard(events)
+            del self._watchers[events]
             left.cancel()
             await asyncio.wait([left])
 
@@ -168,4 +201,31 @@ def endpoint(
         "conditions": {"ready": True, **conditions},
         **({"zone": zone} if zone else {}),
         **({"hints": {"forZones": [{"name": hint}]}} if hint else {}),
+    }
+
+
+def selects(selector: str, one: Mapping[str, Any]) -> bool:
+    """Whether a selector of labels has it."""
+    wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
+    return wanted.items() <= one["metadata"].get("labels", {}).items()
+
+
+def a_pool(*ports: int, **labels: str) -> dict[str, Any]:
+    """An InferencePool."""
+    return {
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "targetPorts": [{"number": port} for port in ports],
+            "endpointPickerRef": {"name": "epp", "port": {"number": 9002}},
+        }
+    }
+
+
+def a_pod(address: str | None, *, ready: bool = True, ending: bool = False, **labels: str) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": labels, **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if ending else {})},
+        "status": {
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+            **({"podIP": address} if address else {}),
+        },
     }

@@ -182,7 +182,12 @@ RULES: Mapping[type[BaseModel], Callable[[type[BaseModel]], Iterable[Rule]]] = {
         _no_cold_start_of_servers(),
     ],
     Replicas: lambda _: [
-        {"anyOf": [_filled("servers"), *({"required": [way]} for way in ("dns", "srv", "kubernetes"))]}
+        {
+            "anyOf": [
+                _filled("servers"),
+                *({"required": [way]} for way in ("dns", "srv", "kubernetes", "pool")),
+            ]
+        }
     ],
     EngineBackend: lambda _: [
         {"not": {"allOf": [_is("launch", True), _given("replicas")]}},

@@ -154,7 +154,7 @@ def policy_of(
         disabled |= {
             name: packages.no_kubernetes()
             for name, one in policy.backends.items()
-            if isinstance(one, Replicated) and one.replicas is not None and one.replicas.kubernetes
+            if isinstance(one, Replicated) and one.replicas is not None and one.replicas.takes_kubernetes
         }
     digest = sha256(json.dumps([content, disabled], sort_keys=True).encode())
     for file in folder.sources:

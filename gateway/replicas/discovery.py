@@ -22,6 +22,7 @@ from gateway.policy.schema import EngineBackend, Policy, Replicas, Replicated
 from gateway.private import private_folder
 from gateway.replicas.arrivals import TIMEOUT, Arrivals, answers
 from gateway.replicas.dns import DnsSource
+from gateway.replicas.inference_pool import InferencePoolPods
 from gateway.replicas.kubernetes import EndpointSlices
 from gateway.replicas.source import Source
 
@@ -206,9 +207,11 @@ def source_of(backend: str, base_url: str, replicas: Replicas, *, empties: bool 
     """``empties``: that there are none now is to be told, too, also where a mistake looks alike."""
     if replicas.kubernetes is not None:
         return EndpointSlices(backend, base_url, replicas.kubernetes)
+    if replicas.pool is not None:
+        return InferencePoolPods(backend, base_url, replicas.pool)
     return DnsSource(backend, base_url, replicas, empties=empties)
 
 
 def _digest(base_url: str, replicas: Replicas) -> str:
-    how = replicas.model_dump(mode="json", include={"dns", "srv", "kubernetes", "resolver"})
+    how = replicas.model_dump(mode="json", include={"dns", "srv", "kubernetes", "pool", "resolver"})
     return sha256(json.dumps([base_url, how], sort_keys=True).encode()).hexdigest()[:16]

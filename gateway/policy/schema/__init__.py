@@ -85,7 +85,7 @@ from gateway.policy.schema.models import (
     Timeouts,
     When,
 )
-from gateway.policy.schema.replicas import KubernetesService, Outliers, Replicas, ReplicaServer
+from gateway.policy.schema.replicas import InferencePool, KubernetesService, Outliers, Replicas, ReplicaServer
 from gateway.policy.schema.storage import (
     BatchSettings,
     CacheSettings,
@@ -142,6 +142,7 @@ __all__ = [
     "GeminiBackend",
     "Golden",
     "Guard",
+    "InferencePool",
     "InjectionGuard",
     "Jwt",
     "Key",

@@ -43,6 +43,14 @@ class KubernetesService(Frozen):
     """Name or number; the first that there is, where none is named."""
 
 
+class InferencePool(Frozen):
+    """Of the Gateway API Inference Extension (``inference.networking.k8s.io/v1``), whose pods they are."""
+
+    name: Name
+    namespace: Name | None = None
+    """The gateway's own, where none is named."""
+
+
 class Outliers(Frozen):
     """When a replica that does worse than the others gets no requests for a while. The names are Envoy's."""
 
@@ -72,6 +80,8 @@ class Replicas(Frozen):
     """A name whose SRV records have hosts, ports and weights; scheme and path are ``base_url``'s."""
     kubernetes: KubernetesService | None = None
     """A Service whose ready endpoints they are; scheme and path are ``base_url``'s."""
+    pool: InferencePool | None = None
+    """An InferencePool whose ready pods they are, at its ports; scheme and path are ``base_url``'s."""
     resolver: Annotated[str, AfterValidator(_resolver), Form(r"^[0-9A-Fa-f:.\[\]]+:[0-9]+$")] | None = None
     """The DNS server that is asked; the machine's own, where none is named."""
     every: Timeout = 5.0
@@ -83,17 +93,22 @@ class Replicas(Frozen):
     outliers: Outliers | None = None
 
     @property
+    def takes_kubernetes(self) -> bool:
+        """Whether its client has to be installed."""
+        return self.kubernetes is not None or self.pool is not None
+
+    @property
     def takes_dns(self) -> bool:
         """Whether the machine's own resolver is not enough."""
         return self.srv is not None or self.resolver is not None
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        ways = [way for way in ("servers", "dns", "srv", "kubernetes") if getattr(self, way)]
+        ways = [way for way in ("servers", "dns", "srv", "kubernetes", "pool") if getattr(self, way)]
         if len(ways) != 1:
             said = " and ".join(ways) or "none of them"
             raise ValueError(
-                f"should say where the servers are by one of servers, dns, srv and kubernetes, not by {said}"
+                f"should say where the servers are by one of servers, dns, srv, kubernetes and pool, not by {said}"
             )
         urls = [server.url.rstrip("/") for server in self.servers]
         if twice := sorted({url for url in urls if urls.count(url) > 1}):

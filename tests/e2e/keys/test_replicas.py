@@ -13,7 +13,7 @@ from gateway.replicas.rotation import Group
 from tests.dns_server import dns_server
 from tests.e2e.keys.harness import OTHER, UP, Look, Row, Site, a_site, shows, text
 from tests.fakes import FakeUpstream, completion, reply
-from tests.kubernetes_api import endpoint, kubernetes_api
+from tests.kubernetes_api import a_pod, a_pool, endpoint, kubernetes_api
 from tests.serving import KEY, key
 
 pytestmark = pytest.mark.anyio
@@ -200,6 +200,24 @@ async def test_endpoints_of_a_service(kind: str, tmp_path: Path, monkeypatch: py
                     await asyncio.sleep(0.05)
         assert "/namespaces/models/" in api.asked[0]["path"]
         assert api.asked[0]["labelSelector"].endswith("=vllm")
+        async with asyncio.timeout(300):
+            while api.watchers:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+@shows(*(f"{REPLICAS}.pool{name} ({kind})" for name in ("", ".name", ".namespace") for kind in KINDS))
+@pytest.mark.parametrize("kind", KINDS)
+async def test_pods_of_an_inference_pool(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kubernetes_api() as api, FakeUpstream(FINE) as server:
+        api.put_one("inferencepools", "qwen", a_pool(server.port, app="qwen"))
+        api.put_one("inferencepools", "other", a_pool(1, app="other"))
+        api.put_one("pods", "a", a_pod("127.0.0.1", app="qwen"))
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "config")))
+        async with a_site(tmp_path, pool(kind, {"pool": {"name": "qwen", "namespace": "models"}})) as site:
+            async with asyncio.timeout(300):
+                while await text(model="up")(site) != "from up":  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        assert all("/namespaces/models/" in one["path"] for one in api.asked)
         async with asyncio.timeout(300):
             while api.watchers:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

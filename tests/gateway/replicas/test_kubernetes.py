@@ -115,7 +115,7 @@ async def test_what_has_expired_is_listed_again(api: KubernetesApi) -> None:
 async def test_who_may_not_read_keeps_what_is_known_and_asks_again(
     api: KubernetesApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.replicas.kubernetes._AGAIN", Backoff(0.01, most=0.05))
+    monkeypatch.setattr("gateway.replicas.kubernetes_watch._AGAIN", Backoff(0.01, most=0.05))
     api.put("vllm-1", endpoint("10.0.0.1"))
     async with following(api) as followed:
         await until(lambda: api.watchers)
