@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +17,9 @@ import pytest
 import yaml
 from grpc import aio
 
+from gateway.__main__ import main
 from gateway.picker.figures import Figures
-from gateway.picker.pool import EnginePool
+from gateway.picker.pool import EnginePool, NoPool, pool_of
 from gateway.picker.service import Service
 from gateway.picker.settings import PickerSettings
 from gateway.policy.loader import load_policy
@@ -31,6 +35,7 @@ from tests.ext_proc import (
     http_headers,
     protos,
 )
+from tests.kubernetes_api import a_pod, a_pool, kubernetes_api
 
 pytestmark = pytest.mark.anyio
 
@@ -346,12 +351,11 @@ async def test_a_body_beyond_the_limit_is_413(tmp_path: Path) -> None:
         assert told.status == 413
 
 
-@pytest.mark.parametrize("cancelled", [False, True], ids=["answered", "cancelled"])
-async def test_a_thousand_requests_at_once_leave_nothing_behind(picker: Picker, cancelled: bool) -> None:
+async def test_a_thousand_requests_at_once_leave_nothing_behind(picker: Picker) -> None:
     async def one(number: int) -> str:
         stream = picker.stream()
         endpoint = (await stream.ask(chat(content=f"{number}"))).endpoint
-        if cancelled and number % 2:
+        if number % 2:
             stream.cancel()
         else:
             await stream.answered()
@@ -362,3 +366,80 @@ async def test_a_thousand_requests_at_once_leave_nothing_behind(picker: Picker, 
     assert {*picked} == {FIRST, SECOND}
     await picker.until_idle()
     await until(lambda: picker.value("tollgate_epp_streams") == 0)
+
+
+async def test_pods_of_an_inference_pool_are_picked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with kubernetes_api() as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "config")))
+        api.put_one("inferencepools", "qwen", a_pool(8100, app="qwen"))
+        api.put_one("pods", "a", a_pod("10.0.0.7", app="qwen"))
+        policy = policy_of(FIRST)
+        pool = {"pool": {"name": "qwen", "namespace": "models"}}
+        policy["backends"]["pool"] = {"kind": "engine", "base_url": "http://engine", "replicas": pool}
+        async with picking(tmp_path, policy) as picker:
+            await until(lambda: picker.pool.ready)
+            assert (await picker.stream().ask(chat())).endpoint == "10.0.0.7:8100"
+            api.put_one("pods", "a", a_pod("10.0.0.7", ready=False, app="qwen"))
+            api.put_one("pods", "b", a_pod("fd00::8", app="qwen"))
+            await until(
+                lambda: picker.pool.standing and "[fd00::8]:8100" in picker.pool.standing.endpoints.values()
+            )
+            assert (await picker.stream().ask(chat(), subset=["[fd00::8]:8100"])).status is None
+        await until(lambda: not api.watchers)
+
+
+async def test_before_its_engines_are_known_it_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.replicas.discovery.FIRST", 0.01)
+    async with kubernetes_api() as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "config")))
+        policy = policy_of(FIRST)
+        policy["backends"]["pool"] |= {"base_url": "http://x", "replicas": {"pool": {"name": "qwen"}}}
+        async with picking(tmp_path, policy) as picker:
+            assert not picker.pool.ready
+            told = await picker.stream().ask(chat())
+            assert (told.status, told.error["code"]) == (503, "no_endpoint")
+        await until(lambda: not api.watchers)
+
+
+@pytest.mark.parametrize(
+    ("change", "backend", "said"),
+    [
+        ({"replicas": ["http://engine:8000/v1"]}, None, "dns: engine"),
+        ({"replicas": ["http://10.0.0.1/v1"]}, "other", "backend 'other' has no replicas"),
+        ({"base_url": "http://10.0.0.1/v1", "replicas": None}, None, "has no such backend"),
+    ],
+)
+def test_a_policy_without_engines_to_pick_says_what_to_write(
+    tmp_path: Path, change: dict[str, Any], backend: str | None, said: str
+) -> None:
+    policy = policy_of(FIRST)
+    changed = {**policy["backends"]["pool"], **change}
+    policy["backends"]["pool"] = {name: value for name, value in changed.items() if value is not None}
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy))
+    with pytest.raises(NoPool, match=re.escape(said)):
+        pool_of(load_policy(tmp_path, {}).policy, backend)
+
+
+def test_wrong_options_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for options, said in (
+        (["--tls-cert", "x"], "belong together"),
+        (["--self-signed", "--tls-cert", "x", "--tls-key", "y"], "leave --tls-cert"),
+    ):
+        assert main(["epp", *options]) == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["epp", "--listen", "127.0.0.1"])
+    assert (caught.value.code, "HOST:PORT" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_policy_that_it_cannot_start_with_is_told_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy_of("engine:8000")))
+    command = [sys.executable, "-m", "gateway", "epp", "--policies", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "The endpoint picker cannot start: replica http://engine:8000/v1 has a name"
+    )
+    assert "Traceback" not in done.stderr
