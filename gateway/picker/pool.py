@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
+import httpx
+
 from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules, update_terms
 from gateway.backends.engine_poller import EnginePoller
-from gateway.backends.transport import OutgoingTransport
 from gateway.fallback.health import HealthListener, HealthRegistry
 from gateway.fallback.hop import Hops
 from gateway.metering.estimate import Estimator
@@ -24,7 +25,7 @@ from gateway.policy.schema import Backend, Policy
 from gateway.replicas.replicas import Replicas
 from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
-from gateway.runtime.pollers import build_poller, is_polled
+from gateway.runtime.backends import build_poller, is_polled
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class EnginePool:
         random: Random | None = None,
     ) -> None:
         """``backend`` is the one whose replicas they are; the only one that has any, where it is None."""
+        self.transport: Callable[[], httpx.AsyncBaseTransport] | None = None
         self.pools = Pools()
         self.rules = TierRules()
         self.estimator = Estimator()
@@ -68,9 +70,9 @@ class EnginePool:
         self._backend = backend
         self._random = random or Random()
         self._affinity = Affinity()
-        self._health = HealthRegistry(listener=listener)
+        self.health = HealthRegistry(listener=listener)
         self._replicas = Replicas(state_dir, zone=zone)
-        self._health.watcher = self._replicas.rotation.watcher
+        self.health.watcher = self._replicas.rotation.watcher
         self._replicas.on_change = self._changed
         self._loaded: Loaded | None = None
         self._pollers: dict[str, tuple[Backend, EnginePoller]] = {}
@@ -99,9 +101,9 @@ class EnginePool:
             await self._poll(servers)
             self.pools.update(policy)
             update_terms(policy, self.pools)
-            gone = {one for one, _, _ in self._health.breakers()} - policy.backends.keys()
+            gone = {one for one, _, _ in self.health.breakers()} - policy.backends.keys()
             for one in gone - {pool.name for pool in self.pools}:
-                self._health.forget(one)
+                self.health.forget(one)
             router = Router(
                 policy,
                 servers.keys(),
@@ -114,7 +116,7 @@ class EnginePool:
             self.standing = Standing(
                 policy,
                 router,
-                Hops(policy, self._health),
+                Hops(policy, self.health),
                 {one: endpoint_of(config) for one, config in servers.items()},
                 _usual(policy, name),
             )
@@ -129,7 +131,7 @@ class EnginePool:
         ]
         for name, config in servers.items():
             if name not in self._pollers and is_polled(config):
-                poller = build_poller(name, config, OutgoingTransport(), self.pools, self._health)
+                poller = build_poller(name, config, self)
                 self._pollers[name] = config, poller
         await asyncio.gather(*(poller.aclose() for poller in gone))
 

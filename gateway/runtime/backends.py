@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from typing import Protocol
 
 import httpx
 from pydantic import SecretStr
 
+from gateway.admission.pools import Pools
 from gateway.backends import fitting
 from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.api_forwarder import OF_ENGINE, OF_OPENAI, located, paths_of
@@ -22,12 +24,15 @@ from gateway.backends.embedder import EmbedderBackend
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
 from gateway.backends.gemini import GeminiBackend
+from gateway.backends.metrics_poller import NAMES, MetricsPoller
 from gateway.backends.openai import OpenAIBackend, PrioritisedBackend
 from gateway.backends.transport import OutgoingTransport
-from gateway.held_prefixes.held_prefixes import salt_of
+from gateway.engine_load import EngineLoad
+from gateway.fallback.health import HealthRegistry
+from gateway.held_prefixes.held_prefixes import HeldPrefixes, salt_of
 from gateway.policy import schema
 from gateway.policy.loader import Loaded
-from gateway.runtime.pollers import build_poller, is_polled
+from gateway.routing.score import Scores
 from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.types import Backend
@@ -188,14 +193,59 @@ def build_engines(
         if before is not None and before.backends.get(name) is backend:
             engines[name] = before.engines[name]
         else:
-            transport = (state.transport or OutgoingTransport)()
-            on_state = partial(state.held.digests.told, name) if state.held is not None else None
-            engines[name] = build_poller(
-                name, config, transport, state.pools, state.health, state.scores, on_state
-            )
+            engines[name] = build_poller(name, config, state)
     for poller in engines.values():
         poller.servers = len(engines)
     return engines
+
+
+class HeardState(Protocol):
+    """Where what servers tell of themselves goes."""
+
+    @property
+    def transport(self) -> Callable[[], httpx.AsyncBaseTransport] | None:
+        """Makes what replaces the network, for tests."""
+        ...
+
+    @property
+    def pools(self) -> Pools: ...
+    @property
+    def health(self) -> HealthRegistry: ...
+    @property
+    def scores(self) -> Scores: ...
+    @property
+    def held(self) -> HeldPrefixes | None:
+        """None where nobody keeps what they hold."""
+        ...
+
+
+def is_polled(config: schema.Backend) -> bool:
+    if isinstance(config, schema.Replicated) and config.replicas is not None:
+        return False  # its replicas are
+    return isinstance(config, schema.EngineBackend) or (
+        isinstance(config, schema.OpenAIBackend) and config.telemetry is not None
+    )
+
+
+def build_poller(name: str, config: schema.Backend, state: HeardState) -> EnginePoller:
+    """One that has begun, of a backend that ``is_polled``."""
+    transport = (state.transport or OutgoingTransport)()
+
+    def told(figures: EngineLoad) -> None:
+        state.scores.told(name, figures)
+        state.pools.update_engine(name, figures)
+
+    if isinstance(config, schema.OpenAIBackend) and config.telemetry is not None:
+        names = NAMES[config.telemetry]
+        return MetricsPoller(config.base_url, transport, told, names=names, interval=1.0).start()
+    return EnginePoller(
+        getattr(config, "base_url", ""),
+        transport,
+        told,
+        on_state=partial(state.held.digests.told, name) if state.held is not None else None,
+        on_return=lambda: state.health.recovered(name),
+        on_model=lambda model: state.health.recovered(name, model),
+    ).start()
 
 
 def runs_here(config: schema.Backend) -> bool:
