@@ -21,7 +21,7 @@ from gateway.fallback.hop import Hops
 from gateway.metering.estimate import Estimator
 from gateway.policy.loader import Loaded
 from gateway.policy.members import UNKNOWN, Members, is_replicated
-from gateway.policy.schema import Backend, Policy
+from gateway.policy.schema import Backend, Policy, Replicated
 from gateway.replicas.replicas import Replicas
 from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
@@ -117,7 +117,7 @@ class EnginePool:
                 policy,
                 router,
                 Hops(policy, self.health),
-                {one: endpoint_of(config) for one, config in servers.items()},
+                endpoints_of(servers),
                 _usual(policy, name),
             )
             self.ready = loaded.disabled.get(name) != UNKNOWN
@@ -148,25 +148,41 @@ def pool_of(policy: Policy, name: str | None) -> str:
         raise NoPool(f"backend '{name}' has no replicas in the policy: give it 'replicas'")
     if not any(target.backend == name for model in policy.models.values() for target in model.targets):
         raise NoPool(f"no model of the policy has backend '{name}' as a target")
-    for server in getattr(policy.backends[name], "replicas").servers:  # noqa: B009
-        _endpoint(server.url)
+    config = policy.backends[name]
+    replicas = config.replicas if isinstance(config, Replicated) else None
+    if replicas is not None and replicas.srv is not None:
+        raise NoPool(
+            f"SRV records have names, and a gateway sends a request to an address: give backend '{name}' its "
+            "replicas by 'dns', 'kubernetes' or 'pool'"
+        )
+    for server in replicas.servers if replicas is not None else ():
+        if _endpoint(server.url) is None:
+            host = urlsplit(server.url).hostname
+            raise NoPool(
+                f"replica {server.url} has a name, and a gateway sends a request to an address: write that, or "
+                f"'dns: {host}'"
+            )
     return name
 
 
-def endpoint_of(config: Backend) -> str:
-    return _endpoint(str(getattr(config, "base_url", "")))
+def endpoints_of(servers: Mapping[str, Backend]) -> dict[str, str]:
+    """By name, the ``ip:port`` of those that have one."""
+    found: dict[str, str] = {}
+    for name, config in servers.items():
+        if (place := _endpoint(str(getattr(config, "base_url", "")))) is not None:
+            found[name] = place
+        else:
+            log.warning("'%s' is not picked: a gateway sends requests to addresses, and this is a name", name)
+    return found
 
 
-def _endpoint(url: str) -> str:
-    """``ip:port``, as gateways want it. Raises ``NoPool`` for a name: they look up none."""
+def _endpoint(url: str) -> str | None:
+    """``ip:port``; None for a host's name."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
     try:
-        address = ip_address(host)
+        address = ip_address(parts.hostname or "")
     except ValueError:
-        raise NoPool(
-            f"replica {url} has a name, and a gateway sends a request to an address: write that, or 'dns: {host}'"
-        ) from None
+        return None
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 

@@ -407,6 +407,7 @@ async def test_before_its_engines_are_known_it_is_not_ready(
     ("change", "backend", "said"),
     [
         ({"replicas": ["http://engine:8000/v1"]}, None, "dns: engine"),
+        ({"base_url": "http://x/v1", "replicas": {"srv": "_llm._tcp.test"}}, None, "SRV records have names"),
         ({"replicas": ["http://10.0.0.1/v1"]}, "other", "backend 'other' has no replicas"),
         ({"base_url": "http://10.0.0.1/v1", "replicas": None}, None, "has no such backend"),
     ],
