@@ -27,11 +27,13 @@ from gateway.backends.upstream_request import UpstreamRequest
 from gateway.backends.vectors_decoder import VectorsDecoder
 from gateway.errors import ENGINE_SOON, BadRequest, Rejected
 from gateway.policy.schema import Target, Timeouts
+from gateway.prefix_sharing import alias
 from gateway.types import Call, ChatRequest, Chunk, Chunks, Json, Sink
 from gateway.wire.dialect import Dialect
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 from gateway.wire.openai.presets.preset import Preset
 
+OBJECTIVE, FAIRNESS = "x-gateway-inference-objective", "x-gateway-inference-fairness-id"
 MOST_REFITTED = 4
 """Times that a request is sent again without what its server refused."""
 
@@ -240,6 +242,20 @@ class OpenAIBackend:
 
 
 _REFITTED = fitting.HARMLESS.union(fitting.CAPS)
+
+
+class InferencePoolBackend(OpenAIBackend):
+    """A gateway of Kubernetes before an InferencePool, whose endpoint picker is told whose a request for a text is: its
+    tier as the objective, and the tenant, by an alias, as who gets a fair share.
+
+    https://gateway-api-inference-extension.sigs.k8s.io/
+    """
+
+    def _prepared(self, call: Call, target: Target) -> tuple[_Sent, ChatRequest]:
+        sent, asked = super()._prepared(call, target)
+        sent.headers[OBJECTIVE] = call.principal.tier
+        sent.headers[FAIRNESS] = alias(call.principal.tenant)
+        return sent, asked
 
 
 def cap_name(base_url: str) -> str:

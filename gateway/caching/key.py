@@ -68,7 +68,8 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.Target: frozenset({"weight", "timeouts"}),
     schema.EngineBackend: _OF_ANY_BACKEND
     | {"launch", "env", "golden", "stop_first", "cold_start", "replicas", "prefill"},
-    schema.OpenAIBackend: _OF_ANY_BACKEND | {"api_key", "cold_start", "replicas", "telemetry"},
+    schema.OpenAIBackend: _OF_ANY_BACKEND
+    | {"api_key", "cold_start", "replicas", "telemetry", "inference_pool"},
     schema.AzureBackend: _OF_ANY_BACKEND | {"api_key", "entra"},
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.BedrockBackend: _OF_ANY_BACKEND | {"api_key"},

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from gateway.backends.openai import FAIRNESS, OBJECTIVE
 from gateway.errors import BadRequest, UnknownModel
 from gateway.metering.estimate import Estimator
 from gateway.policy.schema import DEFAULT_TIER, Policy
@@ -18,10 +19,6 @@ from gateway.wire import json_body
 from gateway.wire.anthropic.dialect import AnthropicDialect
 from gateway.wire.openai.dialect import CHAT, COMPLETIONS, EMBEDDINGS
 
-OBJECTIVE = "x-gateway-inference-objective"
-"""The header that names what the request is to be served for: here, a tier of the policy."""
-FAIRNESS = "x-gateway-inference-fairness-id"
-"""The header that names whom the request is for: here, the tenant."""
 EVERYBODY = "default"
 LARGE = 256 * 2**10
 """Bytes of a body from which on it is read beside the event loop."""
@@ -41,9 +38,10 @@ _READERS: Mapping[str, Read] = MappingProxyType(
 async def read_call(
     headers: Mapping[str, str], body: bytes | None, policy: Policy, usual: str, estimator: Estimator
 ) -> Call:
-    """``body`` is None where there is none, or it is not known yet: then the request is one for the model ``usual``.
+    """The header ``OBJECTIVE`` names a tier, ``FAIRNESS`` a tenant.
 
-    So is one whose body is no JSON, such as a form. Raises ``BadRequest`` and ``UnknownModel``.
+    ``body`` is None where there is none, or it is not known yet: then the request is one for the model ``usual``, and
+    so is one whose body is no JSON, such as a form. Raises ``BadRequest`` and ``UnknownModel``.
     """
     if body is None or "json" not in headers.get("content-type", "json"):
         request = ChatRequest(model=usual, prompt="", embeds=True)

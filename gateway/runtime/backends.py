@@ -25,7 +25,7 @@ from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.fake import FakeBackend
 from gateway.backends.gemini import GeminiBackend
 from gateway.backends.metrics_poller import NAMES, MetricsPoller
-from gateway.backends.openai import OpenAIBackend, PrioritisedBackend
+from gateway.backends.openai import InferencePoolBackend, OpenAIBackend, PrioritisedBackend
 from gateway.backends.transport import OutgoingTransport
 from gateway.engine_load import EngineLoad
 from gateway.fallback.health import HealthRegistry
@@ -114,11 +114,7 @@ def _build(name: str, config: schema.Backend, state: WorkerState) -> Backend:
             return EmbedderBackend(name, state.sidecar, matryoshka=config.matryoshka)
         case schema.OpenAIBackend():
             root = config.base_url.rstrip("/")
-            kind = (
-                OpenAIBackend
-                if config.priority is None
-                else partial(PrioritisedBackend, lower_first=config.priority == "lower_first")
-            )
+            kind = _openai_kind(config)
             return kind(
                 name,
                 base_url=root,
@@ -256,6 +252,14 @@ def runs_here(config: schema.Backend) -> bool:
         case schema.SidecarBackend():
             return True
     return False
+
+
+def _openai_kind(config: schema.OpenAIBackend) -> Callable[..., OpenAIBackend]:
+    if config.inference_pool:
+        return InferencePoolBackend
+    if config.priority is not None:
+        return partial(PrioritisedBackend, lower_first=config.priority == "lower_first")
+    return OpenAIBackend
 
 
 def _secret(key: SecretStr | None) -> str | None:

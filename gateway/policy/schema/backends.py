@@ -208,6 +208,8 @@ class OpenAIBackend(Provider, Replicated):
     """In which sense it takes the priority of a caller's tier, as a request's ``priority``."""
     kv_events: KvEvents | None = None
     """Where it publishes what its KV cache holds."""
+    inference_pool: Annotated[bool, Field(strict=True)] = False
+    """At ``base_url`` is a gateway of Kubernetes before an InferencePool: it is told tier and tenant."""
 
     @model_validator(mode="before")
     @classmethod
@@ -219,6 +221,11 @@ class OpenAIBackend(Provider, Replicated):
     @model_validator(mode="after")
     def _replicas_fit(self) -> Self:
         _addresses(self.replicas, _openai_base)
+        if self.inference_pool and self.priority is not None:
+            raise ValueError(
+                "should have inference_pool or priority, not both: the pool's gateway is told the tier, and its "
+                "endpoint picker gives the priority"
+            )
         return self
 
 

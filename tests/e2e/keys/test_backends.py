@@ -96,6 +96,12 @@ async def asked_to_stream(site: Site) -> bool:
     return bool(site.up.requests[-1].json().get("stream"))
 
 
+async def objective(site: Site) -> str | None:
+    """The tier that a gateway of Kubernetes is told."""
+    await site.ask(model="up")
+    return site.up.requests[-1].headers.get("x-gateway-inference-objective")
+
+
 QUICK = {"models": {"up": on("up", timeouts={"first_token": "30s"})}}
 
 
@@ -219,6 +225,13 @@ ROWS = [
         200,
         "local_only",
         LOCAL,
+    ),
+    Row(
+        "backends.<name>.inference_pool (openai)",
+        up_as("openai", inference_pool=True),
+        objective,
+        "default",
+        None,
     ),
     Row(
         "backends.<name>.continues (openai)",

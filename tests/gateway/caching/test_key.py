@@ -354,6 +354,7 @@ OTHER: dict[str, Any] = {
     "region": "eu",
     "replicas": ["http://127.0.0.1:3"],
     "telemetry": "vllm",
+    "inference_pool": True,
     "regions": ["eu"],
     "residency": ["eu"],
     "retry": {"attempts": 3},
