@@ -19,7 +19,6 @@ from gateway.policy.problems import PolicyError
 if TYPE_CHECKING:
     from grpc import ServerCredentials
 
-SECONDS_TO_STOP = 10.0
 BESIDE = 2**20
 """Bytes of a message beside a body that comes whole in it."""
 
@@ -29,7 +28,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "epp",
         help="pick engines for a gateway of Kubernetes: an InferencePool's endpoint picker",
         description="Serve the endpoint picker's protocol (Envoy's ext_proc): another gateway asks which replica of a "
-        "backend a request is to go to. docs/inference_gateway.md has the manifests.",
+        "backend a request is to go to. docs/inference_gateway.md has the manifests. Ctrl-C lets what is in flight "
+        "end; a second one stops at once. At SIGTERM it goes on serving for a while first.",
+        epilog="By environment only: TOLLGATE_SHUTDOWN_DELAY and TOLLGATE_DRAIN_TIMEOUT in seconds, TOLLGATE_ZONE, "
+        "TOLLGATE_MAX_BODY_BYTES, TOLLGATE_LOG_LEVEL, TOLLGATE_LOG_FORMAT=json.",
     )
     parser.add_argument("--policies", metavar="DIR", help="the policy folder (policies)")
     parser.add_argument(
@@ -113,9 +115,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
     settings = Settings.from_env(os.environ)
     logs.set_up(settings.log_level, settings.log_format)
     tls = _tls(arguments)
-    stop = asyncio.Event()
+    told: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, told.put_nowait, number)
     options = PickerSettings(
         arguments.backend, arguments.patience, arguments.fallbacks, settings.max_body_bytes
     )
@@ -131,8 +133,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
         # Two on one port would each be asked by chance.
         bound = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", options.max_body + BESIDE)]
         server, health = aio.server(options=bound), aio.server(options=bound)
-        for one in (health, server):
-            stack.push_async_callback(one.stop, SECONDS_TO_STOP)
+        for one in (server, health):
+            stack.push_async_callback(one.stop, None)
         service.add_to(server)
         service.add_health_to(health)
         if tls is None:
@@ -147,8 +149,14 @@ async def _serve(arguments: argparse.Namespace) -> None:
         await health.start()
         await server.start()
         print(f"endpoint picker ready on {arguments.listen.rpartition(':')[0]}:{port}", flush=True)
-        await stop.wait()
+        first = await told.get()
         service.stopping = True
+        again = asyncio.create_task(told.get())
+        if first == signal.SIGTERM:  # the gateway has to notice: until then it serves on
+            await asyncio.wait([again], timeout=settings.shutdown_delay)
+        ending = asyncio.create_task(server.stop(settings.drain_timeout))
+        await asyncio.wait([again, ending], return_when=asyncio.FIRST_COMPLETED)
+        again.cancel()
 
 
 def _tls(arguments: argparse.Namespace) -> ServerCredentials | None:

@@ -69,6 +69,9 @@ def test_the_picker_listens_where_its_manifests_say(manifests: Manifests) -> Non
         assert container[probe]["grpc"]["port"] == ports["health"]
     assert spec["automountServiceAccountToken"], "it reads the pool and its pods"
     assert arguments.fallbacks == 2
+    env = {one["name"]: one["value"] for one in container["env"]}
+    needs = float(env["TOLLGATE_SHUTDOWN_DELAY"]) + float(env["TOLLGATE_DRAIN_TIMEOUT"]) + 10
+    assert spec["terminationGracePeriodSeconds"] >= needs
 
 
 def test_its_policy_picks_the_pools_engines(manifests: Manifests, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,6 +37,7 @@ from tests.ext_proc import (
     protos,
 )
 from tests.kubernetes_api import a_pod, a_pool, kubernetes_api
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -444,3 +446,34 @@ def test_a_policy_that_it_cannot_start_with_is_told_without_a_traceback(tmp_path
         "The endpoint picker cannot start: replica http://engine:8000/v1 has a name"
     )
     assert "Traceback" not in done.stderr
+
+
+async def test_what_is_in_flight_ends_before_the_process_does(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy_of(FIRST)))
+    listen, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "gateway", "epp", "--policies", str(tmp_path), "--metrics-port", "0"]
+    process = await asyncio.create_subprocess_exec(
+        *(*command, "--listen", listen, "--health", health),
+        stdout=asyncio.subprocess.PIPE,
+        env={"TOLLGATE_SHUTDOWN_DELAY": "0"},
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == f"endpoint picker ready on {listen}\n".encode()
+    try:
+        async with aio.insecure_channel(listen) as channel, aio.insecure_channel(health) as probes:
+            check = protos().health_client(probes).Check
+            readiness = protos().health.HealthCheckRequest(service="readiness")
+            assert (await check(readiness)).status == 1
+            stream = Stream(channel)
+            assert (await stream.ask(chat())).endpoint == FIRST
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(300):
+                while (await check(readiness)).status != 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await stream.answered()
+            await stream.end()
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
