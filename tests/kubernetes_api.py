@@ -152,6 +152,9 @@ class KubernetesApi:
         )
         events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._watchers[events] = of
+        for one in self.kinds.get(of[0], {}).values():  # what came since the list
+            if int(one["metadata"]["resourceVersion"]) > version and selects(of[1], one):
+                self._tell_one(events, "MODIFIED", one)
         left = asyncio.ensure_future(reader.read(1))
         left.add_done_callback(lambda _: events.put_nowait(None))
         try:
