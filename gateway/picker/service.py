@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -56,15 +55,14 @@ class Service:
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH_SERVICE, handlers),))
 
-    async def _process(
-        self, requests: AsyncIterator[Any], context: aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[Any]:
+    async def _process(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         conversation = Conversation(self._pool, self._settings, self._answers, self._figures)
         self._figures.streams.inc()
         try:
-            async for request in requests:
+            # No generators: who ends the stream would leave them to be closed some time later.
+            while (request := await context.read()) is not aio.EOF:
                 for answer in await conversation.answer(request):
-                    yield answer
+                    await context.write(answer)
                     if answer.HasField("immediate_response"):
                         return
         except UnsupportedMode as error:
@@ -79,12 +77,12 @@ class Service:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service '{request.service}' here")
         return self._messages.health_response(status=status)
 
-    async def _watch(self, request: Any, context: aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    async def _watch(self, request: Any, context: aio.ServicerContext[Any, Any]) -> None:
         before = None
         while True:
             if (status := self._status(request.service)) != before:
                 before = status
-                yield self._messages.health_response(status=status)
+                await context.write(self._messages.health_response(status=status))
             await asyncio.sleep(EVERY)
 
     def _status(self, service: str) -> int:

@@ -448,6 +448,7 @@ def test_a_policy_that_it_cannot_start_with_is_told_without_a_traceback(tmp_path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 async def test_what_is_in_flight_ends_before_the_process_does(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy_of(FIRST)))
     listen, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
