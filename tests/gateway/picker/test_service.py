@@ -64,9 +64,12 @@ class Picker:
         self.channel = channel
         self.figures = figures
         self.folder = folder
+        self.streams: list[Stream] = []
 
     def stream(self, mode: int = FULL_DUPLEX, response_mode: int | None = None) -> Stream:
-        return Stream(self.channel, mode, response_mode)
+        stream = Stream(self.channel, mode, response_mode)
+        self.streams.append(stream)
+        return stream
 
     def value(self, name: str, **labels: str) -> float:
         return self.figures.registry.get_sample_value(name, labels) or 0.0
@@ -101,7 +104,13 @@ async def picking(tmp_path: Path, policy: dict[str, Any], **settings: Any) -> As
         ) as channel:
             picker = Picker(pool, channel, figures, folder)
             await picker.apply(policy)
-            yield picker
+            try:
+                yield picker
+            finally:
+                # A call that is dropped ends where it is collected, and that may be after its loop.
+                for stream in picker.streams:
+                    stream.cancel()
+                await asyncio.sleep(0)
     finally:
         await server.stop(None)
         await pool.aclose()
