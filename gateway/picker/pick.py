@@ -10,6 +10,7 @@ from gateway.errors import GatewayError, Overloaded, UpstreamUnavailable
 from gateway.fallback.circuit_breaker import Caller, Permit
 from gateway.fallback.hop import Hop
 from gateway.picker.pool import EnginePool, Standing
+from gateway.routing.score import Sent
 from gateway.types import Call, Candidate
 
 _BAD = 500
@@ -25,7 +26,7 @@ class NoEndpoint(UpstreamUnavailable):
 class Pick:
     """An engine that was picked, and its place: to be given back, whatever happens."""
 
-    __slots__ = ("_admission", "_permit", "_standing", "call", "endpoint", "fallbacks", "hop")
+    __slots__ = ("_admission", "_permit", "_sent", "_standing", "call", "endpoint", "fallbacks", "hop")
 
     def __init__(
         self,
@@ -44,6 +45,10 @@ class Pick:
         self._standing = standing
         self._permit = permit
         self._admission = admission
+        here, scored = hop.candidate, standing.router.scored
+        self._sent: Sent | None = None
+        if scored is not None and scored.covers(here.model):
+            self._sent = scored.sent(call, here, seen=call.request.stream)
 
     @property
     def model(self) -> str:
@@ -77,8 +82,12 @@ class Pick:
     def began(self) -> None:
         """The first piece of the answer's body has come."""
         self._admission.first_token(self.call)
+        if self._sent is not None and self.call.request.stream:
+            self._sent.began()
 
     def ended(self) -> None:
+        if self._sent is not None:
+            self._sent.ended()
         self._permit.release()
         self._admission.lease.release()
 

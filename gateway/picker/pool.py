@@ -18,6 +18,7 @@ from gateway.admission.shedding import TierRules, update_terms
 from gateway.backends.engine_poller import EnginePoller
 from gateway.fallback.health import HealthListener, HealthRegistry
 from gateway.fallback.hop import Hops
+from gateway.held_prefixes.held_prefixes import HeldPrefixes
 from gateway.metering.estimate import Estimator
 from gateway.policy.loader import Loaded
 from gateway.policy.members import UNKNOWN, Members, is_replicated
@@ -25,6 +26,8 @@ from gateway.policy.schema import Backend, Policy, Replicated
 from gateway.replicas.replicas import Replicas
 from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
+from gateway.routing.score import Scores
+from gateway.routing.scored import Scored
 from gateway.runtime.backends import build_poller, is_polled
 
 log = logging.getLogger(__name__)
@@ -62,6 +65,8 @@ class EnginePool:
         """``backend`` is the one whose replicas they are; the only one that has any, where it is None."""
         self.transport: Callable[[], httpx.AsyncBaseTransport] | None = None
         self.pools = Pools()
+        self.scores = Scores(clock=self.pools.clock)
+        self.held: HeldPrefixes | None = None
         self.rules = TierRules()
         self.estimator = Estimator()
         self.ready = False
@@ -104,6 +109,8 @@ class EnginePool:
             gone = {one for one, _, _ in self.health.breakers()} - policy.backends.keys()
             for one in gone - {pool.name for pool in self.pools}:
                 self.health.forget(one)
+            scored = Scored.of(policy, self.scores, self.pools)
+            self.scores.keep(servers if scored is not None else ())
             router = Router(
                 policy,
                 servers.keys(),
@@ -112,6 +119,7 @@ class EnginePool:
                 self._random,
                 members=its,
                 rotation=self._replicas.rotation,
+                scored=scored,
             )
             self.standing = Standing(
                 policy,

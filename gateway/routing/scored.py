@@ -78,6 +78,9 @@ class Scored:
 
         return handle
 
+    def covers(self, model: str) -> bool:
+        return model in self._models
+
     def sent(self, call: Call, here: Candidate, *, seen: bool = True) -> Sent:
         """``call`` goes to ``here``, of a model that is scored. ``seen``: its first token will be. Whoever sends it
         says when that comes, and when all has ended."""
