@@ -69,7 +69,7 @@ BESIDE: Mapping[type[BaseModel], frozenset[str]] = {
     schema.EngineBackend: _OF_ANY_BACKEND
     | {"launch", "env", "golden", "stop_first", "cold_start", "replicas", "prefill"},
     schema.OpenAIBackend: _OF_ANY_BACKEND
-    | {"api_key", "cold_start", "replicas", "telemetry", "inference_pool"},
+    | {"api_key", "cold_start", "replicas", "telemetry", "priority", "kv_events", "inference_pool"},
     schema.AzureBackend: _OF_ANY_BACKEND | {"api_key", "entra"},
     schema.AnthropicBackend: _OF_ANY_BACKEND | {"api_key"},
     schema.BedrockBackend: _OF_ANY_BACKEND | {"api_key"},

@@ -20,6 +20,7 @@ from gateway.policy.schema import (
     Evaluation,
     GeminiBackend,
     InjectionGuard,
+    KvEvents,
     Model,
     OnSaturation,
     OpenAIBackend,
@@ -212,7 +213,7 @@ RULES: Mapping[type[BaseModel], Callable[[type[BaseModel]], Iterable[Rule]]] = {
     Telemetry: lambda _: [{"not": {"allOf": [_is("content", True), _is("conventions", "v1.36")]}}],
 }
 """Of a type and those that inherit from it."""
-BEYOND: frozenset[type[BaseModel]] = frozenset([Judge])
+BEYOND: frozenset[type[BaseModel]] = frozenset([Judge, KvEvents])
 """Types whose validator compares numbers, which a schema cannot."""
 REQUIRED_ELSEWHERE: Mapping[type[BaseModel], frozenset[str]] = {OpenAIBackend: frozenset(["base_url"])}
 """Keys that another may stand for."""

@@ -354,6 +354,8 @@ OTHER: dict[str, Any] = {
     "region": "eu",
     "replicas": ["http://127.0.0.1:3"],
     "telemetry": "vllm",
+    "priority": "lower_first",
+    "kv_events": {"port": 7},
     "inference_pool": True,
     "regions": ["eu"],
     "residency": ["eu"],
