@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from gateway.quota.clock import SteadyClock
 from gateway.quota.counters import (
-    DAY_MS,
-    DEBT_MINUTES,
     SLOT_MS,
     SLOTS,
     Elastic,
@@ -18,107 +14,10 @@ from gateway.quota.counters import (
     QuotaDecision,
 )
 from gateway.quota.limits import CONCURRENT, MOST_CALLERS, Amounts, Limits, Window
+from gateway.quota.window_counter import NEVER, Moment, WindowCounter, leaves, moment_of
 
 _SWEEP_AT = 4096
-_NEVER = 2**63
 NOTHING = Amounts(0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """A day and its month, computed once a day: when they begin and end, in milliseconds of Unix time."""
-
-    day_begins: int
-    day_ends: int
-    month_begins: int
-    month_ends: int
-
-
-def _leaves(slot: int) -> int:
-    return (slot + SLOTS + 1) * SLOT_MS
-
-
-class _Counter:
-    """The count of one limit. All times are milliseconds of Unix time."""
-
-    __slots__ = ("begins", "count", "ends", "pending", "slots", "told", "until", "window")
-
-    def __init__(self, window: Window) -> None:
-        self.window = window
-        self.begins = 0
-        """Of a day or month: when it did."""
-        self.ends = 0
-        """When none of it counts any more, if nothing is added; in the past where only requests in flight count."""
-        self.until = 0
-        """When something of it may count no more."""
-        self.count = 0
-        """All that counts: usage, and reservations of requests in flight."""
-        self.pending = 0
-        """The latter; a count of requests is final, and never pending."""
-        self.told = 0
-        """Of the count: what the ledger had beyond it, which other processes may count, too."""
-        self.slots: dict[int, int] = {}
-        """Of a minute's."""
-
-    def copied(self) -> _Counter:
-        copy = _Counter(self.window)
-        copy.begins, copy.ends, copy.until = self.begins, self.ends, self.until
-        copy.count, copy.pending, copy.told = self.count, self.pending, self.told
-        copy.slots = dict(self.slots)
-        return copy
-
-    def move_to(self, at: int, today: _Moment) -> None:
-        """Drop what no longer counts. Needless before ``until``."""
-        if self.window == "minute":
-            slot = at // SLOT_MS
-            self.until = (slot + 1) * SLOT_MS
-            self._slide(slot - SLOTS)
-        elif self.window == "now":
-            self.until = _NEVER
-        else:
-            self.until = today.day_ends
-            begins, ends = (
-                (today.day_begins, today.day_ends)
-                if self.window == "day"
-                else (today.month_begins, today.month_ends)
-            )
-            if self.begins != begins:
-                # A new day or month starts from zero.
-                self.begins, self.ends = begins, ends
-                self.count = self.pending = self.told = 0
-
-    def _slide(self, oldest: int) -> None:
-        slots = self.slots
-        for slot in [slot for slot in slots if slot < oldest]:
-            self.count -= slots.pop(slot)
-        if not slots:
-            self.count = self.ends = 0
-
-    def add(self, slot: int, amount: int) -> None:
-        self.count += amount
-        left = self.slots.get(slot, 0) + amount
-        if left > 0:
-            self.slots[slot] = left
-            if (ends := _leaves(slot)) > self.ends:
-                self.ends = ends
-        else:
-            self.count -= left
-            self.slots.pop(slot, None)
-            self.ends = _leaves(max(self.slots)) if self.slots else 0
-
-    def charge(self, slot: int, amount: int, maximum: int) -> None:
-        """Add what was used beyond the reservation; what exceeds ``maximum`` is a debt of the minutes that follow."""
-        owed = min(amount, max(0, self.count + amount - maximum))
-        if amount > owed:
-            self.add(slot, amount - owed)
-        for minute in range(1, DEBT_MINUTES + 1):
-            if owed <= 0:
-                return
-            then = slot + minute * (SLOTS + 1)
-            part = owed if minute == DEBT_MINUTES else min(owed, maximum - self.slots.get(then, 0))
-            if part > 0:
-                self.add(then, part)
-                owed -= part
 
 
 class _Held(NamedTuple):
@@ -131,7 +30,7 @@ class _Held(NamedTuple):
 class _Row(NamedTuple):
     """One of a caller's limits."""
 
-    counter: _Counter
+    counter: WindowCounter
     column: int
     """In ``Amounts``."""
     maximum: int
@@ -154,8 +53,8 @@ class _Rows:
         self.until = 0
         """When one of them may have to move."""
 
-    def move_to(self, at: int, today: _Moment) -> None:
-        until = _NEVER
+    def move_to(self, at: int, today: Moment) -> None:
+        until = NEVER
         for counter, *_ in self.each:
             if at >= counter.until:
                 counter.move_to(at, today)
@@ -168,13 +67,13 @@ class MemoryCounters:
 
     def __init__(self, *, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or SteadyClock()
-        self._counters: dict[str, _Counter] = {}
+        self._counters: dict[str, WindowCounter] = {}
         self._rows: dict[int, _Rows] = {}
         """By the identity of the limits, which are kept so that it is not reused."""
         self._held: dict[str, _Held] = {}
         """By request id, until settled."""
         self._sweep_at = _SWEEP_AT
-        self._today = _moment(0)
+        self._today = moment_of(0)
 
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
@@ -222,7 +121,7 @@ class MemoryCounters:
             taken, refused, wait = self._divided(rows.each, amounts, elastic, at)
             granted = taken = taken if refused < 0 else NOTHING
         slot = at // SLOT_MS
-        ends = _leaves(slot)
+        ends = leaves(slot)
         used, resets = [], []
         for counter, column, _, slides, settles in rows.each:
             if amount := taken[column]:
@@ -250,7 +149,7 @@ class MemoryCounters:
         for window, key, column, maximum in limits.rules:
             counter = known.get(key)
             if counter is None:
-                counter = known[key] = _Counter(window)
+                counter = known[key] = WindowCounter(window)
             each.append(_Row(counter, column, maximum, window == "minute", bool(column)))
         rows = _Rows(limits, tuple(each))
         if len(self._rows) >= MOST_CALLERS:
@@ -373,20 +272,20 @@ class MemoryCounters:
     async def aclose(self) -> None:
         return None
 
-    def _counter(self, key: str, window: Window, now: int) -> _Counter:
+    def _counter(self, key: str, window: Window, now: int) -> WindowCounter:
         counter = self._counters.get(key)
         if counter is None:
-            counter = self._counters[key] = _Counter(window)
+            counter = self._counters[key] = WindowCounter(window)
         counter.move_to(now, self._on(now))
         return counter
 
-    def _on(self, at: int) -> _Moment:
+    def _on(self, at: int) -> Moment:
         today = self._today
         if not today.day_begins <= at < today.day_ends:
-            self._today = today = _moment(at)
+            self._today = today = moment_of(at)
         return today
 
-    def _wait(self, counter: _Counter, maximum: int, amount: int, at: int) -> int:
+    def _wait(self, counter: WindowCounter, maximum: int, amount: int, at: int) -> int:
         """Milliseconds until there is capacity for ``amount``; -1: as soon as requests in flight are settled."""
         window = counter.window
         if window == "now" or counter.count - min(counter.pending, counter.count) + amount <= maximum:
@@ -395,7 +294,7 @@ class MemoryCounters:
             left, wait = counter.count, 0
             for slot in sorted(counter.slots):
                 left -= counter.slots[slot]
-                wait = _leaves(slot) - at
+                wait = leaves(slot) - at
                 if left + amount <= maximum:
                     break
             return wait
@@ -410,15 +309,3 @@ class MemoryCounters:
         }
         self._rows.clear()
         self._sweep_at = max(_SWEEP_AT, 2 * len(self._counters))
-
-
-def _moment(at: int) -> _Moment:
-    now = datetime.fromtimestamp(at // 1000, UTC)
-    begins = datetime(now.year, now.month, 1, tzinfo=UTC)
-    year, month = divmod(now.year * 12 + now.month, 12)
-    ends = datetime(year, month + 1, 1, tzinfo=UTC)
-    day = at // DAY_MS
-    return _Moment(
-        *(day * DAY_MS, (day + 1) * DAY_MS),
-        *(int(begins.timestamp()) * 1000, int(ends.timestamp()) * 1000),
-    )

@@ -5,28 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from gateway.adapters.adapter import Adapter
 from gateway.admission.shedding import update_terms
 from gateway.backends.model_readiness import ModelReadiness
 from gateway.backends.readiness import Readiness
-from gateway.batches.batch_table import BATCHES, BatchTable
 from gateway.caching.caches import Caches
 from gateway.caching.freshness import is_time_sensitive
-from gateway.databases.opening import open_database, open_tables
 from gateway.evaluation.asking import Judge
 from gateway.evaluation.evaluator import Bench
 from gateway.evaluation.samples import Samples
-from gateway.evaluation.table import EVALUATIONS, EvaluationTable
 from gateway.experiments.experiments import Experiments
-from gateway.feedback.table import FEEDBACK, FeedbackTable
-from gateway.files.blobs import Blobs
-from gateway.files.file_table import FILES, FileTable
-from gateway.files.folder import FolderBlobs
-from gateway.files.s3 import S3Blobs
-from gateway.files.stored_files import Bounds, StoredFiles
 from gateway.guards.arm_guards import guards_of
 from gateway.guards.moderator import Moderator
 from gateway.guards.scanners.factory import build_scanners
@@ -37,29 +27,19 @@ from gateway.guards.scans.background import BackgroundScans
 from gateway.guards.scans.review import Review
 from gateway.identity.authenticator import Authenticator, key_ring
 from gateway.observe.accounting import Accounting, RequestAccounting
-from gateway.observe.cache_days import FILE as CACHE_DAYS
-from gateway.observe.cache_days import CacheDays
-from gateway.observe.json_lines import JsonLines
-from gateway.observe.ledger.ledger import Ledger
-from gateway.observe.receipts import IN_MEMORY, Receipts
-from gateway.observe.telemetry.telemetry import Telemetry
-from gateway.packages import no_otel
 from gateway.pipeline import Pipeline, SideCalls, UpstreamPipeline
 from gateway.policy import missing_extras, schema
-from gateway.policy.limited import has_calendar_limits, has_limits
+from gateway.policy.limited import has_calendar_limits
 from gateway.policy.loader import Loaded
 from gateway.policy.members import Members
 from gateway.policy.problems import render
-from gateway.quota.quotas import Quotas
-from gateway.recording.data_keys import DataKeys
 from gateway.recording.masking import TextMasker
-from gateway.recording.opening import open_recordings
 from gateway.recording.recordings import Recordings
 from gateway.recording.records import Records
-from gateway.recording.shipping import Shipping
 from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
 from gateway.routing.scored import Scored
+from gateway.runtime import stores
 from gateway.runtime.adapter_views import AdapterRouter, AdapterViews
 from gateway.runtime.backends import build_backends, build_engines, runs_here
 from gateway.runtime.drift import DriftAccounting
@@ -70,11 +50,6 @@ from gateway.runtime.runtime import Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.sidecar.requirements import has_heads, unready
 from gateway.stages.prompt_tokens import AnswersWhole, PromptTokens
-from gateway.stores.memory import MemoryStore
-from gateway.stores.redis import RedisStore
-from gateway.stores.response_store import ResponseStore
-from gateway.stores.store import Store
-from gateway.stores.workers_memory import WorkersMemory
 from gateway.types import Handler
 
 log = logging.getLogger(__name__)
@@ -97,18 +72,18 @@ async def build_runtime(
     keys = await asyncio.to_thread(
         key_ring, policy, state.dev_key_sha256, before.authenticator if before else None
     )
-    ledger = _ledger(policy.ledger, state, before)
-    findings = _findings(policy.review, state, before)
-    receipts = _receipts(policy, state, before)
-    quotas = _quotas(policy, state, before)
+    ledger = stores.ledger(policy.ledger, state, before)
+    findings = stores.findings(policy.review, state, before)
+    receipts = stores.receipts(policy, state, before)
+    quotas = stores.quotas(policy, state, before)
     earlier_usage = before.earlier_usage if before is not None and same_policy else None
     if earlier_usage is None and ledger is not None and has_calendar_limits(policy):
         earlier_usage = await EarlierUsage.counted(quotas, ledger, policy)
-    cache_days = _cache_days(policy, state, before)
+    cache_days = stores.cache_days(policy, state, before)
     accounting = _accounting(policy, state, metrics, ledger, state.callbacks.guard_blocked, cache_days)
-    telemetry = await _telemetry(policy.telemetry, before)
+    telemetry = await stores.telemetry(policy.telemetry, before)
     side_calls = SideCalls(quotas, accounting)
-    recordings = _recordings(policy, state, before)
+    recordings = stores.recordings(policy, state, before)
     records = _records(policy, state, accounting, recordings) if recordings is not None else None
     samples = _samples(policy, state, records or accounting)
     told: RequestAccounting = samples or records or accounting
@@ -197,10 +172,10 @@ async def build_runtime(
         members=members,
         rotation=state.replicas.rotation if state.replicas is not None else None,
         receipts=receipts,
-        responses=_responses(policy, state, before),
-        files=_files(policy, state, before),
-        batches=_batches(policy.ledger, state, before),
-        feedback=_feedback(policy.ledger, state, before),
+        responses=stores.responses(policy, state, before),
+        files=stores.files(policy, state, before),
+        batches=stores.batches(policy.ledger, state, before),
+        feedback=stores.feedback(policy.ledger, state, before),
         quotas=quotas,
         earlier_usage=earlier_usage,
         ledger=ledger,
@@ -237,7 +212,7 @@ async def build_runtime(
             store=partial(quotas.closed, policy),
             extras={render(path): why for path, why in missing_extras.without(policy)},
         ),
-        evaluations=_evaluations(policy.ledger, state, before),
+        evaluations=stores.evaluations(policy.ledger, state, before),
         rollouts=state.rollouts,
     )
     if policy.adapters is not None and state.adapters is not None:
@@ -281,78 +256,6 @@ def _accounting(policy: schema.Policy, state: WorkerState, *given: Any) -> Accou
     return Accounting(*given)
 
 
-def _quotas(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Quotas:
-    same = before is not None and before.policy.store == policy.store
-    quotas = before.quotas if before and same else Quotas.open(policy, estimator=state.estimator)
-    if has_limits(policy):
-        quotas.watch()
-    return quotas
-
-
-def _receipts(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Receipts:
-    url = policy.where_caches_are
-    if before is not None and before.policy.where_caches_are == url:
-        return before.receipts
-    # A Redis server is first connected to when it is first needed: its absence must not keep the gateway down.
-    store: Store = MemoryStore(max_bytes=IN_MEMORY) if url == "memory" else RedisStore(url)
-    return Receipts(store, state.peers)
-
-
-def _responses(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> ResponseStore | None:
-    config = policy.responses
-    if not config.enabled:
-        return None
-    store: Store
-    if before is not None and before.responses is not None and before.policy.store == policy.store:
-        store = before.responses.store
-    elif policy.store == "memory":
-        own = MemoryStore(max_bytes=config.max_bytes)
-        store = own if state.peers.alone else WorkersMemory(own, state.peers, "responses")
-    else:
-        store = RedisStore(policy.store, name="responses")
-    flags = store.own if isinstance(store, WorkersMemory) else store
-    if isinstance(flags, MemoryStore):
-        flags.resize(config.max_bytes)
-    return ResponseStore(store, ttl=config.ttl, max_entry=config.max_entry, flags=flags)
-
-
-def _files(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> StoredFiles | None:
-    config = policy.files
-    if not config.enabled:
-        return None
-    if before is not None and (before.policy.files, before.policy.ledger) == (config, policy.ledger):
-        return before.files
-    table = FileTable(open_tables(FILES, policy.ledger, state.state_dir))
-    bounds = Bounds(config.max_bytes, config.max_tenant_bytes, config.max_tenant_files, config.max_age)
-    blobs: Blobs = FolderBlobs(state.state_dir / config.path)
-    if config.bucket is not None:
-        blobs = S3Blobs(*config.bucket, config.s3)
-    files = StoredFiles(table, blobs, bounds)
-    if state.worker == 1:
-        files.start_sweeping()
-    return files
-
-
-def _batches(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> BatchTable:
-    if before is not None and before.policy.ledger == config:
-        return before.batches
-    return BatchTable(open_tables(BATCHES, config, state.state_dir))
-
-
-def _feedback(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> FeedbackTable:
-    if before is not None and before.policy.ledger == config:
-        return before.feedback
-    return FeedbackTable(open_tables(FEEDBACK, config, state.state_dir))
-
-
-def _evaluations(
-    config: schema.LedgerSettings, state: WorkerState, before: Runtime | None
-) -> EvaluationTable:
-    if before is not None and before.policy.ledger == config:
-        return before.evaluations
-    return EvaluationTable(open_tables(EVALUATIONS, config, state.state_dir))
-
-
 def _samples(policy: schema.Policy, state: WorkerState, accounting: RequestAccounting) -> Samples | None:
     if policy.evaluation is None or state.evaluator is None:
         return None
@@ -368,73 +271,12 @@ def _bench(runtime: Runtime, handler: Handler) -> Bench | None:
     return Bench(judge, runtime.evaluations, runtime.ledger, runtime.in_use, runtime.telemetry)
 
 
-def _recordings(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> Recordings | None:
-    config = policy.record
-    if not config.enabled:
-        return None
-    if before is not None and (before.policy.files, before.policy.ledger, before.policy.record) == (
-        policy.files,
-        policy.ledger,
-        config,
-    ):
-        return before.recordings
-    places = open_recordings(policy, state.state_dir)
-    shipping = Shipping(
-        places.spool,
-        places.table,
-        places.blobs,
-        retention=config.retention,
-        max_bytes=config.max_bytes,
-        sweeps=state.worker == 1,
-    )
-    keys = DataKeys(places.table, places.secret)
-    return Recordings(places.spool, keys, shipping, state.metrics, rotate=config.rotate)
-
-
 def _records(
     policy: schema.Policy, state: WorkerState, accounting: Accounting, recordings: Recordings
 ) -> Records:
     masks = policy.record.texts == "masked"
     masker = TextMasker(policy, state.sidecar, state.scanning) if masks else None
     return Records(policy, accounting, recordings, masker)
-
-
-def _ledger(config: schema.LedgerSettings, state: WorkerState, before: Runtime | None) -> Ledger | None:
-    if not config.enabled:
-        return None
-    if before is not None and before.policy.ledger == config:
-        return before.ledger
-    return Ledger(open_database(config, state.state_dir))
-
-
-def _cache_days(policy: schema.Policy, state: WorkerState, before: Runtime | None) -> CacheDays | None:
-    semantic = policy.caches.semantic
-    if semantic is None or semantic.mode == "off" or not policy.ledger.enabled:
-        return None
-    kept = before.cache_days if before is not None else None
-    return kept or CacheDays(state.state_dir / CACHE_DAYS)
-
-
-def _findings(config: schema.ReviewSettings, state: WorkerState, before: Runtime | None) -> JsonLines | None:
-    if not config.enabled:
-        return None
-    if before is not None and before.policy.review == config:
-        return before.findings
-    return JsonLines(state.state_dir / config.path, config.max_bytes)
-
-
-async def _telemetry(config: schema.Telemetry, before: Runtime | None) -> Telemetry | None:
-    if not config.endpoint:
-        return None
-    if before is not None and before.telemetry is not None and before.telemetry.config == config:
-        return before.telemetry
-    try:
-        # Some hundred modules, which a policy without telemetry does without.
-        otlp = await asyncio.to_thread(import_module, "gateway.observe.telemetry.otlp")
-        return await asyncio.to_thread(Telemetry, config, otlp.OtlpExporter)
-    except ImportError as error:
-        log.error("no traces are sent to '%s': %s; %s", config.endpoint, error, no_otel())
-        return None
 
 
 def _judges(policy: schema.Policy, handler: Handler) -> Judges:
