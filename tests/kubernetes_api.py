@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -190,6 +191,10 @@ async def kubernetes_api() -> AsyncIterator[KubernetesApi]:
     try:
         yield api
     finally:
+        # Who has stopped to watch may be about to connect once more: that ends while somebody answers.
+        async with asyncio.timeout(300):
+            while any(thread.name.startswith("endpoints of ") for thread in threading.enumerate()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         server.close()
         for task in list(tasks):
             task.cancel()
