@@ -196,7 +196,7 @@ async def _file(files: StoredFiles, tenant: str, id: str, param: str, most: int)
         raise BadRequest(
             f"The file has {found.bytes:,} bytes; {most:,} are the most here.",
             param=param,
-            code="file_too_large",
+            code="adapter_too_large",
         )
     return found
 

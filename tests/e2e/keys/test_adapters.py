@@ -45,7 +45,7 @@ async def test_bounds(tmp_path: Path) -> None:
             [
                 ({}, [None, None]),
                 ({"max_rank": 1}, ["invalid_adapter"] * 2),
-                ({"max_bytes": "64B"}, ["file_too_large"] * 2),
+                ({"max_bytes": "64B"}, ["adapter_too_large"] * 2),
                 ({"max_tenant_bytes": f"{size + 10}B"}, [None, "adapter_storage_full"]),
                 ({"max_tenant_adapters": 1}, [None, "adapter_limit_reached"]),
             ]
