@@ -13,6 +13,9 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
 
+HEADS = ("eagle", "medusa")
+"""Kinds of speculation whose draft tokens come from the target's hidden states."""
+
 STEPS = {"cpu": (64, 512), "cuda": (256, 2048)}
 """By device: sequences computed together, and tokens of a step. Neither was measured on a GPU."""
 
@@ -89,7 +92,7 @@ class EngineConfig:
     """(file's name, SHA-256) of the model's files that are checked at start; an empty name: the only file of
     weights."""
     kv_cache_dtype: str = "auto"
-    """``auto`` (the compute dtype), ``int8`` or ``fp8``."""
+    """``auto`` (the compute dtype), ``int8``, ``fp8`` or ``int4``."""
     speculation: str = "off"
     """``off``, ``ngram``, ``draft``, ``eagle`` or ``medusa``: where draft tokens come from."""
     draft_model: Path | None = None
@@ -175,7 +178,7 @@ class EngineConfig:
             raise StartupError(f"--max-drafts must be at least 1, not {self.max_drafts}.")
         if self.state_checkpoints is not None and self.state_checkpoints < 0:
             raise StartupError(f"--state-checkpoints must be 0 or more, not {self.state_checkpoints}.")
-        if self.draft_model is not None and self.speculation not in ("draft", "eagle", "medusa"):
+        if self.draft_model is not None and self.speculation not in ("draft", *HEADS):
             raise StartupError(
                 f"--draft-model is for --speculation draft, eagle or medusa, not {self.speculation}."
             )

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from engine.config import EngineConfig
+from engine.config import HEADS, EngineConfig
 from engine.core.plan import Plan
 from engine.errors import StartupError
 from engine.nodes.address import Address
@@ -190,4 +190,4 @@ def told(config: EngineConfig) -> EngineConfig:
 
 def _vocabulary(config: EngineConfig) -> bool:
     """Whether the embedding and the head are shared. Heads that draft tokens on rank 0 alone use both."""
-    return config.speculation not in ("eagle", "medusa")
+    return config.speculation not in HEADS

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.config import EngineConfig
+from engine.config import HEADS, EngineConfig
 from engine.core.plan import Plan, SamplerOutput
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
@@ -105,7 +105,9 @@ class Runner:
         # Stages and whole experts wait for what others have.
         plain = self.model.kv_shape.latent is None
         whole = self.ranks.stages == 1 and config.expert_parallel == 1
-        self._recording = config.cuda_graphs and self.device.type == "cuda" and whole and plain
+        self._recording = (
+            config.cuda_graphs and self.device.type == "cuda" and whole and plain and self._replays
+        )
         self._graphs: DecodeGraphs | CpuRecordings | None = None
         self.grammars: GrammarManager | None = None
         if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
@@ -168,6 +170,12 @@ class Runner:
         if self.speculation is not None or self.stateful or self.ranks.stages > 1:
             return False
         return self.grammars is not None and not self._recording
+
+    @property
+    def _replays(self) -> bool:
+        """Whether decode steps may be replayed, on any rank: heads read hidden states that recordings do not keep. They
+        are rank 0's alone, and the others would replay, with rows that fill up, what it computes without."""
+        return self._loaded.config.speculation not in HEADS
 
     def load_adapter(self, key: str, folder: Path) -> str:
         """In host memory and, if one is free, into a slot, on all ranks. Returns the digest of its files. Raises
@@ -451,7 +459,7 @@ class Runner:
         """On a CPU: from now on decode steps are replayed, where they can be."""
         # Where a state's result must not depend on the batch, Python goes from request to request.
         by_hand = self.stateful and self._loaded.config.deterministic
-        plain = self.device.type == "cpu" and self.ranks.size == 1 and not by_hand
+        plain = self.device.type == "cpu" and self.ranks.size == 1 and not by_hand and self._replays
         if plain and records(self.cache):
             try:
                 self._graphs = CpuRecordings(self.model, self.cache, self._max_num_seqs, self.max_model_len)
@@ -480,8 +488,7 @@ class Runner:
     def record(self, recorder: Recorder) -> None:
         """From now on decode steps replay graphs."""
         most_new, config = 1, self._loaded.config
-        # Heads read states that recordings do not keep.
-        if config.speculation in ("ngram", "draft"):
+        if config.speculation != "off" and self._replays:
             most_new = min(1 + config.max_drafts, SHORT)
         self._graphs = DecodeGraphs(
             self.model,
