@@ -363,10 +363,9 @@ class Scheduler:
             self.adapters.undo(plan.swaps)
         if self._states is not None:
             self._distrust()
-            requests = self.queues.by_id
-            self.queues.spoil(
-                [requests[one.request_id] for one in plan.requests if one.request_id in requests]
-            )
+            planned = {one.request_id for one in plan.requests}
+            targets = {target for _, target in plan.state_copies}
+            self.queues.spoil([one for one in self.running if one.id in planned or one.state in targets])
 
     def retract(self) -> None:
         """The steps in flight had no effect but on states, and can be planned again."""

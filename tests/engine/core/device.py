@@ -35,7 +35,7 @@ class Flight:
     orphan: bool = False
     """Whether nobody waits for it."""
     placed: bool = True
-    """Whether its adapters are put into slots."""
+    """Whether its adapters are put into slots, and states copied."""
 
 
 class Device:
@@ -158,7 +158,7 @@ class Device:
                 assert flight.orphan or scheduled.adapter in (None, *cabinet.inside)
         for source, target in flight.plan.copies:
             cache[target] = list(cache[source])
-        for source, target in flight.plan.state_copies:
+        for source, target in flight.plan.state_copies if flight.placed else ():
             self.slots[target] = self.slots[source]
         work = list(zip(flight.plan.requests, flight.tables, strict=True))
         for scheduled, tables in work:

@@ -28,9 +28,10 @@ class Planner:
         )
         self.number = 0
 
-    def submit(self, prompt: list[int]) -> None:
+    def submit(self, prompt: list[int], *, tokens: int = 2, priority: int = 0) -> None:
         self.number += 1
-        self.scheduler.submit(Request(self.number, prompt, SamplingParams(max_tokens=2)))
+        params = SamplingParams(max_tokens=tokens)
+        self.scheduler.submit(Request(self.number, prompt, params, priority=priority))
 
     def step(self) -> Plan:
         plan = self.scheduler.schedule()
@@ -92,6 +93,24 @@ def test_after_a_plan_that_came_to_nothing_none_is_believed() -> None:
     planner.scheduler.check_integrity()
     (again,) = planner.step().requests
     assert (again.request_id, again.start) == (2, 0)
+
+
+def test_nor_is_the_state_of_one_that_was_let_in_by_it_and_had_no_part() -> None:
+    """Where prompts have to wait for a step."""
+    planner = Planner()
+    planner.compute(text(9))
+    for _ in range(2):
+        planner.submit(text(0, 2), tokens=9)
+    planner.step()
+    planner.submit(text(9, 5), priority=9)
+    planner.scheduler.prefill_chunk = 0
+    plan = planner.scheduler.schedule()
+    (first,) = plan.requests
+    assert first.request_id == 2 and plan.preempted == [3] and plan.state_copies
+    planner.scheduler.abandon(plan)
+    planner.scheduler.check_integrity()
+    planner.scheduler.prefill_chunk = None
+    assert {one.request_id: one.start for one in planner.step().requests}[4] == 0
 
 
 def test_a_block_that_is_forgotten_takes_its_state_along() -> None:
