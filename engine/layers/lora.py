@@ -132,18 +132,6 @@ class AdapterBank:
             layer.set(key, slot, pair)
         self._slots[key] = slot
 
-    def load(self, key: str, folder: Path) -> str:
-        """Into a free slot. Returns the digest of its files. Raises as ``read``, and if no slot is free."""
-        slot = self.free_slot
-        if slot is None:
-            raise InvalidRequest(
-                f"All {self.max_slots} adapter slots are in use: unload one, or start with a higher --max-adapters."
-            )
-        adapter = self.read(folder)
-        self.hold(key, adapter)
-        self.place(slot, key)
-        return adapter.digest
-
     def unload(self, key: str) -> None:
         """Out of its slot and of host memory, wherever it is."""
         if key in self._slots:

@@ -189,12 +189,6 @@ class Runner:
             self.execute(Plan(swaps=[(slot, key)]))
         return adapter.digest
 
-    def unload_adapter(self, key: str) -> None:
-        """On all ranks. Raises ``KeyError`` if there are no adapters."""
-        if self.shared_adapters is None:
-            raise KeyError(key)
-        self.shared_adapters.unload(key)
-
     def submit(self, plan: Plan, after: Step | None = None) -> Step:
         """Launches it; on a CPU it is computed now.
 

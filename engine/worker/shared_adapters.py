@@ -59,6 +59,3 @@ class SharedAdapters:
             self.bank.drop(key)
         else:
             self.bank.unload(key)
-
-    def close(self) -> None:
-        self._threads.shutdown(cancel_futures=True)

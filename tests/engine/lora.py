@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.layers.lora import AdapterBank
+
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -70,3 +72,11 @@ def merge(weights: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
         up = tensors[name.replace(".lora_A.", ".lora_B.")]
         merged[f"{module}.weight"] = weights[f"{module}.weight"] + scale * up @ down
     return merged
+
+
+def load(bank: AdapterBank, key: str, folder: Path) -> None:
+    """Into a slot that is free, as rank 0 does in some steps."""
+    slot = bank.free_slot
+    assert slot is not None
+    bank.hold(key, bank.read(folder))
+    bank.place(slot, key)

@@ -174,11 +174,11 @@ def test_an_adapter_comes_and_goes_on_all_ranks(tmp_path: Path, tiny_model: Path
     alone = Runner(EngineConfig(model=tiny_model, kv_cache_blocks=60, threads=1, adapters=(("one", folder),)))
     expected = run(alone, prompts, adapters=["one", None]).tokens
     with started(tiny_model, max_adapters=1) as runner:
-        assert runner.adapters is not None
+        assert runner.shared_adapters is not None
         for key in ("one#1", "one#2"):
             runner.load_adapter(key, folder)
             assert run(runner, prompts, adapters=[key, None]).tokens == expected
-            runner.unload_adapter(key)
+            runner.shared_adapters.unload(key)
 
 
 def test_ranks_page_adapters_alike(tmp_path: Path, tiny_model: Path) -> None:
