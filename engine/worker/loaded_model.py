@@ -70,6 +70,13 @@ class LoadedModel:
                 f"--speculation {config.speculation} is not supported for this model: its layers keep a state of each "
                 "request, from which draft tokens that are not accepted could not be taken back. Leave it out."
             )
+        if config.state_checkpoints and not (
+            self.stateful and config.prefix_caching and config.chunked_prefill
+        ):
+            raise StartupError(
+                "--state-checkpoints keeps states of cached prefixes, so it is for models whose layers keep a state, "
+                "with prefix caching and chunked prefill: leave it out."
+            )
         self.checkpoints = 0
         """States of cached prefixes."""
         self.state_bytes = 0

@@ -265,5 +265,8 @@ def test_what_cannot_be_is_refused_by_name(saved: Saved, tiny_model: Path) -> No
         Runner(EngineConfig(model=tiny_model, threads=1, speculation="draft", draft_model=folder))
     with pytest.raises(StartupError, match="tensor parallelism: leave out --tensor-parallel"):
         Runner(EngineConfig(model=folder, threads=1, tensor_parallel=2))
+    for where in ({"model": tiny_model}, {"model": folder, "prefix_caching": False}):
+        with pytest.raises(StartupError, match="--state-checkpoints keeps states of cached prefixes"):
+            Runner(EngineConfig(threads=1, state_checkpoints=2, **where))
     with pytest.raises(StartupError, match=r"states.*50000000 sequences.*--max-num-seqs"):
         Runner(EngineConfig(model=folder, threads=1, max_num_seqs=50_000_000))
