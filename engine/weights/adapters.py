@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +37,16 @@ _UNSUPPORTED = {
     "alora_invocation_tokens": "aLoRA",
     "arrow_config": "Arrow",
 }
-_LONGEST_PATTERN = 2000
+_LONGEST_NAME = 200
+"""Characters of a layer's name."""
+_LONGEST_PATTERN = 500
+_MOST_CHOICES = 3
+"""Of a pattern: repeats, optional parts, and groups with alternatives. One search takes less than a second then."""
+_MOST_SECONDS = 5.0
+"""Of the processor's time, for all patterns of an adapter and all its layers."""
 _REPEATED = re.compile(r"\)[*+{]")
-_QUANTIFIER = re.compile(r"[*+{]")
+_CHOICE = re.compile(r"[*+{]|(?<!\()\?")
+_SPECIAL_GROUP = re.compile(r"\(\?(?!:)")
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq")
 """Initialisations that change the base model's weights, so that the adapter does not fit the original ones."""
 
@@ -77,22 +85,25 @@ class Adapter:
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """Raises ``InvalidRequest`` if the folder holds no adapter, or one that cannot be run as it was trained."""
+    """Raises ``InvalidRequest`` if the folder holds no adapter, or one that cannot be run as it was trained: without
+    the folder, as it is for whoever sent the adapter."""
     path = folder / CONFIG
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise InvalidRequest(f"{path} cannot be read: {error}.") from error
-    config = _parse_config(path, raw)
+        raise InvalidRequest(f"{CONFIG} cannot be read: {error.strerror or error}.") from error
+    config = _parse_config(raw)
     path = folder / WEIGHTS
     if not path.is_file():
-        raise InvalidRequest(f"{folder} lacks {WEIGHTS}; adapters are read from safetensors files only.")
+        raise InvalidRequest(f"The folder lacks {WEIGHTS}; adapters are read from safetensors files only.")
     try:
         # In one piece: what was hashed is what is used.
         data = path.read_bytes()
         tensors = load(data)
-    except (OSError, SafetensorError, KeyError) as error:
-        raise InvalidRequest(f"{path} cannot be read: {error}. Is the download whole?") from error
+    except OSError as error:
+        raise InvalidRequest(f"{WEIGHTS} cannot be read: {error.strerror or error}.") from error
+    except (SafetensorError, KeyError) as error:
+        raise InvalidRequest(f"{WEIGHTS} cannot be read: {error}. Is the download whole?") from error
     sides: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         found = _TENSOR.fullmatch(name)
@@ -100,22 +111,27 @@ def read_adapter(folder: Path) -> Adapter:
             raise InvalidRequest(
                 f"The adapter's tensor {name} is not supported: only LoRA on linear layers is."
             )
+        if len(found["module"]) > _LONGEST_NAME:
+            raise InvalidRequest(
+                f"The adapter's layer {name[:80]}… has a name of over {_LONGEST_NAME} characters."
+            )
         sides.setdefault(found["module"], {})[found["side"]] = tensor.float()
     if not sides:
-        raise InvalidRequest(f"{path} holds no tensors.")
-    modules = {name: _module(name, pair, config) for name, pair in sides.items()}
+        raise InvalidRequest(f"{WEIGHTS} holds no tensors.")
+    patterns = _Patterns()
+    modules = {name: _module(name, pair, config, patterns) for name, pair in sides.items()}
     digest = hashlib.sha256(raw)
     digest.update(data)
     return Adapter(modules, digest.hexdigest())
 
 
-def _parse_config(path: Path, raw: bytes) -> dict[str, Any]:
+def _parse_config(raw: bytes) -> dict[str, Any]:
     try:
         config = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path} cannot be read: {error}.") from error
+        raise InvalidRequest(f"{CONFIG} cannot be read: {error}.") from error
     if not isinstance(config, dict):
-        raise InvalidRequest(f"{path} is not a JSON object.")
+        raise InvalidRequest(f"{CONFIG} is not a JSON object.")
     if (kind := config.get("peft_type", "LORA")) != "LORA":
         raise InvalidRequest(f"The adapter is of type {kind!r}; 'LORA' is supported.")
     for field, name in _UNSUPPORTED.items():
@@ -132,13 +148,13 @@ def _parse_config(path: Path, raw: bytes) -> dict[str, Any]:
     return config
 
 
-def _module(name: str, pair: Mapping[str, Tensor], config: Mapping[str, Any]) -> LowRank:
+def _module(name: str, pair: Mapping[str, Tensor], config: Mapping[str, Any], patterns: _Patterns) -> LowRank:
     if pair.keys() != {"A", "B"}:
         raise InvalidRequest(f"The adapter lacks lora_A or lora_B of {name}.")
     down, up = pair["A"], pair["B"]
     try:
-        rank = int(_by_pattern(config.get("rank_pattern"), name, config["r"]))
-        alpha = float(_by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"]))
+        rank = int(patterns.find(config.get("rank_pattern"), name, config["r"]))
+        alpha = float(patterns.find(config.get("alpha_pattern"), name, config["lora_alpha"]))
     except KeyError as error:
         raise InvalidRequest(f"adapter_config.json lacks {error}.") from error
     except (TypeError, ValueError, OverflowError) as error:
@@ -156,24 +172,49 @@ def _module(name: str, pair: Mapping[str, Tensor], config: Mapping[str, Any]) ->
     return LowRank(down, up, scale)
 
 
-def _by_pattern(patterns: Any, name: str, default: Any) -> Any:
-    """PEFT's rule: a pattern is a regular expression for the last components of a layer's name."""
-    if not isinstance(patterns or {}, dict):
-        raise InvalidRequest(f"adapter_config.json has patterns that are no JSON object: {patterns!r:.50}.")
-    for pattern, value in (patterns or {}).items():
-        if (
-            len(pattern) > _LONGEST_PATTERN
-            or _REPEATED.search(pattern)
-            or len(_QUANTIFIER.findall(pattern)) > 3
-        ):
-            # A search that goes on for ever would hold up all requests.
-            raise InvalidRequest(
-                f"adapter_config.json has a pattern that may take too long to match: {pattern!r:.80}. Repeat no group, "
-                "and use * and + three times at most."
-            )
+class _Patterns:
+    """Of one adapter. They are strangers' regular expressions, and a search that goes on for ever would hold up all
+    requests: what may take long is refused."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, re.Pattern[str]] = {}
+        self._spent = 0.0
+
+    def find(self, patterns: Any, name: str, default: Any) -> Any:
+        """PEFT's rule: a pattern is a regular expression for the last components of a layer's name."""
+        if not isinstance(patterns or {}, dict):
+            raise InvalidRequest(f"{CONFIG} has patterns that are no JSON object: {patterns!r:.50}.")
+        began = time.thread_time()
         try:
-            if re.fullmatch(rf"(.*\.)?({pattern})", name):
-                return value
-        except re.error as error:
-            raise InvalidRequest(f"adapter_config.json has a bad pattern {pattern!r}: {error}.") from error
-    return default
+            for pattern, value in (patterns or {}).items():
+                if self._spent + time.thread_time() - began > _MOST_SECONDS:
+                    raise InvalidRequest(
+                        f"{CONFIG} has {len(patterns)} patterns, which take too long to match: name layers in full, "
+                        "and use fewer."
+                    )
+                compiled = self._compiled.get(pattern)
+                if compiled is None:
+                    compiled = self._compiled[pattern] = _compile(pattern)
+                if compiled.fullmatch(name):
+                    return value
+        finally:
+            self._spent += time.thread_time() - began
+        return default
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    choices = len(_CHOICE.findall(pattern)) + (pattern.count("(") if "|" in pattern else 0)
+    if (
+        len(pattern) > _LONGEST_PATTERN
+        or choices > _MOST_CHOICES
+        or _REPEATED.search(pattern)
+        or _SPECIAL_GROUP.search(pattern)
+    ):
+        raise InvalidRequest(
+            f"{CONFIG} has a pattern that may take too long to match: {pattern!r:.80}. Repeat no group, and use *, +, "
+            f"?, {{}} and groups of alternatives {_MOST_CHOICES} times at most."
+        )
+    try:
+        return re.compile(rf"(.*\.)?({pattern})")
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"{CONFIG} has a bad pattern {pattern!r:.80}: {error}.") from error

@@ -87,6 +87,9 @@ def test_matrices_in_half_precision_are_read(tmp_path: Path) -> None:
         ({"rank_pattern": {"(": 3}}, "bad pattern"),
         ({"rank_pattern": {"(a+)+b": 3}}, "too long to match"),
         ({"alpha_pattern": {".*.*.*.*b": 3}}, "too long to match"),
+        ({"rank_pattern": {"a?" * 30 + "a" * 30: 3}}, "too long to match"),
+        ({"rank_pattern": {"(a|a)" * 30: 3}}, "too long to match"),
+        ({"rank_pattern": {"(?x:(a+) +)b": 3}}, "too long to match"),
         ({"rank_pattern": [1]}, "no JSON object"),
         ({"alpha_pattern": "a"}, "no JSON object"),
         ({"lora_alpha": float("nan")}, "NaN"),
@@ -101,6 +104,21 @@ def test_what_would_be_ignored_is_refused_by_name(
 ) -> None:
     folder = change(write_adapter(tmp_path, WEIGHTS, rank=4), **config)
     with pytest.raises(InvalidRequest, match=complaint):
+        read_adapter(folder)
+
+
+def test_many_patterns_share_a_bounded_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = change(write_adapter(tmp_path, WEIGHTS, rank=4), rank_pattern={"other": 3, "another": 3})
+    read_adapter(folder)
+    monkeypatch.setattr("engine.weights.adapters._MOST_SECONDS", -1.0)
+    with pytest.raises(InvalidRequest, match="has 2 patterns, which take too long"):
+        read_adapter(folder)
+
+
+def test_a_layers_name_that_makes_searches_long_is_refused(tmp_path: Path) -> None:
+    name = "base_model.model." + "a." * 150 + "lora_A.weight"
+    folder = change_tensors(write_adapter(tmp_path, WEIGHTS, rank=4), {name: torch.ones(4, 6)})
+    with pytest.raises(InvalidRequest, match="over 200 characters"):
         read_adapter(folder)
 
 
@@ -131,8 +149,9 @@ def test_strange_tensors_are_refused_by_name(
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"adapter_config\.json cannot be read"):
+    with pytest.raises(InvalidRequest, match=r"adapter_config\.json cannot be read") as refused:
         read_adapter(tmp_path / "nowhere")
+    assert str(tmp_path) not in refused.value.message  # it is told whoever sent the adapter
     folder = write_adapter(tmp_path / "adapter", WEIGHTS, rank=4)
     (folder / "adapter_model.safetensors").write_bytes(b"short")
     with pytest.raises(InvalidRequest, match="Is the download whole"):
