@@ -133,6 +133,8 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         await replicas.update(loaded.policy)
         await adapters.update(loaded.policy)
         await generations.apply_policy(loaded)
+        if loaded.policy.adapters is None:
+            await adapters.aclose()
         for runner in runners:
             runner.policy_changed()
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from gateway.adapters.adapter import Adapter
 from gateway.adapters.residents import Residents
 from gateway.backends.openai_errors import ADAPTER_UNREADABLE
-from gateway.errors import GatewayError, Internal, Overloaded, Rejected, UpstreamUnavailable
+from gateway.errors import GatewayError, Overloaded, Rejected, UpstreamUnavailable
 from gateway.types import Call, Chunk, Chunks, Handler, WholeHandler
 
 ResidentsOf = Callable[[str], Residents | None]
@@ -80,7 +80,11 @@ class Loading:
         target = call.target
         residents = self._residents_of(target.backend) if target is not None else None
         if residents is None:
-            raise Internal("An adapter was sent to a backend that takes none.")
+            raise UpstreamUnavailable(  # by a policy that was replaced meanwhile
+                f"No adapters are loaded by the servers of '{self._adapter.base}' any more.",
+                code="adapter_unloaded",
+                retry_after=1.0,
+            )
         return residents
 
     def _left(self, call: Call) -> float:

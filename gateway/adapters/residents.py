@@ -1,7 +1,8 @@
 """Which adapters one server has, and which of them makes room for another.
 
 Weighted LRU: each adapter is worth its recent uses, which count half as much every ``HALF_LIFE`` seconds, times the
-seconds that loading it took. What is worth least is unloaded. One that a request uses is not.
+seconds that loading it took. What is worth least is unloaded. One that a request uses is not; but where all are in use
+without a pause, the one that is worth least takes no new requests, so that who waits for room gets it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from gateway.errors import Overloaded, Upstream
 HALF_LIFE = 300.0
 LOOK_EVERY = 0.02
 """Seconds between two looks for an adapter that nobody uses."""
+LEAVES_AFTER = 1.0
+"""Seconds without one until an adapter in use takes no new requests;"""
+LEAVES_FOR = 1.0
+"""and for how long another worker's word for that holds."""
 USUAL_COST = 0.1
 """Seconds that loading is thought to take until it was seen."""
 
@@ -62,14 +67,14 @@ class Residents:
         *,
         slots: int | None = None,
         timeout: float = 60.0,
-        elsewhere: Callable[[], Awaitable[Uses]] | None = None,
+        elsewhere: Callable[[str | None], Awaitable[Uses]] | None = None,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         on_load: Callable[[str, float], object] = lambda outcome, seconds: None,
         on_evict: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``elsewhere``: the uses by other workers. ``alone``: entered while the server's adapters change, so that no
-        other worker changes them."""
+        """``elsewhere``: the uses by other workers, which are told what is to leave. ``alone``: entered while the
+        server's adapters change, so that no other worker changes them."""
         self.server = server
         self._slots = slots
         self._timeout = timeout
@@ -84,6 +89,8 @@ class Residents:
         self._waiting: Counter[str] = Counter()
         """How many requests wait for each."""
         self._changing = asyncio.Lock()
+        self._leaving: tuple[str, float] | None = None
+        """What takes no new requests, and until when."""
 
     def holds(self, id: str) -> bool:
         return id in self._held
@@ -107,7 +114,7 @@ class Residents:
 
         Raises what ``Server.load`` does but ``ServerFull``, and ``Overloaded`` where it takes longer than ``patience``.
         """
-        resident = self._held.get(adapter.id) or await self._awaited(adapter, patience)
+        resident = self._ready(adapter.id) or await self._awaited(adapter, patience)
         resident.used(self._clock())
         resident.in_flight += 1
         try:
@@ -119,9 +126,23 @@ class Residents:
         """The server says that it does not have it: it was started again, or somebody else unloaded it."""
         self._held.pop(id, None)
 
-    async def unload(self, id: str) -> None:
-        """It is nobody's any more. Does not raise."""
+    def leave(self, id: str) -> None:
+        """Who asks for it from now on waits until it was loaded again, as another waits for its place."""
+        self._leaving = id, self._clock() + LEAVES_FOR
+
+    async def remove(self, id: str) -> None:
+        """It was deleted. Does not raise. Loads of others do not wait for its last requests, as the server does."""
         self._costs.pop(id, None)
+        loading = self._loading.get(id)
+        if loading is not None:
+            await asyncio.wait([loading])
+        if self._held.pop(id, None) is not None:
+            with suppress(Upstream, TimeoutError):
+                async with asyncio.timeout(self._timeout):
+                    await self.server.unload(id)
+
+    async def unload(self, id: str) -> None:
+        """The server is to be given it again. Does not raise."""
         with suppress(Upstream, TimeoutError):
             async with asyncio.timeout(self._timeout), self._changing, self._alone():
                 if self._held.pop(id, None) is not None:
@@ -139,7 +160,7 @@ class Residents:
         try:
             async with asyncio.timeout(patience):
                 # It may be lost again before this one, which has waited for it, is run.
-                while (resident := self._held.get(adapter.id)) is None:
+                while (resident := self._ready(adapter.id)) is None:
                     await self._wait(adapter)
                 return resident
         except TimeoutError:
@@ -148,6 +169,11 @@ class Residents:
             self._waiting[adapter.id] -= 1
             if not self._waiting[adapter.id]:
                 del self._waiting[adapter.id]
+
+    def _ready(self, id: str) -> Resident | None:
+        if self._leaving is not None and self._leaving[0] == id and self._clock() < self._leaving[1]:
+            return None
+        return self._held.get(id)
 
     async def _wait(self, adapter: Adapter) -> None:
         """One load for all that wait for it; it goes on where they leave."""
@@ -172,6 +198,7 @@ class Residents:
     async def _load(self, adapter: Adapter) -> None:
         try:
             async with asyncio.timeout(self._timeout), self._changing, self._alone():
+                self._leaving = None  # nobody makes room now but this
                 await self._find()
                 if adapter.id in self._held:
                     return
@@ -189,6 +216,7 @@ class Residents:
             raise
 
     async def _load_now(self, adapter: Adapter) -> None:
+        began = self._clock()
         while True:
             try:
                 return await self.server.load(adapter)
@@ -200,13 +228,12 @@ class Residents:
                         code="adapter_no_room",
                         retry_after=5.0,
                     ) from None
-                if not await self._evict():
-                    await asyncio.sleep(LOOK_EVERY)
+                await self._evict(began)
 
     async def _make_room(self) -> None:
+        began = self._clock()
         while self._slots is not None and len(self._held) >= self._slots:
-            if not await self._evict():
-                await asyncio.sleep(LOOK_EVERY)
+            await self._evict(began)
 
     async def _find(self) -> None:
         """What the server has, whoever had it loaded."""
@@ -216,22 +243,31 @@ class Residents:
         for known in found - self._held.keys():
             self._held[known] = Resident(0.0, now, self._costs.get(known, USUAL_COST))
 
-    async def _evict(self) -> bool:
-        """Unload what is worth least of those that nobody uses. False where there is none."""
-        others = await self._elsewhere() if self._elsewhere is not None else {}
+    async def _evict(self, began: float) -> None:
+        """Unload what is worth least of those that nobody uses; wait where there is none, as since ``began``."""
+        leaving = self._leaving[0] if self._leaving is not None else None
+        others = await self._elsewhere(leaving) if self._elsewhere is not None else {}
         now = self._clock()
+        worth = {
+            known: (one.worth(now) + others.get(known, _UNUSED)[0], one.at)
+            for known, one in self._held.items()
+        }
         idle = [
-            (one.worth(now) + others.get(known, _UNUSED)[0], one.at, known)
+            known
             for known, one in self._held.items()
             if not self._users(known, one) and not others.get(known, _UNUSED)[1]
         ]
         if not idle:
-            return False
-        least = min(idle)[2]
+            awaited = {known for known, one in self._held.items() if one.fresh and self._waiting[known]}
+            if now - began >= LEAVES_AFTER and (busy := worth.keys() - awaited):
+                self.leave(leaving if leaving in busy else min(busy, key=lambda known: (worth[known], known)))
+            await asyncio.sleep(LOOK_EVERY)
+            return
+        least = min(idle, key=lambda known: (worth[known], known))
         del self._held[least]
+        self._leaving = None
         await self.server.unload(least)
         self._on_evict()
-        return True
 
     def _users(self, known: str, one: Resident) -> int:
         return one.in_flight + (self._waiting[known] if one.fresh else 0)

@@ -68,8 +68,11 @@ class AdapterRoom:
         self._residents: dict[str, tuple[object, Residents]] = {}
         """By backend, with the settings that it is of."""
         self._looking: asyncio.Task[None] | None = None
+        self._reading = asyncio.Lock()
+        """One look at a time: an older one would take back what a later one has seen."""
         self._down = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._removing: set[asyncio.Task[None]] = set()
 
     @property
     def settings(self) -> AdapterSettings:
@@ -93,10 +96,9 @@ class AdapterRoom:
 
     async def update(self, policy: Policy) -> None:
         """Before its runtime is built."""
-        self._settings = policy.adapters
         if policy.adapters is None:
-            await self._stop()
-            return
+            return  # the one before may stay in force: see ``aclose``
+        self._settings = policy.adapters
         if self._table is None or self._where != policy.ledger:
             self._where = policy.ledger
             self._table = AdapterTable(open_tables(ADAPTERS, policy.ledger, self._state_dir))
@@ -127,7 +129,7 @@ class AdapterRoom:
         ]
         self._residents = wanted
         for one in gone:
-            self._begin(one.aclose())
+            self._begin(one.aclose(), self._closing)
 
     def residents(self, backend: str) -> Residents | None:
         found = self._residents.get(backend)
@@ -155,21 +157,24 @@ class AdapterRoom:
         return {}
 
     async def asked(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What another worker wants to know of a server."""
+        """What another worker wants to know of a server, in which it makes room."""
         one = self.residents(str(asked.get("backend")))
+        if one is not None and asked.get("leaving"):
+            one.leave(str(asked["leaving"]))
         return {"uses": one.uses() if one is not None else {}}
 
     async def aclose(self) -> None:
-        await self._stop()
-
-    async def _stop(self) -> None:
+        """Also where a policy without adapters is in force; ``update`` opens it again."""
+        self._settings = None
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
         residents, self._residents = self._residents, {}
+        for task in self._removing:
+            task.cancel()  # a server answers when the last request of what was deleted has ended
+        await asyncio.gather(*self._removing, *self._closing, return_exceptions=True)
         await asyncio.gather(*(one.aclose() for _, one in residents.values()))
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         self.catalogue.update(-1, ())
 
     async def _changed(self) -> None:
@@ -183,9 +188,10 @@ class AdapterRoom:
         if table is None:
             return
         try:
-            if await asyncio.to_thread(table.last_change) != catalogue.number:
-                gone = catalogue.update(*await asyncio.to_thread(table.all))
-                self._forget(gone)
+            async with self._reading:
+                if await asyncio.to_thread(table.last_change) != catalogue.number:
+                    gone = catalogue.update(*await asyncio.to_thread(table.all))
+                    self._forget(gone)
             self._down = False
         except DatabaseError as error:
             if not self._down:
@@ -195,14 +201,13 @@ class AdapterRoom:
     def _forget(self, gone: Iterable[Adapter]) -> None:
         for adapter in gone:
             for _, residents in self._residents.values():
-                if residents.holds(adapter.id):
-                    self._begin(residents.unload(adapter.id))
+                self._begin(residents.remove(adapter.id), self._removing)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, work: Coroutine[None, None, None], among: set[asyncio.Task[None]]) -> None:
         """Nobody waits for it."""
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        among.add(task)
+        task.add_done_callback(among.discard)
 
     async def _look_again_and_again(self) -> None:
         swept = 0.0
@@ -269,10 +274,10 @@ class AdapterRoom:
         if outcome == "ok":
             self._metrics.adapter_load_seconds[(backend,)].observe(seconds)
 
-    async def _elsewhere(self, backend: str) -> Uses:
+    async def _elsewhere(self, backend: str, leaving: str | None) -> Uses:
         uses: dict[str, tuple[float, int]] = {}
         with suppress(TimeoutError):
-            for answer in await self._peers.ask_others({"do": USES, "backend": backend}):
+            for answer in await self._peers.ask_others({"do": USES, "backend": backend, "leaving": leaving}):
                 for known, (worth, in_flight) in answer.get("uses", {}).items():
                     before = uses.get(known, (0.0, 0))
                     uses[known] = before[0] + worth, before[1] + in_flight

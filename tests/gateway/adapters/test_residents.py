@@ -162,6 +162,66 @@ async def test_one_in_use_stays_and_who_waits_for_room_is_told_in_time() -> None
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_one_that_is_always_in_use_leaves_for_who_waits(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.adapters.residents.LEAVES_AFTER", 0.0)
+    machine, ended = Machine(1, 1), asyncio.Event()
+    one, other, in_use = machine.workers[0], machine.workers[workers - 1], machine.server.in_use
+
+    async def again_and_again(delay: int) -> None:
+        for _ in range(delay):
+            await asyncio.sleep(0.01)
+        while not ended.is_set():
+            async with one.using(adapter(1), PATIENT):
+                in_use[adapter(1).id] = in_use.get(adapter(1).id, 0) + 1
+                await asyncio.sleep(0.05)
+                in_use[adapter(1).id] -= 1
+
+    async def once() -> None:
+        await asyncio.sleep(0.1)
+        async with other.using(adapter(2), PATIENT):
+            ended.set()
+
+    # At any time one of the two has a request.
+    await asyncio.wait_for(asyncio.gather(again_and_again(0), again_and_again(2), once()), 300)
+    assert not machine.server.unloaded_in_use
+
+
+@pytest.mark.anyio
+async def test_loads_do_not_wait_for_one_that_was_deleted_in_use() -> None:
+    ended, began = asyncio.Event(), asyncio.Event()
+
+    class Waits(FakeServer):
+        async def unload(self, id: str) -> None:
+            await super().unload(id)
+            began.set()
+            await ended.wait()  # for its last request
+
+    server = Waits()
+    residents = Residents(server)
+    async with residents.using(adapter(1), PATIENT):
+        removing = asyncio.create_task(residents.remove(adapter(1).id))
+        await began.wait()
+        async with asyncio.timeout(300), residents.using(adapter(2), PATIENT):
+            assert not removing.done()
+    ended.set()
+    await removing
+
+
+@pytest.mark.anyio
+async def test_one_that_is_deleted_while_it_is_loaded_does_not_stay() -> None:
+    server = FakeServer()
+    residents = Residents(server)
+    with pytest.raises(Overloaded):
+        async with residents.using(adapter(1), 0.0):
+            pass
+    await residents.remove(adapter(1).id)
+    assert server.loads == server.unloads == [adapter(1).id] and not server.served
+
+
+@pytest.mark.anyio
 async def test_two_that_want_one_slot_have_it_one_after_the_other() -> None:
     server = FakeServer(slots=1)
     residents = Residents(server, slots=1)
@@ -223,8 +283,10 @@ class Machine:
         return self.lock
 
     def _uses_of(self, worker: int):  # type: ignore[no-untyped-def]
-        async def uses() -> Uses:
+        async def uses(leaving: str | None) -> Uses:
             await self.server.pause()
+            if leaving is not None:
+                self.workers[worker].leave(leaving)
             return self.workers[worker].uses()
 
         return uses
@@ -243,7 +305,7 @@ class Machine:
 
 _STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["ask", "ask", "ask", "ask", "restart", "forget"]),
+        st.sampled_from(["ask", "ask", "ask", "ask", "restart", "forget", "leave"]),
         st.integers(0, 1),
         st.integers(0, 7),
     ),
@@ -267,6 +329,8 @@ def test_nobody_is_ever_answered_by_anothers_adapter(
                     machine.server.served.clear()
                 case "forget":
                     tasks.append(asyncio.create_task(machine.workers[worker].unload(adapter(number).id)))
+                case "leave":
+                    machine.workers[worker].leave(adapter(number).id)
             await machine.server.pause()
         ended = await asyncio.gather(*tasks)
         assert set(ended) <= {"answered", "adapter_unloaded", None}
