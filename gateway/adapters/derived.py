@@ -11,7 +11,16 @@ from fnmatch import fnmatchcase
 
 from gateway.adapters.adapter import Adapter
 from gateway.policy.prices import price_of
-from gateway.policy.schema import AnyBackend, AnyGuard, EngineBackend, Model, OpenAIBackend, Policy, Target
+from gateway.policy.schema import (
+    AnyBackend,
+    AnyGuard,
+    EngineBackend,
+    Model,
+    OpenAIBackend,
+    Policy,
+    Target,
+    Tier,
+)
 
 
 def takes_adapters(policy: Policy, backend: str) -> bool:
@@ -65,7 +74,7 @@ def policy_of(policy: Policy, adapter: Adapter) -> Policy | None:
         "prices": prices,
         "guards": guards,
         "experiments": {},
-        "tiers": {key: tier.model_copy(update={"on_saturation": None}) for key, tier in policy.tiers.items()},
+        "tiers": {key: _without_downgrade(tier) for key, tier in policy.tiers.items()},
     }
     # A copy by pydantic would have what the other has computed of its own fields, too.
     values = {field: getattr(policy, field) for field in type(policy).model_fields}
@@ -87,6 +96,11 @@ def _judges(policy: Policy) -> dict[str, Model]:
         waiting += [*model.fallbacks, *(step.model for step in model.cascade)]
         waiting += [model.larger_context] if model.larger_context else []
     return found
+
+
+def _without_downgrade(tier: Tier) -> Tier:
+    full = tier.on_saturation
+    return tier if full is None or full.to is None else tier.model_copy(update={"on_saturation": None})
 
 
 def _can(backend: AnyBackend | None) -> bool:

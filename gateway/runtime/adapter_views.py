@@ -40,6 +40,10 @@ class AdapterView(Runtime):
     def in_use(self) -> Any:
         return self.base
 
+    def out_of_use(self, model: str) -> bool:
+        disabled = self.readiness.disabled
+        return all(target.backend in disabled for target in self.policy.models[self.model].targets)
+
 
 class AdapterRouter(Router):
     """Servers that have the adapter come first, then those with room for it: unless they are full, or ejected."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.control.peers import Peers
 from gateway.errors import Overloaded, UnknownModel
-from gateway.types import Call
+from gateway.types import Call, Principal
 
 if TYPE_CHECKING:
     from gateway.runtime.runtime import Runtime
@@ -67,11 +67,12 @@ class BackgroundRequests:
             if time.perf_counter() >= until:
                 break
             await asyncio.sleep(LOOK_EVERY)
-            runtime = self._current()
+            runtime, _ = _named(self._current(), call.principal, name)
         if runtime is first:
             return runtime, call
-        model, principal = runtime.policy.resolve(name), runtime.authenticator.still(call.principal)
-        if model is None or not (principal.may_use(model) or principal.may_use(name)):
+        principal = runtime.authenticator.still(call.principal)
+        runtime, model = _named(runtime, principal, name)
+        if model is None:
             raise UnknownModel.named(name)
         now = time.perf_counter()
         call.receipt.note("background", out_of_service_ms=round(1000 * (now - began)))
@@ -108,3 +109,13 @@ class BackgroundRequests:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _named(runtime: Runtime, principal: Principal, name: str) -> tuple[Runtime, str | None]:
+    """The model that ``name`` means, where ``principal`` may use it, and the runtime that answers for it: ``runtime``,
+    or an adapter's."""
+    model = runtime.policy.resolve(name)
+    if model is not None and (principal.may_use(model) or principal.may_use(name)):
+        return runtime, model
+    adapted = runtime.adapters.find(principal, name) if runtime.adapters is not None else None
+    return (runtime, None) if adapted is None else (adapted, adapted.policy.resolve(name))

@@ -10,7 +10,7 @@ from gateway.adapters.derived import targets_of
 from gateway.adapters.room import AdapterRoom
 from gateway.adapters.uploads import Asked
 from gateway.adapters.wire_form import CreateAdapterBody, write_adapter, write_deleted, write_list
-from gateway.errors import BadRequest, NotFound, UnknownModel
+from gateway.errors import BadRequest, Conflict, NotFound, UnknownModel
 from gateway.types import Json
 from gateway.web.body import read_body
 from gateway.web.context import RequestContext
@@ -68,6 +68,13 @@ async def _create(scope: Scope, receive: Receive) -> Adapter:
             "gateway's policy.",
             param="model",
             code="adapters_unsupported",
+        )
+    name = f"{base}:{asked.name}"
+    if policy.resolve(name) is not None:
+        raise Conflict(
+            f"'{name}' is a model of this gateway's policy. Choose another name.",
+            param="name",
+            code="adapter_exists",
         )
     return await room.create(
         Asked(

@@ -48,7 +48,13 @@ def _visible(context: RequestContext) -> list[ListedModel]:
     ]
     if runtime.adapters is not None:
         listed += [
-            ListedModel(one.model, one.created_at, one.tenant, parent=one.base)
+            ListedModel(
+                # By its id where a model of the policy has its name, and so answers to that.
+                one.model if runtime.policy.resolve(one.model) is None else f"{one.base}:{one.id}",
+                one.created_at,
+                one.tenant,
+                parent=one.base,
+            )
             for one in runtime.adapters.listed(caller)
         ]
     return listed

@@ -118,6 +118,51 @@ async def test_deleted_it_is_gone_from_everywhere(tmp_path: Path) -> None:
         assert (await create(found.http, "support", seed=2)).status_code == 200
 
 
+async def test_a_model_of_the_policy_keeps_its_name(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (found, (server,)):
+        made = (await create(found.http, "support")).json()
+        changed = policy(server)
+        changed["models"]["base:support"] = changed["models"]["fake"]
+        found.write(changed)
+        await found.generation(2)
+        assert said(await ask(found.http, "base:support")) == "one two three"
+        assert said(await ask(found.http, f"base:{made['id']}")) == made["sha256"]
+        listed = [one["id"] for one in (await found.http.get("/v1/models")).json()["data"]]
+        assert listed.count("base:support") == 1 and f"base:{made['id']}" in listed
+        taken = await create(found.http, "support", headers=OTHER)
+        assert taken.status_code == 409 and taken.json()["error"]["param"] == "name"
+
+
+async def test_a_policy_without_adapters_has_none_and_a_later_one_has_them_again(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (found, (server,)):
+        made = (await create(found.http, "support")).json()
+        without = policy(server)
+        del without["adapters"]
+        found.write(without)
+        await found.generation(2)
+        assert (await ask(found.http, "base:support")).status_code == 404
+        assert (await found.http.get("/v1/adapters")).status_code == 404
+        assert said(await ask(found.http, "base")) == "the base model"
+        found.write(policy(server))
+        await found.generation(3)
+        assert said(await ask(found.http, "base:support")) == made["sha256"]
+
+
+async def test_in_the_background_it_waits_for_a_server_that_is_drained(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (found, (server,)):
+        made = (await create(found.http, "support")).json()
+        found.write(policy(server, drained=["engine0"]))
+        await found.generation(2)
+        asked = {"model": "base:support", "input": "Who are you?", "background": True}
+        answer = (await found.http.post("/v1/responses", json=asked)).json()
+        found.write(policy(server))
+        async with asyncio.timeout(300):
+            while answer["status"] in ("queued", "in_progress"):
+                await asyncio.sleep(0.05)
+                answer = (await found.http.get(f"/v1/responses/{answer['id']}")).json()
+        assert answer["status"] == "completed" and made["sha256"] in json.dumps(answer["output"])
+
+
 async def test_many_requests_wait_for_one_load(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (found, (server,)):
         server.load_seconds = 0.1

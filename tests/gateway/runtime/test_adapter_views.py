@@ -30,7 +30,10 @@ def of_three(**more: Any) -> Any:
         adapters={"servers": {name: {} for name in NAMES}},
         guards={"length": {"models": ["ba*"], "max_characters": 10}, "secrets": {"models": ["other"]}},
         prices={"x": {"input": 1.0, "output": 2.0}, "two/x": {"input": 3.0, "output": 4.0}},
-        tiers={"free": {"on_saturation": {"action": "downgrade", "to": "other", "at": 0.5}}},
+        tiers={
+            "free": {"on_saturation": {"action": "downgrade", "to": "other", "at": 0.5}},
+            "trial": {"on_saturation": {"action": "shed", "at": 0.5}},
+        },
         experiments={"e": {"arms": {"a": {"model": "base"}, "b": {"model": "other"}}}},
     )
 
@@ -123,6 +126,7 @@ def test_its_policy_has_what_holds_of_its_base_and_nothing_that_stands_in() -> N
     who = {"key_id": "k", "model": "base:support", "route": "/v1/chat/completions"}
     assert [name for name, guard in found.guards.items() if guard.looks_after("acme", **who)] == ["length"]
     assert not found.experiments and found.tier("free").on_saturation is None
+    assert found.tier("trial") == base.tier("trial")  # it leaves its places, whatever it asks
     assert base.resolve("base:support") is None and base.tier("free").on_saturation is not None
 
 
