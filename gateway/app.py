@@ -92,7 +92,9 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     state.rollouts = rollouts = Rollouts(settings.state_dir, state.callbacks)
     state.evaluator = Evaluator(metrics, lambda arm, at, score: rollouts.scored(arm, JUDGE, at, score))
     state.drift = drift = Drift(settings.state_dir, state.callbacks, metrics)
-    state.adapters = adapters = AdapterRoom(settings.state_dir, peers, metrics, worker=settings.worker)
+    state.adapters = adapters = AdapterRoom(
+        settings.state_dir, peers, metrics, worker=settings.worker, on_gone=state.health.forget_model
+    )
     state.held = HeldPrefixes(settings.slots, state.transport or OutgoingTransport, worker=settings.worker)
     state.scores = Scores(ToldHoldings(state.held), clock=state.pools.clock)
     state.replicas = replicas = Replicas(

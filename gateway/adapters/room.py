@@ -53,9 +53,12 @@ class AdapterRoom:
         metrics: Metrics,
         *,
         worker: int = 1,
+        on_gone: Callable[[str], object] = lambda gone: None,
         transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
     ) -> None:
+        """``on_gone`` is told the ids of those that were deleted."""
         self.catalogue = Catalogue()
+        self._on_gone = on_gone
         self._state_dir = state_dir
         self._peers = peers
         self._metrics = metrics
@@ -200,6 +203,7 @@ class AdapterRoom:
 
     def _forget(self, gone: Iterable[Adapter]) -> None:
         for adapter in gone:
+            self._on_gone(adapter.id)
             for _, residents in self._residents.values():
                 self._begin(residents.remove(adapter.id), self._removing)
 

@@ -86,6 +86,12 @@ class HealthRegistry:
         for name in [name for name in self._breakers if name[0] == backend]:
             self._breakers.pop(name).close()
 
+    def forget_model(self, model: str) -> None:
+        """No backend knows it any more."""
+        for name in [name for name in self._breakers if name[1] == model]:
+            self._breakers.pop(name).close()
+            self.credentials_accepted(*name)
+
     def copied(self) -> HealthRegistry:
         """One in the same state, to be asked what this one would say: what becomes of it changes nothing here, and
         nobody is told."""

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from gateway.observe.prometheus import buckets
 from gateway.observe.prometheus.families import Families
 from gateway.observe.prometheus.files import FOLDER
+from gateway.observe.prometheus.model_labels import ModelLabels
 from gateway.observe.prometheus.rendering import render_shared, slices
 from gateway.observe.prometheus.tenant_labels import TenantLabels
 
@@ -32,8 +33,9 @@ class Metrics:
         """``tenants``: label metrics with tenants' names, unless the policy says otherwise."""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # half the lines; resets are found without them
         self.tenants = TenantLabels(by_default=tenants)
+        self.models = ModelLabels()
         self._registry = CollectorRegistry()
-        make = Families(self._registry)
+        make = Families(self._registry, self.models)
         self.http = make.counter(
             "tollgate_http_requests_total",
             "HTTP requests by route and status.",

@@ -72,6 +72,7 @@ class Generations:
         await watch_budgets(runtime.quotas, self._state.callbacks)
         metrics, policy = self._state.metrics, loaded.policy
         metrics.tenants.update(policy.metrics.tenants, policy.metrics.max_tenants, policy.tenants)
+        metrics.models.update(policy.models.keys())
         self.number = (
             await asyncio.to_thread(self._history.number_of, loaded) if self._history else self.number + 1
         )

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from gateway.adapters.adapter import is_adapter_id
 from gateway.fallback.circuit_breaker import EVERYBODY
 from gateway.observe.ledger.ledger import Ledger
 from gateway.observe.prometheus.buffers import BufferedCounter, Family
@@ -108,10 +109,18 @@ class Sampler:
         for model in policy.models.values():
             for target in model.places:
                 yield (target.backend, target.model), 0.0
+        adapters: dict[tuple[str, str], float] = {}
         for backend, name, breaker in self._state.health.breakers():
             scopes = [scope for scope, _ in breaker.open_scopes()]
-            if backend in policy.backends:
-                yield (backend, name), 2.0 if EVERYBODY in scopes else float(bool(scopes))
+            state = 2.0 if EVERYBODY in scopes else float(bool(scopes))
+            if backend not in policy.backends:
+                continue
+            if is_adapter_id(name):  # tenants make them: of all of them the worst
+                label = (backend, "adapter-*")
+                adapters[label] = max(state, adapters.get(label, 0.0))
+            else:
+                yield (backend, name), state
+        yield from adapters.items()
 
     def _cached(self) -> Iterator[tuple[tuple[str, ...], float]]:
         for pool in self._state.pools:

@@ -128,7 +128,8 @@ class Family(dict[tuple[str, ...], _Child], Generic[_Child]):
     They are kept, as prometheus_client's own look-up takes a lock, and longer than the update itself. Where
     ``has_space`` says no, values of new children are ``dropped``.
 
-    ``remove`` removes a set of labels from the metric; without it they stay for as long as the process.
+    ``remove`` removes a set of labels from the metric; without it they stay for as long as the process. ``shared`` are
+    the labels under which others are counted.
     """
 
     def __init__(
@@ -138,12 +139,14 @@ class Family(dict[tuple[str, ...], _Child], Generic[_Child]):
         dropped: _Child,
         has_space: Callable[[], bool],
         remove: Callable[..., object] | None = None,
+        shared: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda values: values,
     ) -> None:
         super().__init__()
         self._child = child
         self._dropped = dropped
         self._has_space = has_space
         self._remove = remove
+        self._shared = shared
         self._checked = float("-inf")
 
     def labels(self, *values: str) -> _Child:
@@ -155,6 +158,8 @@ class Family(dict[tuple[str, ...], _Child], Generic[_Child]):
         self._dropped.flush()
 
     def __missing__(self, values: tuple[str, ...]) -> _Child:
+        if (shared := self._shared(values)) != values:
+            return self[shared]
         if len(self) >= MAX_SERIES:
             self._remove_idle()
         if len(self) >= MAX_SERIES:

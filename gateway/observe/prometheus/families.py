@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from gateway.observe.prometheus.buffers import BufferedChild, BufferedCounter, BufferedHistogram, Family
 from gateway.observe.prometheus.files import MetricFiles
+from gateway.observe.prometheus.model_labels import ModelLabels
 
 Collected = Counter | Gauge | Histogram
 Merged = Literal["livemin", "livemax", "livesum"]
@@ -20,8 +21,10 @@ _Child = TypeVar("_Child", bound=BufferedChild)
 class Families:
     """Makes the metrics of one registry."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, models: ModelLabels) -> None:
+        """``models``: what the label ``model`` says."""
         self._registry = registry
+        self._models = models
         self.made: list[Collected] = []
         self.buffered: list[Family[BufferedCounter] | Family[BufferedHistogram] | BufferedHistogram] = []
         files = MetricFiles.of_this_process()
@@ -31,14 +34,14 @@ class Families:
 
     def counter(self, name: str, about: str, labels: list[str]) -> Family[BufferedCounter]:
         metric = self._made(Counter(name, about, labels, registry=self._registry))
-        family = self._family(metric, BufferedCounter, remove_idle=True)
+        family = self._family(metric, BufferedCounter, labels, remove_idle=True)
         self.buffered.append(family)
         return family
 
     def gauge(self, name: str, about: str, labels: list[str]) -> Family[BufferedCounter]:
         """Counted up and down."""
         metric = self._made(Gauge(name, about, labels, registry=self._registry, multiprocess_mode="livesum"))
-        family = self._family(metric, BufferedCounter, remove_idle=False)
+        family = self._family(metric, BufferedCounter, labels, remove_idle=False)
         self.buffered.append(family)
         return family
 
@@ -46,7 +49,7 @@ class Families:
         self, name: str, about: str, labels: list[str], buckets: tuple[float, ...]
     ) -> Family[BufferedHistogram]:
         metric = self._made(Histogram(name, about, labels, buckets=buckets, registry=self._registry))
-        family = self._family(metric, BufferedHistogram, remove_idle=True)
+        family = self._family(metric, BufferedHistogram, labels, remove_idle=True)
         self.buffered.append(family)
         return family
 
@@ -75,13 +78,26 @@ class Families:
         return metric
 
     def _family(
-        self, metric: _Metric, child: Callable[[_Metric | None], _Child], *, remove_idle: bool
+        self,
+        metric: _Metric,
+        child: Callable[[_Metric | None], _Child],
+        labels: Sequence[str],
+        *,
+        remove_idle: bool,
     ) -> Family[_Child]:
+        place = labels.index("model") if "model" in labels else -1
+
+        def shared(values: tuple[str, ...]) -> tuple[str, ...]:
+            if place < 0:
+                return values
+            return (*values[:place], self._models.of(values[place]), *values[place + 1 :])
+
         return Family(
             lambda values: child(metric.labels(*values)),
             dropped=child(None),
             has_space=self._has_space,
             remove=metric.remove if remove_idle and self._may_remove else None,
+            shared=shared,
         )
 
 

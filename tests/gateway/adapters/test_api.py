@@ -163,6 +163,24 @@ async def test_in_the_background_it_waits_for_a_server_that_is_drained(tmp_path:
         assert answer["status"] == "completed" and made["sha256"] in json.dumps(answer["output"])
 
 
+async def test_metrics_have_one_label_for_all_adapters_of_a_model(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as (found, _):
+        made = [(await create(found.http, f"a{number}", seed=number)).json() for number in range(2)]
+        for one in made:
+            said(await ask(found.http, one["model"]))
+        async with asyncio.timeout(300):
+            while 'tollgate_breaker_state{backend="engine0",model="adapter-*"}' not in await found.metrics():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        metrics = await found.metrics()
+        assert metrics['tollgate_requests_total{backend="engine0",model="base:*",status="200"}'] == 2
+        for one in made:
+            assert not [name for name in metrics if one["model"] in name or one["id"] in name]
+            await found.http.delete(f"/v1/adapters/{one['id']}")
+        async with asyncio.timeout(300):
+            while any("adapter-*" in name for name in await found.metrics()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
 async def test_many_requests_wait_for_one_load(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (found, (server,)):
         server.load_seconds = 0.1
