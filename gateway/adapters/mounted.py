@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
+import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from secrets import token_hex
@@ -12,6 +14,10 @@ from tarfile import TarError
 from gateway.adapters.adapter import Adapter, is_adapter_id
 from gateway.adapters.archive import unpack
 from gateway.errors import UpstreamUnavailable
+
+LEFT = 3600.0
+"""Seconds after which a scratch folder is one that a crash has left."""
+_SCRATCH = re.compile(r"\.adapter-[0-9a-f]{32}\.[0-9a-f]{8}", re.ASCII)
 
 
 class MountedFolder:
@@ -41,14 +47,24 @@ class MountedFolder:
         return place
 
     async def keep(self, ids: Iterable[str]) -> None:
-        """Remove all other adapters."""
+        """Remove all other adapters, and what a crash has left of one."""
         await asyncio.to_thread(self._keep, frozenset(ids))
 
     def _keep(self, ids: frozenset[str]) -> None:
         if self._folder.is_dir():
             for place in self._folder.iterdir():
-                if is_adapter_id(place.name) and place.name not in ids:
+                if (is_adapter_id(place.name) and place.name not in ids) or _is_left(place):
                     shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_left(place: Path) -> bool:
+    """Whether it is a scratch folder in which nobody writes any more."""
+    if _SCRATCH.fullmatch(place.name) is None:
+        return False
+    try:
+        return place.stat().st_mtime < time.time() - LEFT
+    except OSError:
+        return False
 
 
 async def _written(file: Path, pieces: AsyncIterator[bytes]) -> None:

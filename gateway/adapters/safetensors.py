@@ -52,7 +52,9 @@ def read_header(header: bytes, size: int) -> Mapping[str, TensorShape]:
         raise NotSafetensors(f"its header is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise NotSafetensors("its header is not a JSON object")
-    found.pop("__metadata__", None)
+    about = found.pop("__metadata__", {})
+    if not isinstance(about, dict) or not all(isinstance(one, str) for one in about.values()):
+        raise NotSafetensors("its '__metadata__' is not texts by name")
     places: list[tuple[int, int]] = []
     tensors: dict[str, TensorShape] = {}
     for name, entry in found.items():
@@ -62,7 +64,7 @@ def read_header(header: bytes, size: int) -> Mapping[str, TensorShape]:
     end = size - LENGTH - len(header)
     edges = [(0, 0), *places, (end, end)]
     if any(one[1] != other[0] for one, other in pairwise(edges)):
-        raise NotSafetensors("its tensors do not fill it without holes and overlaps; is the file whole?")
+        raise NotSafetensors("its tensors do not fill it without holes and overlaps: it may not be whole")
     return tensors
 
 

@@ -85,20 +85,19 @@ class Families:
         *,
         remove_idle: bool,
     ) -> Family[_Child]:
-        place = labels.index("model") if "model" in labels else -1
-
-        def shared(values: tuple[str, ...]) -> tuple[str, ...]:
-            if place < 0:
-                return values
-            return (*values[:place], self._models.of(values[place]), *values[place + 1 :])
-
         return Family(
             lambda values: child(metric.labels(*values)),
             dropped=child(None),
             has_space=self._has_space,
             remove=metric.remove if remove_idle and self._may_remove else None,
-            shared=shared,
+            shared=self._shared(labels),
         )
+
+    def _shared(self, labels: Sequence[str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+        if "model" not in labels:
+            return lambda values: values
+        place: int = labels.index("model")
+        return lambda values: (*values[:place], self._models.of(values[place]), *values[place + 1 :])
 
 
 class SampledGauge:

@@ -92,6 +92,15 @@ def test_other_files_are_told_from_safetensors() -> None:
             header(data)
 
 
+@pytest.mark.parametrize("about", [{"format": 1}, "pt", None])
+def test_metadata_that_servers_refuse_is_refused(about: Any) -> None:
+    text = json.dumps({"__metadata__": about}).encode()
+    with pytest.raises(NotSafetensors, match="__metadata__"):
+        header(struct.pack("<Q", len(text)) + text)
+    text = json.dumps({"__metadata__": {"format": "pt"}}).encode()
+    assert header(struct.pack("<Q", len(text)) + text) == {}
+
+
 def test_tensors_may_not_overlap_or_leave_holes() -> None:
     def of(*places: tuple[int, int]) -> bytes:
         entries = {
