@@ -150,7 +150,7 @@ class FakeUpstream:
         self.probes: list[Received] = []
         self.connections = 0
         self.open: set[_Connection] = set()
-        self.port = 0
+        self.host, self.port = "127.0.0.1", 0
         self._tls = tls
         self._server: asyncio.Server | None = None
         self._arrived = asyncio.Event()
@@ -168,7 +168,7 @@ class FakeUpstream:
         """Listen; after a ``stop``, at the same port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Connection(self), "127.0.0.1", self.port, ssl=self._tls
+            lambda: _Connection(self), self.host, self.port, ssl=self._tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -183,7 +183,7 @@ class FakeUpstream:
 
     @property
     def base_url(self) -> str:
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}/v1"
+        return f"{'https' if self._tls else 'http'}://{self.host}:{self.port}/v1"
 
     def next_script(self) -> Script:
         return self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]

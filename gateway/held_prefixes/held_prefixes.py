@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -98,9 +98,9 @@ class HeldPrefixes:
         """Seconds since the table was last said to be kept; None where there is none."""
         return self._reader.age if self._reader is not None else None
 
-    async def update(self, policy: Policy, members: Members) -> None:
-        """``policy`` has its replicas as backends."""
-        self._policy, self._groups = policy, groups_of(policy, members)
+    async def update(self, policy: Policy, members: Members, *, among: Collection[str] | None = None) -> None:
+        """``policy`` has its replicas as backends. ``among``: the backends of targets that count; None: all."""
+        self._policy, self._groups = policy, groups_of(policy, members, among)
         self.digests.keep({name for its in self._groups.values() for one in its for name in one.names})
         if self._groups and self.prompts is None:
             self.prompts = PromptTokens(self._transport())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -24,13 +24,19 @@ class Group:
     names: tuple[str, ...]
 
 
-def groups_of(policy: Policy, members: Members) -> dict[str, tuple[Group, ...]]:
-    """By model, those of its targets that tell. ``policy`` has its replicas as backends."""
+def groups_of(
+    policy: Policy, members: Members, among: Collection[str] | None = None
+) -> dict[str, tuple[Group, ...]]:
+    """By model, those of its targets that tell. ``policy`` has its replicas as backends; ``among``: whose targets
+    count, where not all do."""
     found: dict[str, tuple[Group, ...]] = {}
     for name, model in policy.models.items():
         if model.select == "score":
             groups = tuple(
-                group for target in model.targets if (group := _group(policy, members, target)) is not None
+                group
+                for target in model.targets
+                if among is None or target.backend in among
+                if (group := _group(policy, members, target)) is not None
             )
             if groups:
                 found[name] = groups

@@ -46,7 +46,9 @@ async def read_call(
     if body is None or "json" not in headers.get("content-type", "json"):
         request = ChatRequest(model=usual, prompt="", embeds=True)
     else:
-        read = _READERS.get(headers.get(":path", "").partition("?")[0], _any)
+        # A path may have a prefix that the gateway takes off, or be a whole URL.
+        path = headers.get(":path", "").partition("?")[0]
+        read = next((read for known, read in _READERS.items() if path.endswith(known)), _any)
         limits = policy.limits
         request = await asyncio.to_thread(read, body, limits) if len(body) >= LARGE else read(body, limits)
     model = policy.resolve(request.model)

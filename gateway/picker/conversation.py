@@ -9,6 +9,7 @@ What a gateway waits for depends on how it sends bodies (``processing_mode.proto
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from enum import IntEnum
@@ -17,7 +18,7 @@ from typing import Any
 from gateway.errors import BodyTooLarge, GatewayError
 from gateway.metering.estimate import Estimator
 from gateway.picker.answers import Answers, destination_of, served_by, subset_of
-from gateway.picker.asked import header_map, read_call
+from gateway.picker.asked import LARGE, header_map, read_call
 from gateway.picker.figures import Figures
 from gateway.picker.pick import NoEndpoint, Pick, pick
 from gateway.picker.pool import EnginePool
@@ -126,7 +127,7 @@ class Conversation:
         # Of what is too long for a gateway's buffer it may send the beginning, of which nothing can be read.
         whole = body.body if body.end_of_stream or self._request_mode is BodyMode.BUFFERED else None
         destination, headers = await self._picked(whole)
-        rewritten = self._rewritten(whole)
+        rewritten = await self._rewritten(whole)
         if rewritten is not None:
             headers = {**headers, "content-length": str(len(rewritten))}
         return [self._answers.picked("request_body", destination, headers, rewritten)]
@@ -137,7 +138,7 @@ class Conversation:
         body = b"".join(self._parts)
         self._parts = []
         destination, headers = await self._picked(body or None)
-        rewritten = self._rewritten(body or None)
+        rewritten = await self._rewritten(body or None)
         if rewritten is not None:
             headers = {**headers, "content-length": str(len(rewritten))}
         return [
@@ -162,6 +163,7 @@ class Conversation:
             subset=self._subset,
             patience=settings.patience,
             fallbacks=settings.fallbacks,
+            seen=self._response_mode in (BodyMode.STREAMED, BodyMode.FULL_DUPLEX_STREAMED),
         )
         self._figures.picked(call.model, time.perf_counter() - began)
         return destination_of(self._pick), self._pick.hints()
@@ -170,13 +172,17 @@ class Conversation:
     def _estimator(self) -> Estimator:
         return self._pool.estimator
 
-    def _rewritten(self, body: bytes | None) -> bytes | None:
-        """The body with the model's name as the engine knows it; None where it has it already, or names none."""
-        if body is None or self._pick is None or self._pick.call.request.model == self._pick.model:
+    async def _rewritten(self, body: bytes | None) -> bytes | None:
+        """The body with the model's name as the engine knows it, and its tenant's salt; None where it has these
+        already, or is no JSON."""
+        if body is None or self._pick is None or "json" not in self._headers.get("content-type", "json"):
             return None
-        if "json" not in self._headers.get("content-type", "json"):
+        fields, limits = self._pick.fields(), self._pick.call.policy.limits
+        if not fields:
             return None
-        return json_body.with_model(body, self._pick.call.policy.limits, self._pick.model)
+        if len(body) < LARGE:
+            return json_body.with_fields(body, limits, fields)
+        return await asyncio.to_thread(json_body.with_fields, body, limits, fields)
 
     def _answered_by(self, request: Any) -> None:
         if self._pick is None:
@@ -187,9 +193,11 @@ class Conversation:
             self.close()
 
     def _response_body(self, body: Any) -> Iterator[Any] | list[Any]:
-        if self._pick is not None and not self._began and body.body:
-            self._began = True
-            self._pick.began()
+        if self._pick is not None and body.body:
+            if not self._began:
+                self._began = True
+                self._pick.began()
+            self._pick.came(body.body)
         if body.end_of_stream:
             self.close()
         if self._response_mode is BodyMode.FULL_DUPLEX_STREAMED:

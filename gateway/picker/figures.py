@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.errors import GatewayError, Overloaded
@@ -68,12 +68,25 @@ class _Engines(Collector):
         full = GaugeMetricFamily(
             "tollgate_epp_engine_saturation", "How full it is: 0 is idle, 1 is full.", labels=["endpoint"]
         )
+        connected = GaugeMetricFamily(
+            "tollgate_epp_kv_events_connected", "1 where a server's KV events come.", labels=["backend"]
+        )
+        blocks = GaugeMetricFamily(
+            "tollgate_epp_kv_blocks_held", "That a server holds by its events.", labels=["backend"]
+        )
+        asked = CounterMetricFamily(
+            "tollgate_epp_prompt_ids", "Questions for the token ids of a prompt.", labels=["outcome"]
+        )
+        for name, told in self._pool.held.figures.items():
+            connected.add_metric([name], told.connected)
+            blocks.add_metric([name], told.blocks)
+        for outcome, count in self._pool.held.outcomes.items():
+            asked.add_metric([outcome], count)
         standing = self._pool.standing
         for name, endpoint in standing.endpoints.items() if standing is not None else ():
             load.add_metric([endpoint], self._pool.pools.load(name))
             full.add_metric([endpoint], self._pool.pools.saturation(name))
-        yield load
-        yield full
+        yield from (load, full, connected, blocks, asked)
 
 
 class FailureLog:

@@ -16,6 +16,7 @@ import httpx
 from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules, update_terms
 from gateway.backends.engine_poller import EnginePoller
+from gateway.backends.transport import OutgoingTransport
 from gateway.fallback.health import HealthListener, HealthRegistry
 from gateway.fallback.hop import Hops
 from gateway.held_prefixes.held_prefixes import HeldPrefixes
@@ -28,6 +29,7 @@ from gateway.routing.affinity import Affinity
 from gateway.routing.router import Router
 from gateway.routing.score import Scores
 from gateway.routing.scored import Scored
+from gateway.routing.told_holdings import ToldHoldings
 from gateway.runtime.backends import build_poller, is_polled
 
 log = logging.getLogger(__name__)
@@ -65,8 +67,9 @@ class EnginePool:
         """``backend`` is the one whose replicas they are; the only one that has any, where it is None."""
         self.transport: Callable[[], httpx.AsyncBaseTransport] | None = None
         self.pools = Pools()
-        self.scores = Scores(clock=self.pools.clock)
-        self.held: HeldPrefixes | None = None
+        self.held = HeldPrefixes(None, lambda: (self.transport or OutgoingTransport)())
+        self.holdings = ToldHoldings(self.held)
+        self.scores = Scores(self.holdings, clock=self.pools.clock)
         self.rules = TierRules()
         self.estimator = Estimator()
         self.ready = False
@@ -93,6 +96,7 @@ class EnginePool:
     async def aclose(self) -> None:
         await self._replicas.aclose()
         await self._poll({})
+        await self.held.aclose()
 
     async def _changed(self) -> None:
         async with self._changing:
@@ -103,6 +107,7 @@ class EnginePool:
             name = pool_of(policy, self._backend)
             its: Members = {name: members.get(name, ())}
             servers = {member.name: policy.backends[member.name] for member in its[name]}
+            await self.held.update(policy, its, among={name})
             await self._poll(servers)
             self.pools.update(policy)
             update_terms(policy, self.pools)
@@ -141,6 +146,8 @@ class EnginePool:
             if name not in self._pollers and is_polled(config):
                 poller = build_poller(name, config, self)
                 self._pollers[name] = config, poller
+        for _, poller in self._pollers.values():
+            poller.servers = len(self._pollers)
         await asyncio.gather(*(poller.aclose() for poller in gone))
 
 

@@ -73,6 +73,14 @@ def with_model(body: bytes, limits: RequestLimits, model: str) -> bytes:
     return orjson.dumps({**read_json(body, limits), "model": model})
 
 
+def with_fields(body: bytes, limits: RequestLimits, fields: Mapping[str, Any]) -> bytes:
+    """``body``, with ``fields`` in place of its own; without those that are None. Raises ``BadRequest``."""
+    found = {**read_json(body, limits), **fields}
+    return orjson.dumps(
+        {name: value for name, value in found.items() if name not in fields or value is not None}
+    )
+
+
 def _bound(body: bytes, limits: RequestLimits) -> None:
     """Before it is parsed, as each value takes 50 bytes of memory or more."""
     if _values(body, quotes=2) <= limits.values and body.count(b",") < limits.entries:

@@ -12,20 +12,21 @@ END = (-1).to_bytes(8, "big", signed=True)
 
 
 class EventServer:
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, replay_port: int = 0) -> None:
+        """At free ports, where none are given."""
         self.topic = b""
         self.number = 0
-        self._port, self._replay_port = 0, 0
+        self._host, self._port, self._replay_port = host, port, replay_port
         self._told: list[bytes] = []
         self.start()
 
     @property
     def endpoint(self) -> str:
-        return f"tcp://127.0.0.1:{self._port}"
+        return f"tcp://{self._host}:{self._port}"
 
     @property
     def replay(self) -> str:
-        return f"tcp://127.0.0.1:{self._replay_port}"
+        return f"tcp://{self._host}:{self._replay_port}"
 
     @property
     def port(self) -> int:
@@ -41,8 +42,8 @@ class EventServer:
         self._pub: zmq.Socket[bytes] = self._context.socket(zmq.PUB)
         self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._pub.linger = self._router.linger = 0
-        self._port = _bind(self._pub, self._port)
-        self._replay_port = _bind(self._router, self._replay_port)
+        self._port = _bind(self._pub, self._host, self._port)
+        self._replay_port = _bind(self._router, self._host, self._replay_port)
         self.number, self._told = 0, []
         self._lock = threading.Lock()
         self._ending = False
@@ -85,8 +86,8 @@ class EventServer:
                 self._router.send_multipart((client, empty, END, b""))
 
 
-def _bind(socket: zmq.Socket[bytes], port: int) -> int:
+def _bind(socket: zmq.Socket[bytes], host: str, port: int) -> int:
     if port:
-        socket.bind(f"tcp://127.0.0.1:{port}")
+        socket.bind(f"tcp://{host}:{port}")
         return port
-    return socket.bind_to_random_port("tcp://127.0.0.1")
+    return socket.bind_to_random_port(f"tcp://{host}")

@@ -34,9 +34,12 @@ def ids_of(body: dict[str, Any]) -> list[int]:
 
 
 class VllmServer(FakeUpstream):
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", beside: VllmServer | None = None) -> None:
+        """``beside`` one at another host its events have the same ports."""
         super().__init__()
-        self.events = EventServer()
+        self.host = host
+        ports = (beside.events.port, beside.events.replay_port) if beside is not None else ()
+        self.events = EventServer(host, *ports)
         self.held: dict[int, None] = {}
         self.tells = True
         """Whether it publishes what it stores."""
