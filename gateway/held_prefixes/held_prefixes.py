@@ -15,7 +15,7 @@ import httpx
 from gateway import packages
 from gateway.held_prefixes.block_keys import keys_of
 from gateway.held_prefixes.digests import Digests
-from gateway.held_prefixes.prompt_tokens import PromptTokens
+from gateway.held_prefixes.prompt_tokens import PATIENCE, PromptTokens
 from gateway.held_prefixes.subscriber import Figures, Subscriber
 from gateway.held_prefixes.table_reader import TableReader, places_of
 from gateway.held_prefixes.watched import Group, groups_of, publishers_of
@@ -103,7 +103,7 @@ class HeldPrefixes:
         self._policy, self._groups = policy, groups_of(policy, members, among)
         self.digests.keep({name for its in self._groups.values() for one in its for name in one.names})
         if self._groups and self.prompts is None:
-            self.prompts = PromptTokens(self._transport())
+            self.prompts = PromptTokens(self._transport(), patience=PATIENCE)
         publishers = publishers_of(policy, self._groups)
         if publishers and packages.missing(packages.KV_EVENTS):
             if self._unsaid:
@@ -124,17 +124,22 @@ class HeldPrefixes:
         return model in self._groups and request.generates
 
     async def look(self, call: Call) -> None:
-        """Find out the ids of its prompt, until ``done``. Raises nothing of its own."""
+        """Find out the ids of its prompt, until ``done``: within ``PATIENCE`` seconds, however many are to be asked.
+        Raises nothing of its own."""
         found: dict[str, _Prompt] = {}
+        until = asyncio.get_running_loop().time() + PATIENCE
+        owner = "" if self._shared(call) == "all" else call.principal.tenant
         if self.prompts is not None:
             for group in self._groups.get(call.model, ()):
                 if group.model not in found:
-                    ids = await self.prompts.of(call.request, group.model, group.servers)
+                    ids = await self.prompts.of(
+                        call.request, group.model, group.servers, until=until, owner=owner
+                    )
                     if ids is not None:
                         system = 0
                         if not group.lines and self._shared(call) == "system":
                             system = await self.prompts.of_beginning(
-                                call.request, group.model, group.servers, ids
+                                call.request, group.model, group.servers, ids, until=until
                             )
                         found[group.model] = _Prompt(ids, system)
         if found:

@@ -19,8 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 GPU = "GPU"
-MOST_BYTES = 64 * 2**20
-"""Of a batch; a larger one is no batch."""
+MOST_BYTES = 4 * 2**20
+"""Of a batch; a larger one is no batch. One has the blocks of a step: 64,000 tokens take 400 KB."""
+_MOST_OBJECTS = 2**17
+"""Lists and maps in a batch. A byte of it makes 60 of memory where it is an empty one."""
 _STORED = (
     *("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name"),
     *("extra_keys", "group_idx", "kv_cache_spec_kind"),
@@ -77,8 +79,23 @@ def read_batch(payload: bytes) -> Batch:
 
     if len(payload) > MOST_BYTES:
         raise Unreadable(f"{len(payload)} bytes are too many for a batch of events")
+    objects = 0
+
+    def counted(found: Any) -> Any:
+        nonlocal objects
+        objects += 1
+        if objects > _MOST_OBJECTS:
+            raise ValueError(f"it has more than {_MOST_OBJECTS:,} lists and maps")
+        return found
+
     try:
-        batch = msgpack.unpackb(payload, strict_map_key=False, unicode_errors="surrogateescape")
+        batch = msgpack.unpackb(
+            payload,
+            strict_map_key=False,
+            unicode_errors="surrogateescape",
+            list_hook=counted,
+            object_hook=counted,
+        )
     # Its tree of errors is not one: damaged bytes end in any of these.
     except (
         ValueError,

@@ -28,6 +28,10 @@ PATIENCE = 0.25
 """Seconds that a request waits for its ids."""
 RESTS = 5.0
 """Seconds for which a server is not asked that did not answer, or not so."""
+_LATE = 3
+"""Times in a row that a server may be late before it rests."""
+_LARGE = 256 * 2**10
+"""Bytes of an answer from which on it is read beside the event loop."""
 KEPT_BYTES = 32 * 2**20
 MOST_AT_ONCE = 64
 MOST_BYTES = 32 * 2**20
@@ -72,27 +76,45 @@ class PromptTokens:
         self._kept_bytes = 0
         self._asking = 0
         self._resting: dict[str, float] = {}
+        self._late: dict[str, int] = {}
+        """How often in a row, by server."""
         self.outcomes = {"told": 0, "kept": 0, "late": 0, "failed": 0, "skipped": 0}
         """How often, by what came of it."""
 
-    async def of(self, request: ChatRequest, model: str, servers: Sequence[Server]) -> bytes | None:
-        """``packed``, by one of ``servers``, which are alike; None where nobody says so in time."""
+    async def of(
+        self,
+        request: ChatRequest,
+        model: str,
+        servers: Sequence[Server],
+        *,
+        until: float | None = None,
+        owner: str = "",
+    ) -> bytes | None:
+        """``packed``, by one of ``servers``, which are alike; None where nobody says so in time: at most until
+        ``until`` on the event loop's clock. ``owner``: whose prompt it is; by the time that it takes nobody learns
+        whether another has asked the same."""
         if isinstance(request.prompt, list) and request.messages is None:
             return _given(request.prompt)
         body = _body(request, model)
         if body is None:
             self.outcomes["skipped"] += 1
             return None
-        return await self._of_body(body, servers)
+        return await self._of_body(body, servers, until, owner)
 
     async def of_beginning(
-        self, request: ChatRequest, model: str, servers: Sequence[Server], ids: bytes
+        self,
+        request: ChatRequest,
+        model: str,
+        servers: Sequence[Server],
+        ids: bytes,
+        *,
+        until: float | None = None,
     ) -> int:
         """How many of ``ids``, the whole prompt's, are its first message's, as far as that alone has the same."""
         if not request.messages:
             return 0
         alone = {"model": model, "messages": request.messages[:1], "add_generation_prompt": False}
-        found = await self._of_body(orjson.dumps(alone), servers)
+        found = await self._of_body(orjson.dumps(alone), servers, until, "")
         if found is None:
             return 0
         return (
@@ -100,35 +122,48 @@ class PromptTokens:
             // 4
         )
 
-    async def _of_body(self, body: bytes, servers: Sequence[Server]) -> bytes | None:
-        key = blake2b(body, digest_size=16).digest()
+    async def _of_body(
+        self, body: bytes, servers: Sequence[Server], until: float | None, owner: str
+    ) -> bytes | None:
+        whose = blake2b(owner.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        key = blake2b(body, digest_size=16, key=whose).digest()
         if (known := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
             self.outcomes["kept"] += 1
             return known
         now = self._clock()
         awake = [one for one in servers if self._resting.get(one.url, 0.0) <= now]
-        if not awake or self._asking >= MOST_AT_ONCE:
+        latest = (at := asyncio.get_running_loop().time()) + self._patience
+        latest = latest if until is None else min(until, latest)
+        if not awake or latest <= at or self._asking >= MOST_AT_ONCE:
             self.outcomes["skipped"] += 1
             return None
         self._asking += 1
         server = self._random.choice(awake)
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout_at(latest):
                 ids = await self._ask(server, body)
         except TimeoutError:
             self.outcomes["late"] += 1
+            self._late[server.url] = self._late.get(server.url, 0) + 1
+            if self._late[server.url] >= _LATE:  # or each request would wait for it
+                self._rest(server, now)
             return None
         except (httpx.TransportError, ValueError, TypeError, OverflowError):
             self.outcomes["failed"] += 1
-            self._resting = {url: until for url, until in self._resting.items() if until > now}
-            self._resting[server.url] = now + RESTS
+            self._rest(server, now)
             return None
         finally:
             self._asking -= 1
         self.outcomes["told"] += 1
+        self._late.pop(server.url, None)
         self._keep(key, ids)
         return ids
+
+    def _rest(self, server: Server, now: float) -> None:
+        self._resting = {url: end for url, end in self._resting.items() if end > now}
+        self._resting[server.url] = now + RESTS
+        self._late = {url: count for url, count in self._late.items() if url in self._resting}
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -158,11 +193,7 @@ class PromptTokens:
                     raise ValueError("the answer is too long")
         finally:
             await response.aclose()
-        said = orjson.loads(answer)
-        tokens = said.get("tokens") if isinstance(said, dict) else None
-        if not isinstance(tokens, list) or not tokens:
-            raise ValueError("the answer has no tokens")
-        return packed(tokens)
+        return await asyncio.to_thread(_ids, answer) if len(answer) >= _LARGE else _ids(answer)
 
     def _keep(self, key: bytes, ids: bytes) -> None:
         if key not in self._kept:
@@ -170,6 +201,15 @@ class PromptTokens:
         self._kept[key] = ids
         while self._kept_bytes > KEPT_BYTES:
             self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+
+
+def _ids(answer: bytes | bytearray) -> bytes:
+    """Raises ``ValueError``, ``TypeError`` or ``OverflowError``."""
+    said = orjson.loads(answer)
+    tokens = said.get("tokens") if isinstance(said, dict) else None
+    if not isinstance(tokens, list) or not tokens:
+        raise ValueError("the answer has no tokens")
+    return packed(tokens)
 
 
 def _body(request: ChatRequest, model: str) -> bytes | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +28,9 @@ _TURN = 100
 _BEAT = 0.5
 """Seconds between two signs that the writer is there."""
 _AT_ONCE = 256
-"""Messages of a publisher before the next one's."""
-_QUEUE = 10_000
+"""Messages of a publisher before the next one's, or as many as are read in ``_SLICE`` seconds."""
+_SLICE = 0.02
+_QUEUE = 512
 """Messages that wait for the thread; the publisher drops what is more, which is a gap."""
 
 
@@ -102,11 +103,11 @@ class _Line:
             else:
                 self.feed.disconnect()
                 self._hang_up()
-        for _ in range(_AT_ONCE):
+        for _ in _slice():
             if (frames := self._receive(self._events)) is None:
                 break
             self.feed.received(frames)
-        for _ in range(_AT_ONCE):
+        for _ in _slice():
             if self._replay is None or (frames := self._receive(self._replay)) is None:
                 break
             self.feed.repeated(frames)
@@ -248,6 +249,15 @@ class Subscriber:
             )
             for name, (_, line) in lines.items()
         }
+
+
+def _slice() -> Iterator[None]:
+    """Once for each message that may be read: who floods is not heard in place of the others."""
+    end = time.monotonic() + _SLICE
+    for _ in range(_AT_ONCE):
+        yield
+        if time.monotonic() > end:
+            return
 
 
 def _blocks(table: TableWriter, place: int) -> ReplicaBlocks:

@@ -20,6 +20,12 @@ def quick_reload(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Token ids of prompts are waited for, however busy the machine is."""
+    monkeypatch.setattr("gateway.held_prefixes.held_prefixes.PATIENCE", 300.0)
+
+
+@pytest.fixture
 async def gateway(upstream: FakeUpstream, tmp_path: Path, quick_reload: None) -> AsyncIterator[Gateway]:
     async with serving(tmp_path / "policies", a_policy(upstream.base_url), max_body_bytes=100_000) as running:
         yield running

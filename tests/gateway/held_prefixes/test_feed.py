@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.held_prefixes.block_keys import keys_of, packed
 from gateway.held_prefixes.feed import Feed
+from gateway.held_prefixes.kv_events import MOST_BYTES, Unreadable, read_batch
 from gateway.held_prefixes.replica_blocks import ReplicaBlocks
 from gateway.held_prefixes.table import TableWriter
 from gateway.held_prefixes.table_reader import TableReader
@@ -196,6 +197,22 @@ STEP = st.one_of(
     st.tuples(st.just("clear"), st.just(None)),
 )
 FATE = st.sampled_from(["comes", "comes", "comes", "twice", "lost"])
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        # A byte of each would be 64 of memory, and seconds in which nothing else is done.
+        (b"\x92\x00\xdd" + (2**20).to_bytes(4, "big") + b"\x90" * 2**20, "lists and maps"),
+        (b"\x92\x00\xdd" + (2**20).to_bytes(4, "big") + b"\x80" * 2**20, "lists and maps"),
+        (b"\x91" * 2**20, "no msgpack"),
+        (b"\xdd" + b"\xff" * 4, "no msgpack"),
+        (b"\x92\x00\x90" + b"\xc0" * MOST_BYTES, "too many"),
+    ],
+)
+def test_a_batch_that_would_fill_the_memory_is_not_read(payload: bytes, said: str) -> None:
+    with pytest.raises(Unreadable, match=said):
+        read_batch(payload)
 
 
 @settings(max_examples=examples(120), deadline=None)

@@ -104,6 +104,7 @@ def salt_of(server: VllmServer) -> str:
     return str(server.asked[-1].get("cache_salt", ""))
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_request_goes_where_its_prefix_is(tmp_path: Path, table: Table) -> None:
     async with vllms(2) as servers, serving(tmp_path / "p", policy(*servers), slots=tmp_path) as gateway:
         first = int(went_to(await ask(gateway, LONG + " one"))[-1])
@@ -130,6 +131,7 @@ async def test_a_request_goes_where_its_prefix_is(tmp_path: Path, table: Table) 
         assert f'tollgate_kv_events_total{{backend="vllm{other}"}}' in figures
 
 
+@pytest.mark.usefixtures("patient")
 async def test_no_tenant_counts_anothers_blocks(tmp_path: Path, table: Table) -> None:
     async with vllms(2) as servers:
         await _no_tenant_counts_anothers_blocks(tmp_path, table, servers)
@@ -158,6 +160,7 @@ async def _no_tenant_counts_anothers_blocks(tmp_path: Path, table: Table, server
         assert held(await ask(gateway, LONG, as_key=OTHER_KEY))[f"vllm{shared}"] == BLOCKS * SIZE
 
 
+@pytest.mark.usefixtures("patient")
 async def test_who_claims_what_it_has_not_is_believed_less_and_asked_all_the_same(
     tmp_path: Path, table: Table
 ) -> None:
@@ -186,6 +189,7 @@ async def test_who_claims_what_it_has_not_is_believed_less_and_asked_all_the_sam
                 await ask(gateway, f"new{len(honest.asked)} {LONG[:200]}")
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_stream_goes_there_too_and_replicas_that_go_are_followed_no_more(
     tmp_path: Path, table: Table
 ) -> None:
@@ -220,3 +224,11 @@ async def test_ids_that_are_late_or_cannot_be_had_hold_nothing_up(tmp_path: Path
             # What was sent where decides.
             again = await ask(gateway, f"{n} {LONG} more")
             assert went_to(again) == first and held(again)[first] > 0
+
+
+@pytest.mark.usefixtures("patient")
+async def test_nobody_learns_by_kept_ids_what_another_tenant_asked(tmp_path: Path) -> None:
+    async with vllms(2) as servers, serving(tmp_path / "p", policy(*servers), slots=tmp_path) as gateway:
+        for number, who in enumerate((KEY, OTHER_KEY, KEY, OTHER_KEY)):
+            await ask(gateway, LONG, as_key=who)
+            assert sum(server.tokenized for server in servers) == min(number + 1, 2)

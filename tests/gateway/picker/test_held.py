@@ -85,6 +85,7 @@ async def blocks(picker: Picker, *counts: int) -> None:
     await until(lambda: known() == list(counts))
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_request_goes_where_events_say_its_prefix_is(
     tmp_path: Path, servers: list[VllmServer]
 ) -> None:
@@ -106,6 +107,7 @@ async def test_a_request_goes_where_events_say_its_prefix_is(
         assert picker.value("tollgate_epp_kv_events_connected", backend=name) == 1
 
 
+@pytest.mark.usefixtures("patient")
 async def test_tenants_have_salts_of_their_own_and_count_no_others_blocks(
     tmp_path: Path, servers: list[VllmServer]
 ) -> None:
@@ -128,6 +130,7 @@ async def test_tenants_have_salts_of_their_own_and_count_no_others_blocks(
         assert "cache_salt" not in sent(await pick(picker, "hi"))
 
 
+@pytest.mark.usefixtures("patient")
 async def test_who_claims_what_it_has_not_is_found_out_by_the_answers(
     tmp_path: Path, servers: list[VllmServer]
 ) -> None:
@@ -168,6 +171,7 @@ async def test_ids_that_never_come_and_a_policy_without_events_hold_nothing_up(
         assert not picker.pool.held.figures
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_bundled_engines_digest_is_heeded(tmp_path: Path) -> None:
     ids = list(range(1000, 1256))
     keys = keys_of(packed(ids), SIZE, "", block_salt("acme", "none"))
@@ -202,6 +206,7 @@ async def test_a_bundled_engines_digest_is_heeded(tmp_path: Path) -> None:
             assert f"pool@{(await pick(picker, f'{holder} hello')).endpoint}" == name
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.slow
 async def test_a_request_goes_to_the_engine_whose_digest_has_its_prefix(tmp_path: Path) -> None:
     text = "The quick brown fox jumps over the lazy dog and runs into the wood. " * 6
