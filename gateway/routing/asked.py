@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from weakref import ref
 
 from gateway.metering.estimate import rough_estimate
 from gateway.prefix_sharing import sharing
@@ -28,4 +29,4 @@ def asked_of(call: Call, target: str) -> Asked:
     estimate = call.estimated() or rough_estimate(request)
     tokens = max(1, estimate.prompt)
     piece = tokens * PIECE / size if size < LONGEST else PIECE / _BYTES_PER_TOKEN
-    return Asked(Prefix(key, blocks), tokens, estimate.expected, piece, call)
+    return Asked(Prefix(key, blocks), tokens, estimate.expected, piece, ref(call))

@@ -8,7 +8,7 @@ evicted. Who knows better, by a server's own events, takes its place.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,8 +39,9 @@ class Asked:
     """Tokens of the expected answer."""
     piece_tokens: float = PIECE / 4
     """Of one piece."""
-    call: Call | None = None
-    """The request itself, where it is one of the gateway's own."""
+    call: Callable[[], Call | None] | None = None
+    """The request itself, where it is one of the gateway's own, while it is there: what is remembered of many requests
+    does not keep their texts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,9 @@ class Scored:
         """``call`` goes to ``here``, of a model that is scored. ``seen``: its first token will be. Whoever sends it
         says when that comes, and when all has ended."""
         routed = self._routed_of(call, here.model, here.target.model)
+        self._routed.pop(
+            (call.request_id, here.model), None
+        )  # who fails is asked for in vain: others are looked at anew
         look = routed.looks.get(here.target.backend)
         if look is None:
             look = self._scores.look(routed.asked, here.target.backend, self._figures)
@@ -120,11 +123,17 @@ class Scored:
     def _routed_of(self, call: Call, model: str, target: str) -> _Routed:
         key, known = (call.request_id, model), self._routed
         routed = known.get(key)
-        if routed is None or routed.asked.call is None or routed.asked.call.request is not call.request:
+        if routed is None or not _is_of(routed, call):
             routed = known[key] = _Routed(asked_of(call, target), {})
             while len(known) > ON_THEIR_WAY:
                 known.popitem(last=False)
         return routed
+
+
+def _is_of(routed: _Routed, call: Call) -> bool:
+    """Callers may give two requests one id, and a call may be sent again with another text."""
+    its = routed.asked.call() if routed.asked.call is not None else None
+    return its is not None and its.request is call.request
 
 
 def _cached(usage: Usage) -> float | None:

@@ -126,7 +126,8 @@ class ToldHoldings:
 
     def of(self, asked: Asked, replicas: Sequence[str]) -> Holding:
         guessed = self._sent.of(asked, replicas)
-        claim = self._claims.of(asked.call, replicas) if asked.call is not None else None
+        call = asked.call() if asked.call is not None else None
+        claim = self._claims.of(call, replicas) if call is not None else None
         if claim is None:
             return guessed
         self._claimed[id(asked)] = asked, claim

@@ -100,7 +100,7 @@ class BatchLine(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Call:
     """One request on its way through the stages. The policy is the generation it started with, to the end.
 

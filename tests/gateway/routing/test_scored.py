@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -13,10 +17,12 @@ from gateway.errors import UpstreamFailed
 from gateway.policy.members import Member
 from gateway.policy.schema import Policy
 from gateway.routing.asked import asked_of
+from gateway.routing.held import Holding
 from gateway.routing.router import Router
 from gateway.routing.score import Scores
 from gateway.routing.scored import Scored
 from gateway.routing.selector import Caller
+from gateway.routing.told_holdings import ToldHoldings
 from gateway.types import Call, Chunk, Chunks, Principal, Usage
 from tests.fakes import a_call, policy
 
@@ -39,6 +45,13 @@ class Figures:
 
     def has_capacity(self, backend: str, tokens: int, caller: Caller | None = None, /) -> bool:
         return True
+
+
+class Nobody:
+    """Who says that no replica holds anything."""
+
+    def of(self, call: Call, replicas: Sequence[str], /) -> Holding:
+        return Holding(100, dict.fromkeys(replicas, 0))
 
 
 class Gateway:
@@ -204,3 +217,34 @@ async def test_what_is_kept_of_calls_that_are_never_sent_is_bounded(monkeypatch:
 def test_a_policy_that_scores_nothing_has_none() -> None:
     one = policy(models={"m": {"targets": [{"backend": "up", "model": "x"}]}})
     assert Scored.of(one, Scores(), Figures()) is None
+
+
+@pytest.mark.parametrize("how", ["sent", "routed", "copied"])
+async def test_what_is_remembered_of_requests_does_not_keep_their_texts(how: str) -> None:
+    gateway = Gateway("a", "b")
+    held = gateway.scores.holdings = ToldHoldings(Nobody())
+    call = gateway.call()
+    gone = ref(call)
+    gateway.routed(call)
+    if how == "copied":  # as a copy, or a retry of another text, is
+        call = replace(call, request=replace(call.request, n=2))
+        call.candidate = call.candidates[0]
+    if how != "routed":
+        assert len([chunk async for chunk in gateway.send(call)]) == 2
+    assert held is gateway.scores.holdings
+    del call
+    gc.collect()
+    assert gone() is None
+
+
+async def test_a_second_attempt_is_looked_at_anew() -> None:
+    gateway = Gateway("a", "b")
+    gateway.fails = True
+    call = gateway.call()
+    first = gateway.routed(call)
+    for candidate in call.candidates:
+        call.candidate = candidate
+        with pytest.raises(UpstreamFailed):
+            [chunk async for chunk in gateway.send(call)]
+    assert {one.running for one in gateway.scores.known().values()} == {0}
+    assert len(call.candidates) == 2 and first in gateway.scores.known()

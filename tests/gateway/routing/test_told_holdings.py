@@ -24,7 +24,7 @@ class Claims:
 
 
 def asked(*blocks: int) -> Asked:
-    return Asked(Prefix(b"", blocks), 100 * len(blocks), piece_tokens=100.0, call=cast("Any", object()))
+    return Asked(Prefix(b"", blocks), 100 * len(blocks), piece_tokens=100.0, call=cast("Any", object))
 
 
 def test_who_tells_is_believed_and_of_the_others_what_was_sent_counts() -> None:
