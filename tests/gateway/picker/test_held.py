@@ -207,6 +207,39 @@ async def test_a_bundled_engines_digest_is_heeded(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    "path",
+    ["/llm/v1/chat/completions", "http://models.test/v1/chat/completions?a=/x", "/v1/chat/completions?"],
+)
+async def test_a_path_with_a_prefix_and_a_whole_url_are_read_alike(
+    tmp_path: Path, servers: list[VllmServer], path: str
+) -> None:
+    async with picking(tmp_path, scored(servers)) as picker:
+        stream = picker.stream()
+        assert "cache_salt" in sent(await stream.ask(chat(), path=path))
+        stream.cancel()
+
+
+@pytest.mark.parametrize(
+    ("status", "response_mode", "learned"),
+    [(200, FULL_DUPLEX, True), (429, FULL_DUPLEX, False), (200, BUFFERED, False)],
+)
+async def test_only_an_answers_first_piece_tells_how_fast_an_engine_is(
+    tmp_path: Path, status: int, response_mode: int, learned: bool
+) -> None:
+    policy = policy_of("10.0.0.1:8000", "10.0.0.2:8000")
+    policy["models"]["m"]["select"] = "score"
+    async with picking(tmp_path, policy) as picker:
+        stream = picker.stream(FULL_DUPLEX, response_mode)
+        told = await stream.ask(chat("m", LONG, stream=True))
+        await stream.answered(status, body=b"data: {}\n\n")
+        await stream.end()
+        await picker.until_idle()
+        outlook = picker.pool.scores.known()[f"pool@{told.endpoint}"]
+        assert (outlook.speed is not None) is learned
+        assert (outlook.running, outlook.ahead) == (0, 0.0)
+
+
 @pytest.mark.slow
 async def test_a_request_goes_to_the_engine_whose_digest_has_its_prefix(tmp_path: Path) -> None:
     text = "The quick brown fox jumps over the lazy dog and runs into the wood. " * 6
