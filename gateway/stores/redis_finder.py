@@ -103,12 +103,14 @@ async def _first(
     hosts: Iterable[Host], ask: Callable[[Host], Coroutine[Any, Any, Host | None]], otherwise: str
 ) -> Host:
     """What the first of ``hosts`` says that knows it. One that does not answer holds up the others for a moment."""
+    tasks: list[asyncio.Task[Host | None]] = []
     asked: set[asyncio.Task[Host | None]] = set()
     waiting, why = list(hosts), ""
     try:
         while waiting or asked:
             if waiting:
-                asked.add(asyncio.get_running_loop().create_task(ask(waiting.pop(0))))
+                tasks.append(asyncio.get_running_loop().create_task(ask(waiting.pop(0))))
+                asked.add(tasks[-1])
             done, asked = await asyncio.wait(
                 asked, timeout=HEAD_START if waiting else None, return_when=asyncio.FIRST_COMPLETED
             )
@@ -122,7 +124,8 @@ async def _first(
     finally:
         for one in asked:
             one.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        # Of all: one that failed in the moment in which another knew is looked at nowhere else.
+        await asyncio.gather(*tasks, return_exceptions=True)
     raise NotConnected(otherwise + why)
 
 
