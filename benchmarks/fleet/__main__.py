@@ -55,7 +55,7 @@ def main() -> None:
     given = parser.parse_args()
     chosen = given.what or TABLES
     if unknown := [word for word in chosen if word not in (*TABLES, *OTHERS)]:
-        parser.error(f"{', '.join(unknown)}: no such table; there are {', '.join((*TABLES, 'measure'))}")
+        parser.error(f"{', '.join(unknown)}: no such table; there are {', '.join((*TABLES, *OTHERS))}")
     if "measure" in chosen:
         measure(600 if given.quick else 2000)
         return
