@@ -20,7 +20,7 @@ from gateway.policy.files import PolicyFile, policy_files, read_files
 from gateway.policy.history import KEY_FILES, PolicyHistory
 from gateway.policy.key_store import ISSUED, KeyStore, KeyStoreError, state_files
 from gateway.policy.loader import Loaded, load_policy, policy_of
-from gateway.policy.members import is_replica
+from gateway.policy.members import is_replica, written_beside
 from gateway.policy.operations import Operations
 from gateway.policy.problems import PolicyError, suggestion
 from gateway.policy.schema import Key
@@ -127,6 +127,9 @@ class Changes:
         policy = loaded.policy
         if name not in policy.backends and not is_replica(name, policy):
             raise ChangeRefused(f"no backend is named '{name}'{suggestion(name, tuple(policy.backends))}")
+        written = written_beside(name, policy)
+        if drained and written and name not in written:  # used again is one, too, that the policy has no more
+            raise ChangeRefused(f"no replica is named '{name}'{suggestion(name, written)}")
         if self._drain_for_all is not None and policy.store != "memory":
             changed = self._drain_for_all(policy.store, name, drained)
             if name not in policy.drained or drained:

@@ -59,6 +59,14 @@ def parent_of(name: str, policy: Policy) -> str | None:
     return parent if is_replicated(policy.backends.get(parent)) else None
 
 
+def written_beside(name: str, policy: Policy) -> tuple[str, ...]:
+    """All replicas of the backend that ``name`` would be one of, where they are written down; empty where they are
+    found, so that one that is not there now may come yet."""
+    parent = parent_of(name, policy)
+    replicas = getattr(policy.backends.get(parent or ""), "replicas", None)
+    return tuple(member_name(parent or "", one.url) for one in replicas.servers) if replicas else ()
+
+
 def is_replica(name: str, policy: Policy) -> bool:
     """Whether it may be one of a backend's."""
     return parent_of(name, policy) is not None and is_name(name)

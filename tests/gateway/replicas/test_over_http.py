@@ -249,6 +249,10 @@ async def test_a_replica_is_drained_and_used_again(tmp_path: Path, quick_reload:
         assert rows[name_of(second)]["share"] == 1.0 and rows["pool"]["enabled"]
         unknown = await gateway.http.post("/admin/api/backends/other@127.0.0.1:1/drain", headers=ADMIN)
         assert unknown.status_code == 404
+        mistyped = await gateway.http.post("/admin/api/backends/pool@127.0.0.1:1/drain", headers=ADMIN)
+        assert mistyped.status_code == 409 and "no replica is named 'pool@127.0.0.1:1'" in mistyped.text
+        gone = await gateway.http.post("/admin/api/backends/pool@127.0.0.1:1/undrain", headers=ADMIN)
+        assert gone.status_code == 200, "it may have been drained while the policy had it"
         await gateway.http.post(f"/admin/api/backends/{name_of(first)}/undrain", headers=ADMIN)
         await until_replicas(gateway, first, second)
         await gateway.http.post("/admin/api/backends/pool/drain", headers=ADMIN)
