@@ -1,6 +1,6 @@
 """A fleet of up to 1,000 engines, simulated with measured costs: what is full first, and what then (docs/scale.md).
 
-    python -m benchmarks.fleet                     all of docs/scale.md's tables, a quarter of an hour on one core
+    python -m benchmarks.fleet                     all of docs/scale.md's tables, some minutes on one core
     python -m benchmarks.fleet bottlenecks         … or some of: bottlenecks, latencies, choosing, failures, budgets
     python -m benchmarks.fleet plots               its pictures, in docs/images
     python -m benchmarks.fleet measure [--quick]   the costs, anew

@@ -44,7 +44,7 @@ def climb(start: Topology, machine: Machine, load: Load, costs: Costs, tenants: 
         why = max(mine, key=lambda name: mine[name])
         if share <= BUSY:
             return [*steps, Step(topology, full, share, why, "", parts)]
-        mended, mend = _mend(topology, full, why, share, mine)
+        mended, mend = _mend(topology, full, why, share, mine, gateways_for(load, costs, topology.workers))
         steps.append(Step(topology, full, share, why, mend, parts))
         topology = mended
     return steps
@@ -59,9 +59,15 @@ def hottest(topology: Topology, tenants: Times) -> float:
     return float(master_shares(topology.redis_masters, capped / capped.sum()).max())
 
 
+def gateways_for(load: Load, costs: Costs, workers: int = 4) -> int:
+    """Of so many workers, for requests and their streams alone."""
+    return math.ceil(load.requests * (costs.request + load.answer * costs.chunk) / AIM / workers)
+
+
 def _mend(
-    now: Topology, full: str, why: str, share: float, mine: Mapping[str, float]
+    now: Topology, full: str, why: str, share: float, mine: Mapping[str, float], streams: int
 ) -> tuple[Topology, str]:
+    """``streams``: the gateways that requests and streams need, wherever engines are polled from."""
     divided = _in_cells(now, max(now.cells + 1, now.engines // CELL))
     if full.startswith("PostgreSQL"):
         more = max(now.databases + 1, math.ceil(now.databases * share / BUSY))
@@ -70,7 +76,9 @@ def _mend(
         alone = mine["gateways: polling"]
         if alone > AIM / 2 or mine["gateways: choosing a replica"] > mine["gateways: streams"]:
             return divided, f"{divided.cells} cells of {divided.cell_engines} GPUs"
-        gateways = math.ceil(now.gateways * (sum(mine.values()) - alone) / (AIM - alone))
+        gateways = streams
+        if now.gateways >= streams:  # what they poll and choose from is too much besides
+            gateways = math.ceil(now.gateways * (sum(mine.values()) - alone) / (AIM - alone))
         gateways = math.ceil(gateways / now.cells) * now.cells
         return replace(now, gateways=gateways), f"{gateways} gateways"
     masters = {1: 3, 3: 6, 6: 12}.get(now.redis_masters)

@@ -14,7 +14,7 @@ from benchmarks.fleet import plots, regions
 from benchmarks.fleet.choosing import Knowledge
 from benchmarks.fleet.costs import MEASURED, Costs
 from benchmarks.fleet.fleet import simulate
-from benchmarks.fleet.ladder import AIM, climb, hottest
+from benchmarks.fleet.ladder import climb, gateways_for, hottest
 from benchmarks.fleet.machine import Machine
 from benchmarks.fleet.outcome import Outage, Outcome
 from benchmarks.fleet.topology import Load, Topology, busy, by_process, ledger_wait
@@ -48,9 +48,7 @@ def steady(gpus: int, rate: float = RATE) -> Load:
 
 def flat(gpus: int, costs: Costs = MEASURED) -> Topology:
     """One cell, a Redis, and gateways for its streams."""
-    load = steady(gpus)
-    cores = load.requests * (costs.request + load.answer * costs.chunk) / AIM
-    return Topology(gpus, max(2 if gpus > 1 else 1, math.ceil(cores / 4)))
+    return Topology(gpus, max(2 if gpus > 1 else 1, gateways_for(steady(gpus), costs)))
 
 
 def advised(gpus: int, machine: Machine, costs: Costs = MEASURED) -> Topology:
