@@ -14,8 +14,8 @@
 --
 -- A counter's fields: minute: slot -> amount; for tokens also 'p:'..instance -> how much of that is only reserved. day,
 -- month: 'period', 'used', and 'p:'..instance -> what it has reserved. now: 'p:'..instance. The slots of a silent
--- instance are free; what it has reserved of a day or month still counts, and counts as used once the instance is
--- removed: what was sent upstream may have been billed.
+-- instance are free; what it has reserved of a day or month still counts, nobody waits for it, and it counts as used once
+-- the instance is removed: what was sent upstream may have been billed.
 local id, instance, at, mode = ARGV[1], ARGV[2], clock(ARGV[3]), ARGV[4]
 local limits = limits_of(3, ARGV[6], ARGV[7], ARGV[8])
 local wanted = amounts_of(ARGV[9])
@@ -103,8 +103,13 @@ local function read_calendar(limit, fields)
     used = used + lost
     add(limit.key, 'used', lost)
   end
-  limit.count, limit.reset, limit.releasable = used + reserved, period_ends(limit.window, period) - at, reserved
-  function limit.wait(amount) return used + amount <= limit.maximum and -1 or limit.reset end
+  limit.count, limit.reset = used + reserved, period_ends(limit.window, period) - at
+  -- A silent instance releases nothing. Asked only where little is left: who is alive takes a command.
+  local scarce = limit.maximum - limit.count < math.max(usual[limit.column], least[limit.column])
+  limit.releasable = scarce and pending(limit.key, fields) or 0
+  function limit.wait(amount)
+    return limit.count - limit.releasable + amount <= limit.maximum and -1 or limit.reset
+  end
 end
 
 local function read_now(limit, fields)

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.errors import Overloaded
 from gateway.quota import redis as module
+from gateway.quota.counters import Elastic
 from gateway.quota.limits import Amounts, Limit, Limits
 from gateway.quota.redis import TIMEOUT, RedisCounters
 from gateway.quota.store_outage import UNMETERED, FailoverCounters
@@ -304,6 +305,26 @@ async def test_a_crashed_gateway_holds_nothing(redis_server: RedisServer) -> Non
     one.settle("4b", on, Amounts(1, 0, 0, 1))
     await one.aclose()
     assert (await other.reserve("y", on, ONE)).used == (2, 510)
+    await other.aclose()
+
+
+async def test_nobody_waits_for_what_a_crashed_gateway_holds(redis_server: RedisServer) -> None:
+    now, prefix = 1_900_000_000_000, f"{{{secrets.token_hex(4)}}}:"
+    one, other = (RedisCounters(redis_server.url, now=lambda: now, prefix=prefix) for _ in range(2))
+    on = Limits((Limit("tenant", "t", "dollars", "month", 1000),))
+    elastic = Elastic(Amounts(1, 0, 10), Amounts(1, 0, 300))
+    await one.reserve("crashed", on, Amounts(1, 0, 800))
+    refused = await other.reserve("a", on, Amounts(1, 0, 400), elastic)
+    assert (refused.admitted, refused.wait) == (False, None), "800 may be released soon"
+    now += 10_001
+    granted = await other.reserve("a", on, Amounts(1, 0, 400), elastic)
+    assert granted.granted == Amounts(1, 0, 200), "all that is left, though less than usual"
+    refused = await other.reserve("b", on, Amounts(1, 0, 400), elastic)
+    assert (refused.admitted, refused.wait) == (False, None), "a live one holds 200"
+    other.settle("a", on, Amounts(1, 0, 200))
+    refused = await other.reserve("b", on, Amounts(1, 0, 400), elastic)
+    assert not refused.admitted and refused.wait == refused.reset[0], "not before the next month"
+    await one.aclose()
     await other.aclose()
 
 
