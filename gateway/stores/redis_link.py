@@ -24,6 +24,8 @@ PROBE_EVERY = 0.25
 MOST_BETWEEN = 1.0
 """Seconds between attempts in the end, where another server is to take over: that takes seconds, and a cluster's many
 links would keep a worker busy."""
+SECONDS_TO_TELL = 5.0
+"""For which another reason than the first has to keep a server away before the log has it: a failover has several."""
 CONNECTIONS = 16
 """At most: with hundreds at once a server would be accepting connections rather than answering."""
 SECONDS_TO_BEGIN = 2.0
@@ -39,7 +41,8 @@ class RedisLink:
     Connects at the first request.
 
     After a failed request the server counts as down: requests then fail at once, while the link probes the server in
-    the background, with new connections. Both changes of state are logged, under ``name``.
+    the background, with new connections. Both changes of state are logged, under ``name``, and another reason that
+    lasts.
 
     ``one_server``: where another server answers than before the link first goes down, so that ``recover`` hears of it.
 
@@ -139,7 +142,7 @@ class RedisLink:
         if self._on_down is not None:
             self._on_down(error)
         first = PROBE_EVERY if probe_in is None else probe_in
-        self._probing = asyncio.get_running_loop().create_task(self._probe(first))
+        self._probing = asyncio.get_running_loop().create_task(self._probe(first, str(error)))
 
     async def aclose(self) -> None:
         self.closed = self.down = True
@@ -152,7 +155,11 @@ class RedisLink:
         self._server.closed = True
         await self.redis.aclose()
 
-    async def _probe(self, wait: float) -> None:
+    async def _probe(self, wait: float, told: str) -> None:
+        """``told`` is why the server is away. What keeps it so may be another thing by then: a password, say, after a
+        restart."""
+        clock = asyncio.get_running_loop().time
+        reason, since = told, clock()
         while not self.closed:  # the client library swallows a cancellation while it connects
             await asyncio.sleep(wait)
             wait = min(MOST_BETWEEN, 1.5 * max(wait, PROBE_EVERY)) if self._finds else PROBE_EVERY
@@ -160,7 +167,12 @@ class RedisLink:
             self.redis, self._server = self._connect()
             try:
                 await self._recover()
-            except (StoreDown, *self._failures):
+            except (StoreDown, *self._failures) as error:
+                if str(error) != reason:
+                    reason, since = str(error), clock()
+                elif reason != told and clock() - since >= SECONDS_TO_TELL:
+                    log.warning("%s: %s", self._name, reason)
+                    told = reason
                 continue
             except Exception:
                 log.exception("%s: a bug keeps Redis from being used again", self._name)

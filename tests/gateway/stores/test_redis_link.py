@@ -46,6 +46,7 @@ class Uses:
 @pytest.fixture
 async def uses(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Uses]:
     monkeypatch.setattr("gateway.stores.redis_link.PROBE_EVERY", 0.02)
+    monkeypatch.setattr("gateway.stores.redis_link.SECONDS_TO_TELL", 1e9)
     uses = Uses(own_redis.url)
     yield uses
     await uses.link.aclose()
@@ -72,6 +73,26 @@ async def test_down_and_up_again(
     assert uses.calls == ["down", "recover", "recover", "recover", "up"]
     assert await uses.get() is None
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+async def test_the_log_has_another_reason_that_keeps_it_down(
+    own_redis: RedisServer, uses: Uses, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was restarted with another password, to an operator who has read that it refused connections."""
+    monkeypatch.setattr("gateway.stores.redis_link.SECONDS_TO_TELL", 0.0)
+    async with Redis.from_url(own_redis.url) as operator:
+        await operator.config_set("requirepass", "another")
+        uses.link.fail(StoreDown("gone"))
+        async with asyncio.timeout(300):
+            while len(caplog.records) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
+        await operator.execute_command("AUTH", "another")
+        await operator.config_set("requirepass", "")
+    await back(uses.link)
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == "test: gone" and told[2:] == ["test: Redis answers again"]
+    assert "authenticate" in told[1]
 
 
 async def test_a_server_that_only_reads_stays_down(own_redis: RedisServer, uses: Uses) -> None:
