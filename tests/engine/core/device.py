@@ -50,7 +50,7 @@ class Device:
         """Submitted, and not collected."""
         self._launched: list[Flight] = []
         """Submitted, and not computed."""
-        self._failing = failing
+        self.failing = failing
 
     def submit(self, plan: Plan, after: Flight | None = None) -> Flight:
         size, alive = self.world.block_size, self.world.alive
@@ -126,7 +126,7 @@ class Device:
 
     def fail(self, flight: Flight) -> None:
         """It runs out of memory. What was launched is computed nevertheless, at some time."""
-        if not self._failing or self.world.rng.random() > 0.03:
+        if not self.failing or self.world.rng.random() > 0.03:
             return
         self.world.tally["failed beside another"] += any(one is not flight for one in self.flights)
         if flight in self.flights:

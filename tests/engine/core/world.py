@@ -482,6 +482,8 @@ class World:
     def drain(self) -> None:
         """Whatever is left ends within a bounded number of steps, and each end was told exactly once."""
         scheduler, self.late = self.scheduler, False
+        # One whose state is lost with each step that fails begins again each time: of that there is no bound.
+        self.device.failing = False
         for number in [
             *scheduler.parked,
             *(number for number in scheduler.queues.steps.parking if number in self.alive),
