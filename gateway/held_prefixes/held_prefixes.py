@@ -70,7 +70,6 @@ class HeldPrefixes:
         self._folder = folder
         self._own: TemporaryDirectory[str] | None = None
         self._first = worker == 1
-        self._policy: Policy | None = None
         self._groups: Mapping[str, tuple[Group, ...]] = {}
         self._subscriber: Subscriber | None = None
         self._reader: TableReader | None = None
@@ -100,7 +99,7 @@ class HeldPrefixes:
 
     async def update(self, policy: Policy, members: Members, *, among: Collection[str] | None = None) -> None:
         """``policy`` has its replicas as backends. ``among``: the backends of targets that count; None: all."""
-        self._policy, self._groups = policy, groups_of(policy, members, among)
+        self._groups = groups_of(policy, members, among)
         self.digests.keep({name for its in self._groups.values() for one in its for name in one.names})
         if self._groups and self.prompts is None:
             self.prompts = PromptTokens(self._transport(), patience=PATIENCE)
@@ -128,7 +127,7 @@ class HeldPrefixes:
         Raises nothing of its own."""
         found: dict[str, _Prompt] = {}
         until = asyncio.get_running_loop().time() + PATIENCE
-        owner = "" if self._shared(call) == "all" else call.principal.tenant
+        owner = "" if _shared(call) == "all" else call.principal.tenant
         if self.prompts is not None:
             for group in self._groups.get(call.model, ()):
                 if group.model not in found:
@@ -137,7 +136,7 @@ class HeldPrefixes:
                     )
                     if ids is not None:
                         system = 0
-                        if not group.lines and self._shared(call) == "system":
+                        if not group.lines and _shared(call) == "system":
                             system = await self.prompts.of_beginning(
                                 call.request, group.model, group.servers, ids, until=until
                             )
@@ -184,7 +183,7 @@ class HeldPrefixes:
         replica_of = {line: name for name in names for line in group.lines[name]}
         places = places_of(listed, list(replica_of))
         adapter = group.model if places and reader.knows(group.model) else ""
-        salt = event_salt(call, self._shared(call)).encode()
+        salt = event_salt(call, _shared(call)).encode()
         held: dict[str, int] = {}
         for size in {listed.block_sizes[place] for place in places}:
             its = {place: line for place, line in places.items() if listed.block_sizes[place] == size}
@@ -196,7 +195,7 @@ class HeldPrefixes:
 
     def _by_digests(self, call: Call, group: Group, prompt: _Prompt, names: Sequence[str]) -> dict[str, int]:
         sizes = {name: size for name in names if (size := self.digests.block_size(name)) is not None}
-        salt = block_salt(call.principal.tenant, self._shared(call), _own_salt(call.request))
+        salt = block_salt(call.principal.tenant, _shared(call), _own_salt(call.request))
         held: dict[str, int] = {}
         for size in set(sizes.values()):
             its = [name for name in names if sizes.get(name) == size]
@@ -205,10 +204,6 @@ class HeldPrefixes:
                 keys = prompt.keys(size, adapter, salt)
                 held |= {name: max(held.get(name, 0), self.digests.held(name, keys)) for name in its}
         return held
-
-    def _shared(self, call: Call) -> Sharing:
-        policy = self._policy
-        return sharing(policy, call.model, call.request) if policy is not None else "none"
 
     async def _stop(self) -> None:
         subscriber, self._subscriber = self._subscriber, None
@@ -239,6 +234,11 @@ def event_salt(call: Call, shared: Sharing) -> str:
     return block_salt(
         call.principal.tenant, "all" if shared == "all" else "none", _own_salt(call.request)
     ).hex()
+
+
+def _shared(call: Call) -> Sharing:
+    """By the call's own policy, as what it is sent with: the one in force may be another by now, without its model."""
+    return sharing(call.policy, call.model, call.request)
 
 
 def _own_salt(request: ChatRequest) -> str:

@@ -30,6 +30,7 @@ RESTS = 5.0
 """Seconds for which a server is not asked that did not answer, or not so."""
 _LATE = 3
 """Times in a row that a server may be late before it rests."""
+_REMEMBERED = 1024
 _LARGE = 256 * 2**10
 """Bytes of an answer from which on it is read beside the event loop."""
 KEPT_BYTES = 32 * 2**20
@@ -145,9 +146,7 @@ class PromptTokens:
                 ids = await self._ask(server, body)
         except TimeoutError:
             self.outcomes["late"] += 1
-            self._late[server.url] = self._late.get(server.url, 0) + 1
-            if self._late[server.url] >= _LATE:  # or each request would wait for it
-                self._rest(server, now)
+            self._was_late(server, now)
             return None
         except (httpx.TransportError, ValueError, TypeError, OverflowError):
             self.outcomes["failed"] += 1
@@ -160,10 +159,16 @@ class PromptTokens:
         self._keep(key, ids)
         return ids
 
+    def _was_late(self, server: Server, now: float) -> None:
+        if len(self._late) >= _REMEMBERED:  # replicas come and go
+            self._late.clear()
+        self._late[server.url] = self._late.get(server.url, 0) + 1
+        if self._late[server.url] >= _LATE:  # or each request would wait for it
+            self._rest(server, now)
+
     def _rest(self, server: Server, now: float) -> None:
         self._resting = {url: end for url, end in self._resting.items() if end > now}
         self._resting[server.url] = now + RESTS
-        self._late = {url: count for url, count in self._late.items() if url in self._resting}
 
     async def aclose(self) -> None:
         await self._transport.aclose()

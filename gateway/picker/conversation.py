@@ -66,10 +66,8 @@ class Conversation:
         """
         if request.HasField("protocol_config"):
             # Only a stream's first message has it. Who does not say does as the picker's protocol asks.
-            self._request_mode = BodyMode(request.protocol_config.request_body_mode)
-            self._response_mode = BodyMode(request.protocol_config.response_body_mode)
-            if BodyMode.GRPC in (self._request_mode, self._response_mode):
-                raise UnsupportedMode("bodies of gRPC are not served: send them FULL_DUPLEX_STREAMED")
+            self._request_mode = _mode(request.protocol_config.request_body_mode)
+            self._response_mode = _mode(request.protocol_config.response_body_mode)
         what = request.WhichOneof("request")
         try:
             answers = await self._answered(what, request)
@@ -125,7 +123,8 @@ class Conversation:
         if self._request_mode is BodyMode.STREAMED:
             return [self._answers.passed("request_body")]
         # Of what is too long for a gateway's buffer it may send the beginning, of which nothing can be read.
-        whole = body.body if body.end_of_stream or self._request_mode is BodyMode.BUFFERED else None
+        ended = body.end_of_stream or self._request_mode is BodyMode.BUFFERED
+        whole = (body.body or None) if ended else None
         destination, headers = await self._picked(whole)
         rewritten = await self._rewritten(whole)
         if rewritten is not None:
@@ -203,3 +202,16 @@ class Conversation:
         if self._response_mode is BodyMode.FULL_DUPLEX_STREAMED:
             return self._answers.streamed("response_body", body.body, end=body.end_of_stream)
         return [self._answers.passed("response_body")]
+
+
+def _mode(said: int) -> BodyMode:
+    """Raises ``UnsupportedMode``."""
+    try:
+        mode = BodyMode(said)
+    except ValueError:
+        raise UnsupportedMode(
+            f"there is no body mode {said} here: send bodies FULL_DUPLEX_STREAMED"
+        ) from None
+    if mode is BodyMode.GRPC:
+        raise UnsupportedMode("bodies of gRPC are not served: send them FULL_DUPLEX_STREAMED")
+    return mode

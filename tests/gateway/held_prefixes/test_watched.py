@@ -10,11 +10,14 @@ from pydantic import ValidationError
 
 from gateway.held_prefixes.block_keys import keys_of, packed
 from gateway.held_prefixes.digests import Digests
+from gateway.held_prefixes.held_prefixes import HeldPrefixes
 from gateway.held_prefixes.watched import groups_of, publishers_of
 from gateway.policy.loader import load_policy
-from gateway.policy.members import with_members
-from gateway.policy.schema import KvEvents
+from gateway.policy.members import Members, with_members
+from gateway.policy.schema import KvEvents, Policy
 from gateway.replicas.discovery import written_down
+from tests.fakes import a_call
+from tests.gateway.held_prefixes.test_prompt_tokens import Tokenizers
 
 POLICY = """
 version: 1
@@ -84,3 +87,29 @@ def test_a_digest_counts_for_as_long_as_it_is_fresh() -> None:
     for nonsense in ({}, {"kv_cache": 3}, {"kv_cache": {"block_size": "x"}, "prefix_cache": {"digest": {}}}):
         digests.told("a", nonsense)
         assert digests.block_size("a") is None
+
+
+@pytest.mark.anyio
+async def test_a_call_of_an_earlier_policy_is_looked_up_by_its_own(tmp_path: Path) -> None:
+    """As one policy takes another's place requests are on their way, and the new one may not have their model."""
+    held = HeldPrefixes(None, Tokenizers)
+    before, members = _replicated(tmp_path, POLICY.replace("kv_events: {", "priority: lower_first  # {"))
+    after, _ = _replicated(tmp_path, POLICY.replace("  a: {", "  z: {"))
+    await held.update(before, members)
+    call = a_call(policy_=before, model="a", messages=({"role": "user", "content": "hello"},))
+    assert held.tells("a", call.request)
+    await held.look(call)
+    assert held.prompts is not None and held.prompts.outcomes["told"] == 1
+    await held.update(after, members)
+    assert not held.tells("a", call.request)
+    await held.look(call)
+    assert held.of(call, ["own@10.0.1.1:8100"]) is None
+    held.done(call.request)
+    await held.aclose()
+
+
+def _replicated(folder: Path, text: str) -> tuple[Policy, Members]:
+    (folder / "gateway.yaml").write_text(text)
+    loaded = load_policy(folder, env={})
+    loaded, members = with_members(loaded, written_down(loaded.policy))
+    return loaded.policy, members

@@ -149,6 +149,11 @@ async def test_a_request_without_a_body_goes_to_any_engine(picker: Picker) -> No
 
 
 @pytest.mark.parametrize("mode", [BUFFERED, FULL_DUPLEX])
+async def test_an_empty_body_is_none(picker: Picker, mode: int) -> None:
+    assert (await picker.stream(mode).ask(b"")).endpoint in (FIRST, SECOND)
+
+
+@pytest.mark.parametrize("mode", [BUFFERED, FULL_DUPLEX])
 async def test_the_engine_is_told_the_name_that_it_knows(picker: Picker, mode: int) -> None:
     stream = picker.stream(mode)
     told = await stream.ask(chat("short"))
@@ -328,8 +333,9 @@ async def test_a_gateway_that_only_looks_on_is_not_answered(picker: Picker) -> N
     assert stream.told.headers == {}
 
 
-async def test_bodies_of_grpc_are_refused_with_the_reason(picker: Picker) -> None:
-    stream = picker.stream(GRPC)
+@pytest.mark.parametrize("mode", [GRPC, 77])
+async def test_bodies_of_other_modes_are_refused_with_the_reason(picker: Picker, mode: int) -> None:
+    stream = picker.stream(mode)
     await stream.send(request_headers=http_headers({}))
     with pytest.raises(aio.AioRpcError) as caught:
         await stream.read()
@@ -461,9 +467,10 @@ def test_a_policy_that_it_cannot_start_with_is_told_without_a_traceback(tmp_path
 async def test_what_is_in_flight_ends_before_the_process_does(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy_of(FIRST)))
     listen, health = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "gateway", "epp", "--policies", str(tmp_path), "--metrics-port", "0"]
+    # Where it should hang it says at what, before it is killed.
+    command = [sys.executable, "-X", "faulthandler", "-m", "gateway", "epp", "--policies", str(tmp_path)]
     process = await asyncio.create_subprocess_exec(
-        *(*command, "--listen", listen, "--health", health),
+        *(*command, "--metrics-port", "0", "--listen", listen, "--health", health),
         stdout=asyncio.subprocess.PIPE,
         env={"TOLLGATE_SHUTDOWN_DELAY": "0"},
     )
@@ -482,8 +489,9 @@ async def test_what_is_in_flight_ends_before_the_process_does(tmp_path: Path) ->
                     await asyncio.sleep(0.01)
             await stream.answered()
             await stream.end()
-        assert await process.wait() == 0
+        async with asyncio.timeout(300):
+            assert await process.wait() == 0
     finally:
         if process.returncode is None:
-            process.kill()
+            process.send_signal(signal.SIGABRT)
             await process.wait()
