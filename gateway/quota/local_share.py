@@ -28,15 +28,14 @@ class LocalShare:
     async def reserve(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
-        return self._as_whole(
-            limits, self._memory.reserve_now(request_id, self._mine(limits), amounts, elastic)
-        )
+        decision = self._memory.reserve_now(request_id, self._mine(limits), amounts, elastic)
+        return self._as_whole(limits, decision, amounts if elastic is None else elastic.elastic.least)
 
     async def extend(
         self, request_id: str, limits: Limits, amounts: Amounts, elastic: ElasticRequest | None = None
     ) -> QuotaDecision:
         decision = await self._memory.extend(request_id, self._mine(limits), amounts, elastic)
-        return self._as_whole(limits, decision)
+        return self._as_whole(limits, decision, amounts if elastic is None else elastic.elastic.least)
 
     def settle(self, request_id: str, limits: Limits, used: Amounts) -> None:
         self._memory.settle(request_id, self._mine(limits), used)
@@ -77,14 +76,22 @@ class LocalShare:
             if snapshot is not None and snapshot.counts > 0:
                 self._memory.begin(limit.key, limit.window, -(-snapshot.counts // self._parts), snapshot.at)
 
-    def _as_whole(self, limits: Limits, decision: QuotaDecision) -> QuotaDecision:
-        """In terms of the whole limits: what is not this process's share counts as used."""
+    def _as_whole(self, limits: Limits, decision: QuotaDecision, least: Amounts) -> QuotaDecision:
+        """In terms of the whole limits: what is not this process's share counts as used. Of a day or month of which
+        others have some left nobody waits for the end: the store is back before."""
         mine = self._mine(limits)
         used = tuple(
             count + whole.maximum - part.maximum
             for count, whole, part in zip(decision.used, limits.each, mine.each, strict=False)
         )
-        return decision._replace(used=used)
+        wait = decision.wait
+        if wait is not None and decision.refused >= 0:
+            limit = limits.each[decision.refused]
+            snapshot = self._known.get(limit.key)
+            left = limit.maximum - (snapshot.counts if snapshot is not None else 0)
+            if limit.window in ("day", "month") and limit.amount(least) <= left:
+                wait = None
+        return decision._replace(used=used, wait=wait)
 
 
 def _concurrent(limits: Limits) -> Limits | None:

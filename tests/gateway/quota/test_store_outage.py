@@ -105,6 +105,8 @@ async def test_each_goes_on_with_its_share_of_what_was_left(
     own_redis.kill()
     spent = [await spend(gateway, "away", 10, 100) for gateway in gateways]
     assert spent == [200] * GATEWAYS, "of 900 were 300 spent"
+    refused = await gateways[0].reserve("others may have some", BUDGET, cost(100))
+    assert (refused.admitted, refused.wait) == (False, None)
 
 
 async def test_a_spent_budget_stays_spent_for_those_who_never_asked(
@@ -117,6 +119,8 @@ async def test_a_spent_budget_stays_spent_for_those_who_never_asked(
     own_redis.kill()
     for gateway in (newcomer, *gateways):
         assert await spend(gateway, "away", 1, 3) == 0
+        refused = await gateway.reserve("none is left", BUDGET, cost(1))
+        assert refused.wait is not None and refused.wait == refused.reset[0]
     await newcomer.aclose()
 
 
