@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,10 @@ def run_serve(options: dict[str, Any]) -> int:
         read_options(options, find=on_this_machine)
         return 0
     logs.set_up(str(options.get("log_level", "info")))
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError(
+            "No module named 'torch'", name="torch"
+        )  # told once, and not by its process, too
     from engine.begun_process import BegunProcess
 
     begun = BegunProcess()

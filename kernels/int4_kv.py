@@ -30,6 +30,20 @@ def group_size(head_dim: int) -> int:
     return 32 if half % 32 == 0 else half
 
 
+def int4_layout(
+    blocks: int, kv_heads: int, block_size: int, head_dim: int
+) -> tuple[tuple[tuple[int, int, int, int], torch.dtype], ...]:
+    """Sizes and dtypes of keys, values, and their scales."""
+    packed = (blocks, kv_heads, block_size, head_dim // 2)
+    groups = head_dim // group_size(head_dim)
+    return (
+        (packed, torch.uint8),
+        (packed, torch.uint8),
+        ((blocks, kv_heads, 2, head_dim), torch.float16),
+        ((blocks, kv_heads, block_size, 2 * groups), torch.float16),
+    )
+
+
 def int4_block_bytes(block_size: int, head_dim: int) -> int:
     """Of one head, scales and lows included."""
     scales = 2 * head_dim + block_size * 2 * (head_dim // group_size(head_dim))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.int4_kv import group_size
+from kernels.int4_kv import int4_layout
 
 
 def zeros(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -37,12 +37,4 @@ def plain_layer(
 
 def int4_layer(size: tuple[int, int, int, int], device: torch.device) -> tuple[Tensor, ...]:
     """Of ``size`` as above, in 4 bits."""
-    blocks, kv_heads, block_size, head_dim = size
-    packed = (blocks, kv_heads, block_size, head_dim // 2)
-    groups = head_dim // group_size(head_dim)
-    return (
-        zeros(packed, device, torch.uint8),
-        zeros(packed, device, torch.uint8),
-        zeros((blocks, kv_heads, 2, head_dim), device, torch.float16),
-        zeros((blocks, kv_heads, block_size, 2 * groups), device, torch.float16),
-    )
+    return tuple(zeros(shape, device, dtype) for shape, dtype in int4_layout(*size))

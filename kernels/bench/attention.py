@@ -12,9 +12,11 @@ from torch import Tensor
 from kernels.bench.case import Case
 from kernels.bench.ceilings import COPY, sdpa
 from kernels.bench.rivals import decode_rivals, prefill_rivals
+from kernels.int4_kv import int4_layout
 from kernels.paged_decode import paged_decode
 from kernels.paged_kv import PagedKV
 from kernels.paged_prefill import paged_prefill
+from kernels.store_int4_kv import store_int4_kv, store_int4_kv_reference
 from kernels.store_kv import store_kv, store_kv_reference
 
 NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
@@ -268,6 +270,49 @@ def store_cases(tiny: bool) -> Iterator[Case]:
                 lambda *inputs, run=run: run(*inputs, store=store_kv_reference),
                 bytes=2 * tokens * heads * head_dim * (2 + shape.kv.itemsize) if tokens >= 64 or tiny else 0,
                 ceiling=COPY,
+            )
+
+
+def store_int4_cases(tiny: bool) -> Iterator[Case]:
+    """Blocks that are filled, and blocks that grow by a token."""
+    counts = [(3, 1, 64)] if tiny else [(7, 3, 80), (64, 8, 128), (8192, 8, 128)]
+    for tokens, heads, head_dim in counts:
+        for grows in (False, True):
+
+            def make(
+                device: torch.device,
+                tokens: int = tokens,
+                heads: int = heads,
+                head_dim: int = head_dim,
+                grows: bool = grows,
+            ) -> tuple[Any, ...]:
+                qkv = torch.randn(tokens, 3 * heads, head_dim, device=device, dtype=torch.bfloat16)
+                each = torch.arange(tokens, device=device)
+                blocks = tokens if grows else -(-tokens // 16)
+                slots = each * 16 + each % 15 + 1 if grows else each
+                layout = int4_layout(blocks, heads, 16, head_dim)
+                cache = [torch.zeros(size, dtype=dtype, device=device) for size, dtype in layout]
+                return *qkv.chunk(3, 1)[1:], *cache, slots
+
+            def run(
+                k: Tensor,
+                v: Tensor,
+                keys: Tensor,
+                values: Tensor,
+                key_scales: Tensor,
+                value_scales: Tensor,
+                slots: Tensor,
+                store: Any = store_int4_kv,
+            ) -> list[Tensor]:
+                store(k, v, keys, values, slots, key_scales, value_scales)
+                return [cache.view(torch.uint8) for cache in (keys, values, key_scales, value_scales)]
+
+            yield Case(
+                "store_int4_kv",
+                f"{tokens} x {heads} x {head_dim} {'growing' if grows else 'whole'}",
+                make,
+                run,
+                lambda *inputs, run=run: run(*inputs, store=store_int4_kv_reference),
             )
 
 

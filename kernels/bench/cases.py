@@ -18,6 +18,7 @@ SOURCES: tuple[Callable[[bool], Iterator[Case]], ...] = (
     sampling.edit_cases,
     products.lora_cases,
     attention.store_cases,
+    attention.store_int4_cases,
     elementwise.rms_norm_cases,
     elementwise.rope_cases,
     elementwise.gated_cases,
