@@ -88,7 +88,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         "matryoshka",
     }
     others |= {"share_port", "standby_port", "uds", "leave_with_stdin", "sleep_mode"}
-    others |= {"adapter_token_file", "adapter_folders"}
+    others |= {"adapter_token_file", "adapter_folders", "state_checkpoints"}
     # These do not go with some of the others.
     rest = {"kv_cache_memory", "host_kv_memory", "disk_kv", "disk_kv_size", "disk_kv_unused"}
     roles = {"role", "prefill_from"} | {
