@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from engine.errors import InvalidRequest
 from engine.layers.lora import AdapterBank
 from engine.parallel.group import SINGLE_RANK
-from tests.engine.lora import ALL, merge, write_adapter
+from tests.engine.lora import ALL, load, merge, write_adapter
 from tests.engine.models.hub import CPU, Paged, expected, save
 from tests.engine.models.test_families import CASES, tokens
 
@@ -45,7 +45,7 @@ def test_an_adapter_changes_what_merged_weights_change(
     adapter = write_adapter(tmp_path / "one", layers, rank=4, targets=TARGETS)
     bank = AdapterBank(1, 8, SINGLE_RANK)
     paged = Paged(tmp_path / "model", adapters=bank)
-    bank.load("one", adapter)
+    load(bank, "one", adapter)
     plain = paged.run(tokens(), [])
     bank.select([("one", 0, len(tokens()))], CPU)
     ours = paged.run(tokens(), [])
@@ -63,4 +63,4 @@ def test_an_adapter_of_what_latents_are_expanded_with_is_refused(tmp_path: Path)
     bank = AdapterBank(1, 8, SINGLE_RANK)
     Paged(tmp_path / "model", adapters=bank)
     with pytest.raises(InvalidRequest, match=r"kv_b_proj.*not linear layers"):
-        bank.load("one", adapter)
+        load(bank, "one", adapter)
