@@ -129,6 +129,16 @@ def scaled_down(trace: list[Arrival], requests: int) -> list[Arrival]:
     return found
 
 
+def spread(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """At times as by chance: the trace's are rounded to three seconds, and so ten come at once, for which four engines
+    need four cores."""
+    lot, at, found = Random(2), 0.0, []
+    for one in arrivals:
+        at += lot.expovariate(1.0)
+        found.append(replace(one, at=at))
+    return found
+
+
 async def calibrated(engine: Engine) -> tuple[Costs, float]:
     """The costs of a step, and the seconds of a request that are spent outside of steps."""
     lot, points = Random(1), []
@@ -225,6 +235,8 @@ async def _emptied(found: list[Engine]) -> None:
 
 async def compare(options: argparse.Namespace, urls: list[tuple[str, str]]) -> list[tuple[Result, Result]]:
     arrivals = scaled_down(recorded(options), options.requests)
+    if options.spread:
+        arrivals = spread(arrivals)
     found = []
     async with httpx.AsyncClient(timeout=600, limits=httpx.Limits(max_connections=None)) as client:
         four = [Engine(name, url, client) for name, url in urls]
@@ -283,6 +295,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument(
         "--busy", type=float, default=0.2, help="the share of the time in which each engine works"
+    )
+    parser.add_argument(
+        "--spread", action="store_true", help="arrivals by chance, in place of the trace's bunches"
     )
     parser.add_argument("--policies", type=lambda text: text.split(","), default=list(POLICIES))
     parser.add_argument("--data", type=Path, default=DATA, help=f"where {TRACE}.jsonl is")
