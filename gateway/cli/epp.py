@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 from contextlib import AsyncExitStack
@@ -110,9 +109,11 @@ async def _serve(arguments: argparse.Namespace) -> None:
     from gateway.picker.service import Service
     from gateway.picker.settings import PickerSettings
     from gateway.policy.reload import PolicyWatcher
+    from gateway.policy.variables import Variables
     from gateway.settings import Settings
 
-    settings = Settings.from_env(os.environ)
+    variables = Variables()
+    settings = Settings.from_env(variables)
     logs.set_up(settings.log_level, settings.log_format)
     tls = _tls(arguments)
     told: asyncio.Queue[signal.Signals] = asyncio.Queue()
@@ -127,8 +128,8 @@ async def _serve(arguments: argparse.Namespace) -> None:
         pool = EnginePool(options.backend, folder, zone=settings.zone, listener=FailureLog())
         stack.push_async_callback(pool.aclose)
         figures.show(pool)
-        policies = init.folder(arguments.policies, os.environ)
-        await stack.enter_async_context(PolicyWatcher(policies, pool.apply))
+        policies = init.folder(arguments.policies, variables)
+        await stack.enter_async_context(PolicyWatcher(policies, pool.apply, env=variables))
         service = Service(pool, options, figures)
         # Two on one port would each be asked by chance.
         bound = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", options.max_body + BESIDE)]

@@ -70,6 +70,8 @@ def test_the_picker_listens_where_its_manifests_say(manifests: Manifests) -> Non
     assert spec["automountServiceAccountToken"], "it reads the pool and its pods"
     assert arguments.fallbacks == 2
     env = {one["name"]: one["value"] for one in container["env"]}
+    mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    assert mounted["secrets"] == env["TOLLGATE_SECRETS_DIR"]
     needs = float(env["TOLLGATE_SHUTDOWN_DELAY"]) + float(env["TOLLGATE_DRAIN_TIMEOUT"]) + 10
     assert spec["terminationGracePeriodSeconds"] >= needs
 

@@ -463,6 +463,24 @@ def test_a_policy_that_it_cannot_start_with_is_told_without_a_traceback(tmp_path
     assert "Traceback" not in done.stderr
 
 
+def test_its_secrets_may_be_files_as_the_gateways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = policy_of("engine:8000")
+    policy["keys"] = [{"id": "a", "sha256": "${KEY_HASH}", "tenant": "acme"}]
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "policy.yaml").write_text(yaml.safe_dump(policy))
+    options = ["epp", "--policies", str(tmp_path / "policies"), "--metrics-port", "0"]
+    assert main(options) == 1
+    assert "the environment variable KEY_HASH is not set" in capsys.readouterr().err
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "KEY_HASH").write_text("0" * 64)
+    monkeypatch.setenv("TOLLGATE_SECRETS_DIR", str(tmp_path / "secrets"))
+    assert main(options) == 1
+    # It is read: what is wrong is something else.
+    assert "engine:8000/v1 has a name" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 async def test_what_is_in_flight_ends_before_the_process_does(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy_of(FIRST)))
