@@ -27,6 +27,9 @@ _AT_ONCE = (256, 64, 16, 4, 1)
 threads more than a row does."""
 
 
+_LARGEST = 2**63 - 1
+
+
 def _values(count: int, columns: int) -> str:
     return ", ".join([f"({', '.join('?' * columns)})"] * count)
 
@@ -158,7 +161,9 @@ class _Writer:
                     )
                 for table, sums in zip(("hours", "days"), sums_of(*new), strict=True):
                     for chunk in _chunks(sums):
-                        connection.execute(_ADD[table, len(chunk)], [*chain.from_iterable(chunk)])
+                        connection.execute(
+                            _ADD[table, len(chunk)], [_fitting(value) for value in chain.from_iterable(chunk)]
+                        )
 
     def close(self) -> None:
         if self._connection is not None:
@@ -185,6 +190,11 @@ def _insert(connection: sqlite3.Connection, table: str, rows: Sequence[Row]) -> 
 def _insert_alone(connection: sqlite3.Connection, table: str, row: Row) -> bool:
     """Whether it is new."""
     return connection.execute(_INSERT[table, 1], row).rowcount == 1
+
+
+def _fitting(value: str | int | float | None) -> str | int | float | None:
+    """A sum beyond SQLite's integers as a float: what SQLite's own addition makes of it."""
+    return float(value) if isinstance(value, int) and value > _LARGEST else value
 
 
 def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -29,7 +29,8 @@ def text(message: anthropic.types.Message) -> str:
 
 
 def test_a_message(client: anthropic.Anthropic) -> None:
-    message = client.messages.create(**CAPITAL)
+    # Greedy: sampled at random, one answer in hundreds names another town.
+    message = client.messages.create(**CAPITAL, extra_body={"temperature": 0})
     assert "Paris" in text(message)
     assert message.stop_reason == "end_turn"
     assert message.model == "tollgate-demo"

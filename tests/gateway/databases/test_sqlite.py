@@ -24,6 +24,7 @@ from gateway.databases.tables import HAPPENED
 from gateway.observe import batch_writer
 from gateway.observe.ended import Ended
 from gateway.observe.ledger import ledger as module
+from gateway.observe.ledger.end_users import EndUsers
 from gateway.observe.ledger.ledger import Ledger
 from gateway.private import take_from_others
 from gateway.types import Principal, Usage
@@ -372,3 +373,16 @@ def test_what_cannot_be_read_says_what_to_do(kept: Path) -> None:
         _numbers(copy / kept.name)
     with a_folder_to_read_alone(copy, 0), pytest.raises(DatabaseError, match="run this as its owner"):
         _numbers(copy / kept.name)
+
+
+def test_sums_of_a_batch_beyond_63_bits_are_added_as_sqlite_itself_would(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "ledger.sqlite")
+    writer = database.writer()
+    batch = []
+    for number in range(3):
+        call = a_call(request_id=f"req_{number}")
+        call.receipt.created = 7_200.0
+        batch += module._rows(Ended(call, a_bill(Usage(2**62, 1), 2**62), 200), EndUsers(database))
+    writer.insert(batch, [])
+    writer.close()
+    assert sums(database) == {(7_200, "ok"): (3, 3 * 2**62, 3 * 2**62)}
