@@ -149,7 +149,7 @@ def _run(setup: VerifySetup, feature: Feature, compared: bool, folder: Path) -> 
         runner = engine.runner
         # As on a GPU, where decodes are one group.
         runner._batches = BatchBuilder(runner.cache, runner.device)
-        runner.record(replays)
+        runner.recordings.record(replays)
     asked = requests(setup, engine.runner.model.vocab_size, length, feature.grammar)
     if feature.grammar and engine.runner.grammars is None:
         raise StartupError("the model has no tokenizer, which forms need")
@@ -169,7 +169,7 @@ def _replays(engine: OfflineEngine, replays: Replays | None) -> int:
     if replays is not None:
         return replays.count
     # On a GPU recorded steps are replayed, or they raise.
-    return engine.counts.steps if engine.runner._graphs is not None else 0
+    return engine.counts.steps if engine.runner.recordings.graphs is not None else 0
 
 
 def _positions(model: Path) -> int:

@@ -92,7 +92,7 @@ def serve(runner: Runner, follower: FollowerRank) -> None:
             case FedPlan(plan, feed):
                 runner.follow(plan, feed)
             case RecordGraphs():
-                runner.record_graphs()
+                runner.recordings.record_on_gpu()
             case HeadRows(rows):
                 runner.share(rows)
             case Finish() if isinstance(runner, PipelinedRunner):

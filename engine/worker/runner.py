@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,14 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.config import HEADS, EngineConfig
+from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
 from engine.parallel.ranks import Ranks
-from engine.worker.batch import SHORT, Batch, BatchBuilder
-from engine.worker.cpu_recordings import CpuRecordings, records
-from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
+from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.device import check_kernels, pick_device
 from engine.worker.download import Download
 from engine.worker.draft_model import DraftModelProposer
@@ -28,6 +25,7 @@ from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes
 from engine.worker.loaded_model import LoadedModel
 from engine.worker.rank_messages import HeadRows, RecordGraphs
 from engine.worker.ranks import start_ranks
+from engine.worker.recordings import Recordings
 from engine.worker.rejection_sampler import accepted, accepted_tokens
 from engine.worker.sampler import PendingLogprobs, Sampler
 from engine.worker.scoring import score
@@ -38,9 +36,6 @@ from engine.worker.upload import upload
 from engine.worker.warm_up import EDITED, PLAIN, FirstRequest, ServingLimits, plans, sample_masked
 from kernels.compilations import Compilations
 from kernels.launch import on_triton, path
-from kernels.native.recording import NotRecordable
-
-log = logging.getLogger("engine.worker")
 
 _T = TypeVar("_T")
 
@@ -101,14 +96,6 @@ class Runner:
         self.block_size = config.block_size
         self._max_num_seqs = config.max_num_seqs
         self._max_tokens = config.max_batched_tokens
-        # Attention over latents gathers what it reads: recorded, that would be the longest context for each sequence.
-        # Stages and whole experts wait for what others have.
-        plain = self.model.kv_shape.latent is None
-        whole = self.ranks.stages == 1 and config.expert_parallel == 1
-        self._recording = (
-            config.cuda_graphs and self.device.type == "cuda" and whole and plain and self._replays
-        )
-        self._graphs: DecodeGraphs | CpuRecordings | None = None
         self.grammars: GrammarManager | None = None
         if self.ranks.rank == 0 and (config.model / "tokenizer.json").is_file():
             # Only rank 0 samples.
@@ -151,6 +138,7 @@ class Runner:
     def _allocate(self, blocks: int) -> None:
         loaded = self._loaded
         self.cache = loaded.allocate(blocks)
+        self.recordings = Recordings(loaded, self.cache, self.ranks)
         if loaded.proposer:
             self.speculation = Speculation(loaded.proposer, loaded.config.max_drafts)
         # In float32 a CPU is batch-invariant without the flag, except with Triton's interpreter.
@@ -169,13 +157,7 @@ class Runner:
         would not be replayed; and no token is taken back from a state."""
         if self.speculation is not None or self.stateful or self.ranks.stages > 1:
             return False
-        return self.grammars is not None and not self._recording
-
-    @property
-    def _replays(self) -> bool:
-        """Whether decode steps may be replayed, on any rank: heads read hidden states that recordings do not keep. They
-        are rank 0's alone, and the others would replay, with rows that fill up, what it computes without."""
-        return self._loaded.config.speculation not in HEADS
+        return self.grammars is not None and not self.recordings.on_gpu
 
     def load_adapter(self, key: str, folder: Path) -> str:
         """In host memory and, if one is free, into a slot, on all ranks. Returns the digest of its files. Raises
@@ -244,7 +226,7 @@ class Runner:
             return step
         masks = self._start_masks(step) if feed is None else None
         states = self.speculation.states() if self.speculation else None
-        hidden = self._replayed(batch) if states is None else None
+        hidden = self.recordings.forward(batch) if states is None else None
         if hidden is None:
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache, states)
         if states is not None:
@@ -309,18 +291,6 @@ class Runner:
         """What ``HeadRows`` asks for."""
         if self._hidden is not None:
             self.model.logits(self._hidden[rows])
-
-    def _replayed(self, batch: Batch) -> Tensor | None:
-        """Hidden states by a recording, if there is one."""
-        try:
-            return self._graphs.forward(batch) if self._graphs else None
-        except NotRecordable as error:
-            self._stop_recording(error)
-            return None
-
-    def _stop_recording(self, error: NotRecordable) -> None:
-        self._graphs = None
-        log.info("decode steps are not recorded, as layers of this model use %s", error)
 
     def _start_masks(self, step: Step) -> PendingMasks | None:
         masks = self.grammars.start(step.rows) if self.grammars else None
@@ -411,10 +381,10 @@ class Runner:
             self.speculation = speculation
         self._cover(self.execute)
         self._batches.forget()
-        if self._recording:
+        if self.recordings.on_gpu:
             self.ranks.send(RecordGraphs())
-        self.record_graphs()
-        self._record_steps()
+        self.recordings.record_on_gpu()
+        self.recordings.record_on_cpu()
         self.compilations.start()
 
     def _cover(self, execute: Callable[[Plan], SamplerOutput]) -> None:
@@ -448,57 +418,10 @@ class Runner:
             groups=len(self.groups),
         )
 
-    @torch.inference_mode()
-    def _record_steps(self) -> None:
-        """On a CPU: from now on decode steps are replayed, where they can be."""
-        # Where a state's result must not depend on the batch, Python goes from request to request.
-        by_hand = self.stateful and self._loaded.config.deterministic
-        plain = self.device.type == "cpu" and self.ranks.size == 1 and not by_hand and self._replays
-        if plain and records(self.cache):
-            try:
-                self._graphs = CpuRecordings(self.model, self.cache, self._max_num_seqs, self.max_model_len)
-            except NotRecordable as error:
-                self._stop_recording(error)
-
-    def record_graphs(self) -> None:
-        """On a GPU: from now on decode steps replay graphs, where they can be recorded. On all ranks at once."""
-        if not self._recording:
-            return
-        try:
-            self.record(Capture(beside_threads=self.ranks.size > 1))
-        except RuntimeError as error:
-            log.warning("decode steps are slower, as CUDA graphs cannot be recorded: %s", error)
-        if not self._on_all_ranks(self._graphs is not None):
-            self._graphs = None
-
-    def _on_all_ranks(self, mine: bool) -> bool:
-        """Where some replayed a step and others did not, they would wait for each other's sums."""
-        if self.ranks.size == 1:
-            return mine
-        count = torch.tensor([int(mine)], device=self.device)
-        return int(self.ranks.part.tp.all_reduce(count)) == self.ranks.size
-
-    @torch.inference_mode()
-    def record(self, recorder: Recorder) -> None:
-        """From now on decode steps replay graphs."""
-        most_new, config = 1, self._loaded.config
-        if config.speculation != "off" and self._replays:
-            most_new = min(1 + config.max_drafts, SHORT)
-        self._graphs = DecodeGraphs(
-            self.model,
-            self.cache,
-            self._max_num_seqs,
-            self.max_model_len,
-            recorder,
-            most_new=most_new,
-            adapters=self.adapters,
-        )
-
     def _profile(self, meter: Meter) -> int:
         """Bytes that the device has for the KV cache."""
         available = available_bytes(meter, self._run_trial)
-        self._graphs = None
-        del self.cache
+        del self.recordings, self.cache
         return available
 
     def _run_trial(self) -> int:
@@ -506,5 +429,5 @@ class Runner:
         blocks = -(-min(self._max_tokens, self.max_model_len) // self.block_size) + 1
         self._allocate(blocks)
         self._cover(self._compute)
-        self.record_graphs()
+        self.recordings.record_on_gpu()
         return blocks * self.block_bytes

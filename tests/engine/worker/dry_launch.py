@@ -98,7 +98,7 @@ def serve(asked: dict[str, Any]) -> dict[str, Any]:
         runner._cover = lambda execute: None
     runner.warm_up()
     if asked.get("graphs"):
-        runner.record(Recorder())
+        runner.recordings.record(Recorder())
     warmed, runner.compilations.count = before.count, 0
     grammar = Grammar("json", "{}") if runner.grammars else None
     wanted = requests(asked["requests"], runner.max_model_len - 12, runner.model.vocab_size, grammar)

@@ -62,13 +62,13 @@ def test_the_same_bits(case: tuple[str, dict[str, Any], dict[str, Any]], tmp_pat
         runner = Runner(config)
         runner.warm_up()
         if recorded:
-            assert runner._graphs is not None
+            assert runner.recordings.graphs is not None
         else:
-            runner._graphs = None
+            runner.recordings.graphs = None
         outcome = run(runner, requests(5))
         answers.append((outcome.tokens, outcome.logprobs))
         if recorded:
-            assert sorted(runner._graphs._recorded) == [1, 2, 3, 4, 5]
+            assert sorted(runner.recordings.graphs._recorded) == [1, 2, 3, 4, 5]
     assert answers[0] == answers[1]
 
 
@@ -80,7 +80,7 @@ def test_more_rows_than_are_worth_it_are_not_recorded(tmp_path: Path) -> None:
     runner = Runner(config)
     runner.warm_up()
     run(runner, requests(MOST + 1))
-    assert max(runner._graphs._recorded) == MOST
+    assert max(runner.recordings.graphs._recorded) == MOST
 
 
 def test_mixtures_choose_experts_in_python_and_are_not_recorded(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_mixtures_choose_experts_in_python_and_are_not_recorded(tmp_path: Path) 
         )
     )
     runner.warm_up()
-    assert runner._graphs is None
+    assert runner.recordings.graphs is None
     assert run(runner, requests(2)).tokens
 
 
@@ -117,6 +117,6 @@ def test_what_reads_numbers_for_several_rows_alone_ends_recording(
 
     monkeypatch.setattr(runner.model, "forward", reads)
     runner.warm_up()
-    assert runner._graphs is not None
+    assert runner.recordings.graphs is not None
     assert run(runner, requests(3)).tokens == wanted
-    assert runner._graphs is None
+    assert runner.recordings.graphs is None

@@ -10,6 +10,7 @@ from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput
 from engine.errors import StartupError
 from engine.worker.kv_cache_size import MARGIN, available_bytes
+from engine.worker.recordings import Recordings
 from engine.worker.runner import Runner
 
 
@@ -58,16 +59,16 @@ def test_a_runner_counts_its_blocks_after_graphs_and_the_largest_step(
         largest = max(largest, plan.tokens)
         return SamplerOutput()
 
-    def record(runner: Runner) -> None:
+    def record(recordings: Recordings) -> None:
         done.append("graphs")
-        device.taken += 500_000 + runner.cache.blocks * runner.block_bytes
+        device.taken += 500_000 + recordings.cache.blocks * recordings.loaded.block_bytes
 
     def left() -> int:
         done.append("measured")
         return device.total() - device.taken
 
     monkeypatch.setattr(Runner, "_compute", compute)
-    monkeypatch.setattr(Runner, "record_graphs", record)
+    monkeypatch.setattr(Recordings, "record_on_gpu", record)
     monkeypatch.setattr("engine.worker.runner.on_triton", lambda x: True)
     monkeypatch.setattr(device, "left", left)
     monkeypatch.setattr("engine.worker.runner.sample_masked", lambda *_: None)
@@ -76,7 +77,7 @@ def test_a_runner_counts_its_blocks_after_graphs_and_the_largest_step(
     assert done == ["graphs", "measured"] and largest == 100
     wanted = 2_000_000 - 500_000 - int(MARGIN * 2_000_000)
     assert runner.cache.blocks == wanted // runner.block_bytes
-    assert not runner._graphs
+    assert not runner.recordings.graphs
     # Never more than all sequences need.
     device = Device(10**12)
     monkeypatch.setattr(device, "left", lambda: 10**12)

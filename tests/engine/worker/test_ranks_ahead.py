@@ -18,6 +18,7 @@ from engine.worker import rank_process
 from engine.worker.batch import BatchBuilder
 from engine.worker.local_rank import LocalRank
 from engine.worker.ranks import told
+from engine.worker.recordings import Recordings
 from engine.worker.runner import Runner
 from tests.engine.heads import write_medusa
 from tests.engine.steps import run
@@ -88,12 +89,12 @@ def test_all_ranks_replay_the_same_steps(
         recorders.append(Recorder())
         return recorders[-1]
 
-    monkeypatch.setattr("engine.worker.runner.Capture", capture)
+    monkeypatch.setattr("engine.worker.recordings.Capture", capture)
     load = Runner._load
 
     def load_as_on_a_gpu(self: Runner, config: EngineConfig, device: torch.device) -> None:
         load(self, config, device)
-        self._recording = self._replays
+        self.recordings.on_gpu = self.recordings.replays
         self._batches = BatchBuilder(self.cache, self.device, keeping=True)
 
     config = EngineConfig(model=tiny_model, speculation=speculation, max_drafts=3, **CONFIG)
@@ -121,25 +122,25 @@ def test_all_ranks_replay_the_same_steps(
 def test_where_one_cannot_record_none_replays(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.worker.ranks.LocalRank", RankHere)
     monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
-    monkeypatch.setattr("engine.worker.runner.Capture", lambda **options: Recorder())
-    load, record = Runner._load, Runner.record
+    monkeypatch.setattr("engine.worker.recordings.Capture", lambda **options: Recorder())
+    load, record = Runner._load, Recordings.record
 
     def load_as_on_a_gpu(self: Runner, config: EngineConfig, device: torch.device) -> None:
         load(self, config, device)
-        self._recording = True
+        self.recordings.on_gpu = True
 
-    def record_on_one(self: Runner, recorder: Any) -> None:
+    def record_on_one(self: Recordings, recorder: Any) -> None:
         record(self, recorder)
-        if self.ranks.rank == 1:
-            self._graphs = None
+        if self._ranks.rank == 1:
+            self.graphs = None
             raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(Runner, "_load", load_as_on_a_gpu)
-    monkeypatch.setattr(Runner, "record", record_on_one)
+    monkeypatch.setattr(Recordings, "record", record_on_one)
     runner = Runner(EngineConfig(model=tiny_model, tensor_parallel=2, **CONFIG))
     try:
         runner.warm_up()
-        assert runner._graphs is None
+        assert runner.recordings.graphs is None
         assert run(runner, REQUESTS[:2]).tokens
     finally:
         runner.ranks.close()

@@ -197,7 +197,7 @@ def test_recordings_read_whose_states_are_whose(
     runner = Runner(EngineConfig(model=saved[0], threads=1, kv_cache_blocks=200, max_num_seqs=8))
     runner._batches = BatchBuilder(runner.cache, runner.device)
     recorder = Recorder()
-    runner.record(recorder)
+    runner.recordings.record(recorder)
     outcome = run(runner, REQUESTS, sequences=3, budget=24, late=2, ahead=ahead)
     check(outcome, saved[1])
     assert recorder.replays > outcome.steps / 2
@@ -209,16 +209,16 @@ def test_recordings_read_whose_states_are_whose(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_steps_replayed_on_a_cpu_have_the_same_bits(saved: Saved, dtype: str) -> None:
     runner = runner_of(saved[0], dtype=dtype)
-    assert runner._graphs is not None
+    assert runner.recordings.graphs is not None
     params = [replace(GREEDY, logprobs=1, max_tokens=9 + 5 * i) for i in range(len(PROMPTS))]
     requests = list(zip(PROMPTS, params, strict=True))
     replayed = run(runner, requests, sequences=4)
-    assert sorted(runner._graphs._recorded) == [1, 2, 3, 4]
-    runner._graphs = None
+    assert sorted(runner.recordings.graphs._recorded) == [1, 2, 3, 4]
+    runner.recordings.graphs = None
     plain = run(runner, requests, sequences=4)
     assert (replayed.tokens, replayed.logprobs) == (plain.tokens, plain.logprobs)
     # Token by token there is nothing to record.
-    assert runner_of(saved[0], dtype=dtype, deterministic=True)._graphs is None
+    assert runner_of(saved[0], dtype=dtype, deterministic=True).recordings.graphs is None
 
 
 def test_an_adapter_changes_what_merged_weights_change(saved: Saved, tmp_path: Path) -> None:
