@@ -28,7 +28,7 @@ TABLES = ("bottlenecks", "latencies", "choosing", "failures", "budgets")
 
 
 def measure(requests: int) -> None:
-    from benchmarks.fleet.measure import engine, gateways, ledger, redis
+    from benchmarks.fleet.measure import engine, gateways, ledger, redis, workers
 
     gateways.gateways(requests)
     engine.engine(requests)
@@ -37,6 +37,7 @@ def measure(requests: int) -> None:
     else:
         with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
             asyncio.run(redis.redis(Path(folder), program, 5 * requests))
+        workers.workers(program, requests / 250)
     ledger.ledger(requests / 500)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import platform
 import secrets
 import time
 from collections import deque
@@ -11,7 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
+import orjson
 from redis import asyncio as redis
 from redis.exceptions import (
     AskError,
@@ -38,7 +42,10 @@ log = logging.getLogger(__name__)
 TIMEOUT = 0.25
 """Seconds after which the server counts as down: the gateway keeps its own latency."""
 PREFIX = "{tollgate}:quota:"
-RENEW_EVERY = 1.0
+RENEW_EVERY = 0.9
+SHARED = 0.1
+"""Seconds for which what one process has read of all counters is told to others, too: reading is most of a renewal.
+With the pause it makes a second, which is how old a process' knowledge is at most."""
 SECONDS_TO_FLUSH = 3.0
 AT_ONCE = 128
 """Commands in one round trip."""
@@ -90,6 +97,8 @@ class RedisCounters:
         self._sending: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._closing = False
+        self._phase = crc32(f"{platform.node()}:{os.getppid()}".encode()) / 2**32
+        """When in a second it renews; the same for all workers of a gateway."""
         self._loaded = False
         """Whether the scripts were loaded since the server was last down."""
         self._changes_until = "-inf"
@@ -331,20 +340,16 @@ class RedisCounters:
                     await self._renew()
                 except StoreDown as error:  # also: read-only, out of memory, still loading
                     self._link.fail(error, probe_in=0 if self._lost else None)
-            await asyncio.sleep(RENEW_EVERY)
+            # All workers of a gateway ask at the same time, so that one report does for them.
+            await asyncio.sleep(max(RENEW_EVERY / 4, RENEW_EVERY - (time.time() - self._phase) % RENEW_EVERY))
 
     async def _renew(self) -> None:
         """Refresh this instance's entry, and read what others reserve. A server that was down or lost its data first
         gets what it missed. Raises ``StoreDown``."""
         async with self._turn:
-            settled, self._settled = self._settled, deque(maxlen=MOST_UNSETTLED)
-            try:
-                lost = await self._is_another() or self._lost
-                changes = None if lost else await self._ask_changes()
-            except StoreDown:
-                self._settled.extendleft(reversed(settled))
-                raise
-            own = list(self._commands.settled(settled))
+            lost = await self._is_another() or self._lost
+            changes = None if lost else await self._ask_changes()
+            own = list(self._commands.settled(self._take_settled(None if changes is None else self._read)))
             self.known.add([(one.key, one.amount) for one in own], time.time())
             self._lost = changes is None
             self._unread = [*self._unread, *own] if self._lost else []
@@ -370,6 +375,17 @@ class RedisCounters:
         self.losses += self._lost
         self._lost = False
 
+    def _take_settled(self, until: int | None) -> list[tuple[int, Command]]:
+        """Those that a report of this time has in it, which may be older than they are; all with None."""
+        if until is None:
+            taken = list(self._settled)
+            self._settled.clear()
+        else:
+            taken = [one for one in self._settled if one[0] <= until]
+            later = [one for one in self._settled if one[0] > until]
+            self._settled = deque(later, maxlen=MOST_UNSETTLED)
+        return taken
+
     async def meet(self) -> None:
         """Wait until all who share the server have told it what it missed. Raises ``StoreDown``."""
         await wait_for_all(self._link, self._told, self._name, self.known.gateways, lost=self._lost)
@@ -387,10 +403,12 @@ class RedisCounters:
 
     async def _ask_changes(self) -> list[str] | None:
         """What others have changed; None if the server has lost its data, and is to be asked again with nothing."""
-        (answer,) = await self._run([self._commands.renewal(self._changes_until)], probing=True)
+        # Who comes back has to hear of all that others have told meanwhile.
+        renewal = self._commands.renewal(self._changes_until, 0.0 if self._link.down else SHARED)
+        (answer,) = await self._run([renewal], probing=True)
         if isinstance(answer, Exception):
             raise StoreDown(f"Redis refused a renewal: {answer}") from answer
-        renewed, gateways, until, at, *changes = (_text(field) for field in answer)
+        renewed, gateways, until, at, report = (_text(field) for field in answer)
         if int(renewed) < 0:
             return None
         self._changes_until = until
@@ -398,6 +416,7 @@ class RedisCounters:
         self._commands.renewed = int(renewed)
         expected, until_then = self._expected
         self.known.gateways = max(int(gateways), expected if time.monotonic() < until_then else 1)
+        changes: list[str] = orjson.loads(report)
         return changes
 
     async def _restore(self) -> bool:

@@ -46,6 +46,7 @@ class QuotaCommands:
         self.prefix = prefix
         self.instances = prefix + "instances"
         self._changed = self.instances + ":changed"
+        self._report = self.instances + ":report"
         self.instance = secrets.token_hex(6)
         """Under this name the process holds what it reserves."""
         self._now = now
@@ -123,9 +124,10 @@ class QuotaCommands:
         args: list[str | int] = [self._time(), round(age * 1000), limits.windows, limits.columns]
         return Command(self._charge, [mark, *self._keys_of(limits)], [*args, " ".join(map(str, used))])
 
-    def renewal(self, changes_until: str) -> Command:
-        args = [self.instance, self._time(), changes_until, MOST_CHANGES, self.renewed]
-        return Command(self._renew, [self.instances, self.reserved, self._changed], args)
+    def renewal(self, changes_until: str, shared: float) -> Command:
+        """``shared``: seconds that a report of what others have changed may be old."""
+        args = [self.instance, self._time(), changes_until, MOST_CHANGES, self.renewed, round(shared * 1000)]
+        return Command(self._renew, [self.instances, self.reserved, self._changed, self._report], args)
 
     def raised(
         self, known: Iterable[tuple[str, Snapshot]], now: float, loss: Loss | None = None

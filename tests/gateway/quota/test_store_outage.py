@@ -411,6 +411,34 @@ async def test_what_each_has_settled_since_it_last_read_adds_up(
         assert found.used[0] == 600 + meanwhile <= 900
 
 
+async def test_what_was_settled_after_anothers_report_is_neither_lost_nor_counted_twice(
+    own_redis: RedisServer, gateways: list[FailoverCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told what one has read, though it has settled more since: then the server loses everything."""
+    await knows(gateways, 300)
+    for name, seconds in (("RENEW_EVERY", 3600.0), ("SHARED", 3600.0)):
+        monkeypatch.setattr(f"gateway.quota.redis.{name}", seconds)
+    before = [one._store._commands.renewed for one in gateways]
+    for gateway, renewed in zip(gateways, before, strict=True):
+        await until([gateway], lambda one, renewed=renewed: one._store._commands.renewed > renewed)
+    await asyncio.sleep(0.01)
+    for number, gateway in enumerate(gateways):
+        assert await spend(gateway, f"late-{number}", 50, 2) == 100
+    await until(gateways, lambda one: len(one._store._settled) == 2)
+    async with Redis(port=own_redis.port) as redis:
+        read = (await redis.info("commandstats"))["cmdstat_zrangebyscore"]["calls"]
+        for gateway in gateways:
+            await gateway._store._renew()
+        assert (await redis.info("commandstats"))["cmdstat_zrangebyscore"]["calls"] == read
+        assert [len(one._store._settled) for one in gateways] == [2] * GATEWAYS
+        await redis.flushall()
+    await asyncio.gather(
+        *(one.reserve(f"notices-{number}", BUDGET, cost(0)) for number, one in enumerate(gateways))
+    )
+    await back(gateways)
+    assert (await gateways[0].reserve("look", BUDGET, cost(0))).used[0] == 600
+
+
 async def test_a_second_loss_within_seconds_has_accounts_of_its_own(
     own_redis: RedisServer, gateways: list[FailoverCounters], monkeypatch: pytest.MonkeyPatch
 ) -> None:
