@@ -1,11 +1,14 @@
 """How long does a step take where the next one is planned and launched while it runs, and where it is not?
 
-    python -m benchmarks.overlap [--sequences 32] [--tokens 100] [--simulate] [--json FILE]
+    python -m benchmarks.overlap [--sequences 32] [--tokens 100] [--drafts 0] [--simulate] [--json FILE]
 
 The scheduler and the loop are the engine's. The host spends ``host`` milliseconds on each plan, with what the scheduler
 takes, and the device ``device`` milliseconds on each step, in order; both sleep. A step should take host + device
 without overlap, and the longer of the two with it. The tokens are compared: each is a function of all before it, and
 the device computes on what it sampled itself before the host knows it.
+
+``--drafts``: the device proposes so many tokens after each that it samples, seven of ten right, and verifies them in
+the next step: how many are accepted, and so where a step begins, it knows before the host.
 
 ``--simulate``: a clock that stands still but for these sleeps, so that neither the machine nor the scheduler counts.
 """
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.core.block_pool import BlockPool
-from engine.core.plan import PENDING, Plan, SamplerOutput
+from engine.core.plan import PENDING, Plan, SamplerOutput, ScheduledRequest
 from engine.core.request import Request
 from engine.core.sampling_params import SamplingParams
 from engine.core.scheduler import Scheduler
@@ -62,30 +65,38 @@ class SleepingStep:
     plan: Plan
     done: float
     output: SamplerOutput = field(default_factory=SamplerOutput)
+    inputs: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    """By request: its first position, and its tokens."""
+    feed: dict[int, tuple[int, list[int]]] = field(default_factory=dict)
+    """By request, as the device has it: draft tokens that were rejected, the last token sampled and what may follow."""
 
 
 class SleepingRunner:
     """A device that takes the same time for each step, and computes one after the other."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    def __init__(self, clock: Clock, seconds: float, drafts: int = 0) -> None:
+        """``drafts``: proposed after each token that is sampled, at most."""
         self.steps = 0
         self.wasted = 0
         """Tokens that were computed for requests that had ended."""
         self._clock = clock
         self._seconds = seconds
+        self._drafts = drafts
         self._free = 0.0
 
     def submit(self, plan: Plan, after: SleepingStep | None = None) -> SleepingStep:
         self.steps += 1
         step = SleepingStep(plan, max(self._clock.now(), self._free) + self._seconds)
         self._free = step.done
+        for one in plan.requests:
+            start, tokens = one.start, one.tokens
+            if after is not None and PENDING in tokens:
+                # The device feeds itself; ``sample`` checks the plan and the history by it.
+                rejected, fed = after.feed[one.request_id]
+                start, tokens = start - rejected, fed[: len(tokens)]
+            step.inputs[one.request_id] = start, tokens
         if after is None:
             self.sample(step)
-            return step
-        for one in plan.requests:
-            # The device feeds itself; ``sample`` checks the history by it.
-            if one.tokens[-1] == PENDING:
-                one.tokens[-1] = after.output.tokens[one.request_id][-1]
         return step
 
     def sample(self, step: SleepingStep, dropped: Collection[int] = ()) -> None:
@@ -94,10 +105,30 @@ class SleepingRunner:
         for one in step.plan.requests:
             if one.request_id in dropped:
                 self.wasted += len(one.tokens)
-            elif one.history[one.start : one.end] != one.tokens:
+                continue
+            start, tokens = step.inputs[one.request_id]
+            real = len(tokens) - one.num_draft_tokens
+            if start != one.start or one.history[start : start + real] != tokens[:real]:
                 raise RuntimeError(f"request {one.request_id} has computed on top of another token")
-            elif one.sampling is not None:
-                step.output.tokens[one.request_id] = [hash(tuple(one.history)) % VOCAB]
+            if one.sampling is not None:
+                self._answer(step, one, tokens[real:])
+
+    def _answer(self, step: SleepingStep, one: ScheduledRequest, drafts: list[int]) -> None:
+        kept = [_next(one.history)]
+        for draft in drafts:
+            if draft != kept[-1]:
+                break
+            kept.append(_next([*one.history, *kept]))
+        proposed: list[int] = []
+        for number in range(min(one.lookahead, self._drafts)):
+            right = _next([*one.history, *kept, *proposed])
+            proposed.append(right if hash((right, number)) % 10 < 7 else VOCAB)
+        step.output.tokens[one.request_id] = kept
+        step.output.draft_tokens[one.request_id] = proposed
+        step.feed[one.request_id] = len(drafts) + 1 - len(kept), [kept[-1], *proposed]
+
+    def drafts(self, step: SleepingStep) -> dict[int, int]:
+        return {number: len(fed) - 1 for number, (_, fed) in step.feed.items()}
 
     def collect(self, step: SleepingStep) -> SamplerOutput:
         self._clock.wait(step.done)
@@ -113,7 +144,13 @@ class Found:
     answers: dict[int, list[int]]
 
 
-def run(clock: Clock, host: float, device: float, requests: list[Request], *, ahead: bool) -> Found:
+def _next(history: list[int]) -> int:
+    return hash(tuple(history)) % VOCAB
+
+
+def run(
+    clock: Clock, host: float, device: float, requests: list[Request], *, ahead: bool, drafts: int = 0
+) -> Found:
     longest = max(request.longest + 1 for request in requests)
     scheduler = Scheduler(
         BlockPool(len(requests) * (longest // 16 + 1)),
@@ -123,8 +160,10 @@ def run(clock: Clock, host: float, device: float, requests: list[Request], *, ah
         max_model_len=longest,
         max_waiting=len(requests),
         clock=clock.now,
+        max_drafts=drafts,
+        feed_drafts=ahead,
     )
-    runner = SleepingRunner(clock, device)
+    runner = SleepingRunner(clock, device, drafts)
 
     def plan() -> Plan:
         until = clock.now() + host
@@ -158,6 +197,7 @@ def main() -> None:
     )
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=100, help="of each answer")
+    parser.add_argument("--drafts", type=int, default=0, help="draft tokens after each that is sampled")
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -173,6 +213,7 @@ def main() -> None:
                 device,
                 made_up(given.sequences, given.tokens),
                 ahead=ahead,
+                drafts=given.drafts,
             )
             for ahead in (False, True)
         }

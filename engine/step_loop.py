@@ -7,6 +7,9 @@ the device. When N is done, the device goes on at once; meanwhile its tokens com
 the sampling of N+1 is launched, to which grammars and penalties are bound. So a step takes as long as the longer of
 the two, not as both. A request that turns out to have ended in N has computed a token too many in N+1.
 
+With draft tokens N+1 is planned as if all of N's were accepted. How many are, and what is proposed after them, stays on
+the device: it begins N+1 so many tokens earlier, and the plan is put right when N is committed.
+
 In a pipeline of stages as many steps are in flight, each with other requests: what one samples is sampled when it
 comes out.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,6 +33,8 @@ class StepRunner(Protocol):
     def submit(self, plan: Plan, after: Any = None) -> Any: ...
 
     def sample(self, step: Any, dropped: Collection[int] = ()) -> None: ...
+
+    def drafts(self, step: Any) -> Mapping[int, int]: ...
 
     def collect(self, step: Any) -> SamplerOutput: ...
 
@@ -118,10 +123,12 @@ class StepLoop:
     def _launch(self) -> Landed | None:
         """Plans and submits a step, if there is anything to compute. Returns it if it was abandoned."""
         began = self._clock()
+        after = self._flights[-1].step if self._flights else None
+        if after is not None and self._scheduler.feeds_drafts:
+            self._scheduler.expect(self._runner.drafts(after))
         plan = self._plan()
         if not plan.requests:
             return None
-        after = self._flights[-1].step if self._flights else None
         try:
             step = self._runner.submit(plan, after)
         except OutOfMemory as error:

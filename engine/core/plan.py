@@ -10,7 +10,7 @@ from engine.core.request import FinishReason, Request, Sibling
 from engine.core.sampling_params import SamplingParams
 
 PENDING = -1
-"""A token that the step before samples, and that is not known yet."""
+"""A token that the step before samples, or a draft token that is proposed after it, and that is not known yet."""
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class ScheduledRequest:
 
     The last ``num_draft_tokens`` of them are draft tokens: the worker samples after the token before the first of them
     and after each, and keeps what it sampled up to and including the first that differs from the draft. In a plan made
-    ahead the last may be ``PENDING``.
+    ahead the last one sampled may be ``PENDING``, and all draft tokens after it.
     """
 
     request_id: int
@@ -39,6 +39,9 @@ class ScheduledRequest:
     num_draft_tokens: int = 0
     lookahead: int = 0
     """Most draft tokens that the worker may propose for the next step: 0 where nothing is sampled."""
+    slack: int = 0
+    """Draft tokens that the step before verifies, in a plan made ahead: ``start`` is where this one begins if all are
+    accepted, and so many tokens earlier at most. It is put right, and this is 0, once that is known."""
     siblings: list[Sibling] = field(default_factory=list)
     """Choices that begin with this step. Their first tokens are sampled beside this request's."""
     adapter: str | None = None
@@ -72,6 +75,7 @@ class ScheduledRequest:
         scheduled.adapter = request.adapter
         scheduled.others = request.others
         scheduled.state = request.state
+        scheduled.slack = request.unverified
         if request.scoring:
             scheduled.prompt_logprobs = request.params.prompt_logprobs
         if last and request.siblings:

@@ -24,7 +24,8 @@ class Sibling:
 
 class Request:
     """``tokens`` is the prompt and what was generated since; ``computed`` of them are in the KV cache. Steps that were
-    submitted and are not committed compute ``in_flight`` more, and sample ``pending`` tokens that are not known yet.
+    submitted and are not committed compute ``in_flight`` more, and sample ``pending`` tokens that are not known yet:
+    with draft tokens among them, both are what it will be if all of these are accepted.
 
     There is no prefill or decode state: a request whose ``missing`` is many is being prefilled, one whose
     ``missing`` is one decodes, and a preempted one has simply lost what was computed.
@@ -69,6 +70,7 @@ class Request:
         "submitted",
         "tenant",
         "tokens",
+        "unverified",
         "void",
         "weight",
     )
@@ -111,7 +113,7 @@ class Request:
         self.siblings = list(siblings)
         """Choices of the same prompt that begin when it is computed."""
         self.draft_tokens: list[int] = []
-        """Proposed for the next step, to be verified in it."""
+        """Proposed for the next step, to be verified in it; ``PENDING`` where the device alone has them."""
         self.submitted = submitted
         self.deadline = deadline
         self.estimated = 0.0
@@ -126,6 +128,8 @@ class Request:
         self.computed = 0
         self.in_flight = 0
         self.pending = 0
+        self.unverified = 0
+        """Draft tokens among both, which may be rejected."""
         self.step = 0
         """The last step that it was part of,"""
         self.void = 0

@@ -109,7 +109,7 @@ class RequestQueues:
             for request in self.steps.spoiled:
                 # One that has ended, or was parked, has no state any more.
                 if request not in self.steps and request.state != NO_SLOT:
-                    request.in_flight = request.pending = 0
+                    request.in_flight = request.pending = request.unverified = 0
                     self.requeue(request)
             self.steps.spoiled = [request for request in self.steps.spoiled if request.state != NO_SLOT]
 

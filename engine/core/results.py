@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from engine.core.block_tables import BlockTables
-from engine.core.draft_scheduler import count_accepted
 from engine.core.forks import Forks
 from engine.core.intake import Intake
 from engine.core.pins import Pins
@@ -63,8 +62,9 @@ class Results:
             outputs.append(output)
             finish = output.finish
             if scheduled.num_draft_tokens:
-                draft_tokens = scheduled.tokens[-scheduled.num_draft_tokens :]
-                request.computed += count_accepted(draft_tokens, output.tokens)
+                # All that was kept but the last are draft tokens that were accepted, and so may the last be if the
+                # request ends with it.
+                request.computed += min(len(output.tokens), len(sampled.tokens[request.id]) - 1)
             if self._drafting:
                 request.draft_tokens = sampled.draft_tokens.get(request.id, [])
             if request.computed >= request.boundary:

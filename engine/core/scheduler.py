@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from engine.core.adapter_slots import AdapterSlots
 from engine.core.admission import Admission
@@ -64,6 +64,7 @@ class Scheduler:
         prefix_caching: bool = True,
         max_drafts: int = 0,
         reserve_drafts: bool = True,
+        feed_drafts: bool = False,
         prefill_chunk: int | None = None,
         context_caps: Sequence[tuple[int, int]] = (),
         chunked_prefill: bool = True,
@@ -80,7 +81,8 @@ class Scheduler:
     ) -> None:
         """``priority_ageing``: seconds of waiting that are worth one point of priority.
         ``max_drafts``: most draft tokens a step and request; 0 without speculation.
-        ``reserve_drafts``: whether blocks are allocated for those that are yet to be proposed.
+        ``reserve_drafts``: whether blocks are allocated for those that are yet to be proposed. ``feed_drafts``: whether
+        a step may be planned before they are known to the host: they are ``PENDING`` then.
         ``prefill_chunk``: most prompt tokens in a step in which other requests decode, which wait for it. May be
         changed between steps, to 0 for one without prompts.
         ``context_caps``: (priority, tokens): the longest context of requests of this priority and of those below it,
@@ -143,7 +145,7 @@ class Scheduler:
         self.running, self.waiting, self.parked = self.queues.running, self.queues.waiting, self.queues.parked
         self._admission = Admission(self.queues, self._tables, drafting=max_drafts > 0, adapters=adapters)
         self._prefill = PrefillBudget(self.queues, self._tables, self._admission, chunked=chunked_prefill)
-        self._drafts = DraftScheduler(self._tables, max_drafts, reserving=reserve_drafts)
+        self._drafts = DraftScheduler(self._tables, max_drafts, reserving=reserve_drafts, feeding=feed_drafts)
         self._forks = Forks()
         self.intake = Intake(
             self.queues,
@@ -192,9 +194,14 @@ class Scheduler:
 
     @property
     def can_run_ahead(self) -> bool:
-        """Whether another step can be planned although the last one is in flight: not if draft tokens may come of it,
-        or if a request is to be preempted."""
+        """Whether another step can be planned although the last one is in flight: not if draft tokens may come of it
+        that have to be known, or if a request is to be preempted."""
         return not self._stalled and not (self.max_drafts and self._drafts.binds(self.queues.steps.last))
+
+    @property
+    def feeds_drafts(self) -> bool:
+        """Whether ``expect`` is to be told of draft tokens that the host has not seen."""
+        return self._drafts.feeding
 
     @property
     def waiting_by_priority(self) -> Counter[int]:
@@ -340,6 +347,11 @@ class Scheduler:
         self._stalled = plan.stalled
         return plan
 
+    def expect(self, drafts: Mapping[int, int]) -> None:
+        """The last step in flight proposes so many draft tokens for the next one, by request: ``schedule`` may plan
+        them, as ``PENDING``."""
+        self._drafts.expect(self.queues.steps.last, self.queues.by_id, drafts)
+
     def advance(self, plan: Plan) -> None:
         """The worker has ``plan``: what it is to compute need not be planned again."""
         self.queues.steps.submit(plan, self.queues.by_id)
@@ -349,6 +361,8 @@ class Scheduler:
         steps = self.queues.steps
         steps.land(plan, self.queues.by_id)
         outputs = self._results.record(plan, sampled, steps.landed)
+        if self._drafts.feeding:
+            steps.correct(self.queues.by_id)
         self.queues.settle()
         return outputs
 

@@ -49,9 +49,10 @@ class StepsInFlight:
             if request is None:
                 continue
             request.step = self.submitted
-            request.in_flight += len(scheduled.tokens) - scheduled.num_draft_tokens
+            request.in_flight += len(scheduled.tokens)
             if scheduled.sampling is not None:
-                request.pending += 1
+                request.pending += 1 + scheduled.num_draft_tokens
+                request.unverified += scheduled.num_draft_tokens
 
     def land(self, plan: Plan, requests: Mapping[int, Request]) -> None:
         """The first of them is done. What it did for requests is about to be recorded."""
@@ -60,9 +61,17 @@ class StepsInFlight:
             request = requests.get(scheduled.request_id)
             if request is None or request.void >= self.landed:
                 continue
-            request.in_flight -= len(scheduled.tokens) - scheduled.num_draft_tokens
+            request.in_flight -= len(scheduled.tokens)
             if scheduled.sampling is not None:
-                request.pending -= 1
+                request.pending -= 1 + scheduled.num_draft_tokens
+                request.unverified -= scheduled.num_draft_tokens
+
+    def correct(self, requests: Mapping[int, Request]) -> None:
+        """What has landed is recorded: by now it is known where the last of them goes on."""
+        for scheduled in self.last.requests if len(self) else ():
+            request = requests.get(scheduled.request_id)
+            if scheduled.slack and request is not None and request.void < self.submitted:
+                scheduled.start, scheduled.slack = request.computed, 0
 
     def retract(self, running: Iterable[Request]) -> None:
         """They had no effect, and can be planned again."""
@@ -73,7 +82,8 @@ class StepsInFlight:
 
     def void(self, request: Request) -> None:
         """Whatever they do for it does not count."""
-        request.in_flight = request.pending = 0
+        request.in_flight = request.pending = request.unverified = 0
+        request.draft_tokens = []
         request.void = self.submitted
 
     def dropped(self, plan: Plan, requests: Mapping[int, Request]) -> set[int]:
@@ -87,8 +97,8 @@ class StepsInFlight:
         return found
 
     def must_wait(self, request: Request) -> bool:
-        """Whether what they do for it must be known before more is planned: it then ends for sure, or its siblings
-        begin, or it is parked, or starts again."""
+        """Whether what they do for it must be known before more is planned: it then ends for sure, or if all draft
+        tokens are accepted; or its siblings begin, or it is parked, or starts again."""
         if request.id in self.parking or request in self.spoiled:
             return True
         if not request.pending:

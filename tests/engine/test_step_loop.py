@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from typing import Any
 
@@ -19,11 +20,15 @@ from engine.step_loop import Landed, StepLoop
 LONG = SamplingParams(max_tokens=50, temperature=0)
 
 
+@pytest.mark.parametrize("drafts", [0, 4])
 @pytest.mark.parametrize(("host", "device"), [(1, 8), (4, 8), (8, 8), (8, 3)])
-def test_a_step_takes_as_long_as_the_longer_of_host_and_device(host: int, device: int) -> None:
+def test_a_step_takes_as_long_as_the_longer_of_host_and_device(host: int, device: int, drafts: int) -> None:
+    requests = made_up(1, 1000) if drafts else made_up(8, 100)
     found = {
-        ahead: run(SimulatedClock(), host, device, made_up(8, 100), ahead=ahead) for ahead in (False, True)
+        ahead: run(SimulatedClock(), host, device, copy.deepcopy(requests), ahead=ahead, drafts=drafts)
+        for ahead in (False, True)
     }
+    assert drafts == 0 or found[False].steps < 500
     assert found[False].seconds == pytest.approx(host + device)
     # The first plan and the last step overlap with nothing.
     assert found[True].seconds == pytest.approx(max(host, device), rel=0.02)
@@ -193,7 +198,7 @@ def test_a_step_that_runs_out_of_memory_is_planned_again_and_the_other_is_kept(w
     assert {1: alone(1), 2: alone(2)} == driven.tokens
 
 
-def test_where_draft_tokens_may_come_of_a_step_the_next_one_waits_for_them() -> None:
+def test_where_draft_tokens_may_come_of_a_step_the_next_one_waits_for_those_that_it_has_to_know() -> None:
     grammar = SamplingParams(max_tokens=5, temperature=0, grammar=Grammar("regex", "a*"))
     driven = Driven(max_drafts=4, reserve_drafts=False)
     driven.submit(1, SamplingParams(max_tokens=30, temperature=0))
@@ -241,3 +246,32 @@ def test_a_plan_made_ahead_has_what_is_known_and_what_is_not() -> None:
     (one,) = driven.scheduler.schedule().requests
     assert (one.tokens, one.start, one.sampling) == ([PENDING], 6, LONG)
     assert driven.scheduler.running[0].missing == 1
+
+
+def test_a_plan_made_ahead_begins_after_all_draft_tokens_until_it_is_known_how_many_are_right() -> None:
+    driven = Driven(max_drafts=3, feed_drafts=True)
+    driven.runner = Proposing(driven.clock, 1.0, 3)
+    driven.loop = StepLoop(driven.scheduler, driven.runner, ahead=True, plan=driven.plan)
+    driven.submit(1)
+    for _ in range(4):
+        driven.step()
+        (one,) = driven.plans[-1].requests
+        start, tokens = driven.runner.submitted[-1]
+        drafts = driven.plans[-2].requests[0].num_draft_tokens
+        # As it was submitted, and as it is by now.
+        assert tokens == [PENDING] * 4 and one.slack == 0
+        assert one.start == len(one.history) - 1 <= start <= one.start + drafts
+    driven.drain()
+    assert driven.tokens[1] == alone(1)
+    planned = zip(driven.runner.submitted, driven.plans, strict=False)
+    assert any(start > plan.requests[0].start for (start, _), plan in planned)
+
+
+class Proposing(SleepingRunner):
+    def __init__(self, clock: SimulatedClock, seconds: float, drafts: int) -> None:
+        super().__init__(clock, seconds, drafts)
+        self.submitted: list[tuple[int, list[int]]] = []
+
+    def submit(self, plan: Plan, after: SleepingStep | None = None) -> SleepingStep:
+        self.submitted += [(one.start, list(one.tokens)) for one in plan.requests]
+        return super().submit(plan, after)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.core.plan import PENDING, Plan, SamplerOutput, ScheduledRequest
-from engine.core.sampling_params import SamplingParams
 from engine.errors import OutOfMemory
 
 if TYPE_CHECKING:
@@ -30,8 +29,15 @@ class Flight:
     states: list[list[int]] = field(default_factory=list)
     """Of each request, once computed."""
     sampled: SamplerOutput = field(default_factory=SamplerOutput)
-    tokens: dict[int, int] = field(default_factory=dict)
-    """By request, what the device has for the last token sampled; it may be wrong if the token does not count."""
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+    """By request, what the device has for the last token sampled and the draft tokens after it; it may be wrong if the
+    token does not count."""
+    rejected: dict[int, int] = field(default_factory=dict)
+    """By request, of its draft tokens."""
+    inputs: list[list[int]] = field(default_factory=list)
+    """Of each request, its tokens once computed."""
+    begun: list[tuple[int, int]] = field(default_factory=list)
+    """Of each request, where it was to begin at the latest, and by how much it may begin earlier."""
     orphan: bool = False
     """Whether nobody waits for it."""
     placed: bool = True
@@ -64,9 +70,17 @@ class Device:
             assert scheduled.history == one.prompt + one.gained
             assert scheduled.adapter == one.adapter and scheduled.prompt_length == len(one.prompt)
             real = scheduled.end - scheduled.num_draft_tokens
-            pending = scheduled.tokens[-1] == PENDING
-            assert not pending or (after is not None and scheduled.request_id in self.sampling(after.plan))
-            known = scheduled.tokens[: real - scheduled.start - pending]
+            pending = 0
+            if PENDING in scheduled.tokens:
+                assert after is not None
+                (before,) = (one for one in after.plan.requests if one.request_id == scheduled.request_id)
+                assert before.sampling is not None and scheduled.slack == before.num_draft_tokens
+                pending = 1 + scheduled.slack
+                assert scheduled.tokens == [PENDING] * (1 + scheduled.num_draft_tokens)
+                assert scheduled.num_draft_tokens < len(after.tokens[scheduled.request_id])
+            else:
+                assert not scheduled.slack
+            known = scheduled.tokens[: real - scheduled.start] if not pending else []
             assert known == scheduled.history[scheduled.start : real]
             assert (scheduled.sampling is not None) == (real == len(scheduled.history) + pending)
             assert len(one.gained) + pending < one.params.max_tokens
@@ -76,6 +90,7 @@ class Device:
             assert scheduled.generating == (scheduled.start >= scheduled.prompt_length)
         tables = [[list(table) for table in (one.blocks, *one.others)] for one in plan.requests]
         flight = Flight(plan, after, tables)
+        flight.begun = [(scheduled.start, scheduled.slack) for scheduled in plan.requests]
         if self.world.cabinet is not None:
             assert all(self.world.cabinet.has(key) for _, key in plan.swaps)
         self._launched.append(flight)
@@ -92,10 +107,14 @@ class Device:
             self.compute(after)
         return flight
 
+    def drafts(self, flight: Flight) -> dict[int, int]:
+        return {number: len(tokens) - 1 for number, tokens in flight.tokens.items()}
+
     def sample(self, flight: Flight, dropped: Collection[int] = ()) -> None:
         self.fail(flight)
         self.compute(flight)
-        for scheduled, own in zip(flight.plan.requests, flight.states, strict=True):
+        work = zip(flight.plan.requests, flight.states, flight.inputs, strict=True)
+        for scheduled, own, inputs in work:
             number = scheduled.request_id
             if scheduled.prompt_logprobs is not None and number not in dropped:
                 scores = self.world.choices[number].scores()
@@ -105,14 +124,16 @@ class Device:
             if number in dropped:
                 self.world.tally["dropped"] += 1
                 continue
-            self.answer(scheduled, own, scheduled.sampling, flight.sampled)
-            flight.tokens[number] = flight.sampled.tokens[number][-1]
+            self.answer(scheduled, own, inputs, flight.sampled)
+            kept = flight.sampled.tokens[number]
+            flight.tokens[number] = [kept[-1], *flight.sampled.draft_tokens.get(number, ())]
+            flight.rejected[number] = scheduled.num_draft_tokens + 1 - len(kept)
             if self.world.late and self.world.rng.random() < 0.1:
                 late = self.world.rng.choice([number, *(one.id for one in scheduled.siblings)])
                 flight.sampled.deferred.add(late)
                 del flight.sampled.tokens[late]
                 if late == number:
-                    flight.tokens[number] = self.world.rng.randrange(3)
+                    flight.tokens[number][0] = self.world.rng.randrange(3)
                 self.world.tally["late"] += 1
 
     def collect(self, flight: Flight) -> SamplerOutput:
@@ -163,16 +184,24 @@ class Device:
         work = list(zip(flight.plan.requests, flight.tables, strict=True))
         for scheduled, tables in work:
             one = self.world.choices[scheduled.request_id]
-            if not flight.orphan:
-                self.check_content(one, tables, scheduled.start)
-            own = one.states[: scheduled.start]
+            (start, slack), inputs = flight.begun[len(flight.states)], list(scheduled.tokens)
+            if PENDING in inputs:
+                assert flight.after is not None
+                start -= flight.after.rejected.get(one.id, slack)
+                fed = flight.after.tokens.get(one.id, [])
+                inputs = [*fed, *[0] * len(inputs)][: len(inputs)]
+            assert scheduled.slack or scheduled.start == start or flight.orphan or one.id in self.world.gone
+            own = one.states[:start]
+            if len(own) < start:
+                # It has ended with a draft token, and this goes on after others.
+                own += [0] * (start - len(own))
+            elif not flight.orphan:
+                self.check_content(one, tables, start)
             before = own[-1] if own else self.first(one)
-            for token in scheduled.tokens:
-                if token == PENDING:
-                    assert flight.after is not None
-                    token = flight.after.tokens.get(one.id, 0)
+            for token in inputs:
                 own.append(hash((own[-1] if own else self.first(one), token)))
             flight.states.append(own)
+            flight.inputs.append(inputs)
             if self.world.stateful:
                 assert flight.orphan or not scheduled.start or self.slots[scheduled.state] == before
                 self.slots[scheduled.state] = own[-1]
@@ -181,23 +210,23 @@ class Device:
         # What is read was there before anything is written.
         for (scheduled, tables), own in zip(work, flight.states, strict=True):
             for group, table in enumerate(tables):
-                for position in range(scheduled.start, scheduled.end):
+                for position in range(len(own) - len(scheduled.tokens), len(own)):
                     assert table[position // size] >= 0
                     cache[table[position // size]][position % size] = own[position] ^ group
         for (scheduled, tables), own in zip(work, flight.states, strict=True):
             for group, table in enumerate(tables):
-                for i in range(scheduled.start, scheduled.end):
+                for i in range(len(own) - len(scheduled.tokens), len(own)):
                     assert cache[table[i // size]][i % size] == own[i] ^ group
 
     def first(self, one: Choice) -> int:
         return self.world.root(one.adapter, self.world.salt(one.tenant))
 
     def answer(
-        self, scheduled: ScheduledRequest, states: list[int], params: SamplingParams, sampled: SamplerOutput
+        self, scheduled: ScheduledRequest, states: list[int], inputs: list[int], sampled: SamplerOutput
     ) -> None:
-        one, rng = self.world.alive[scheduled.request_id], self.world.rng
-        first = len(scheduled.tokens) - scheduled.num_draft_tokens
-        assert params is one.params
+        one, rng, params = self.world.alive[scheduled.request_id], self.world.rng, scheduled.sampling
+        first = len(inputs) - scheduled.num_draft_tokens
+        assert params is one.params and not scheduled.slack
         # All tokens before what is sampled are known by now.
         known = len(scheduled.history)
         assert known == scheduled.end - scheduled.num_draft_tokens
@@ -207,7 +236,7 @@ class Device:
             kept.append(
                 self.world.draw(states[scheduled.end - 1 - scheduled.num_draft_tokens + place], params)
             )
-            if place < scheduled.num_draft_tokens and kept[-1] != scheduled.tokens[first + place]:
+            if place < scheduled.num_draft_tokens and kept[-1] != inputs[first + place]:
                 self.world.tally["drafts wrong"] += 1
                 break
         self.world.tally["drafts right"] += len(kept) - 1

@@ -82,6 +82,7 @@ PAGING = {"swaps", "adapters read", "blocked"}
 STATES = ALWAYS - {"late"} | {"state copies"}
 TIERS = {"loading", "loaded", "read", "written", "corrupt", "unwritten"}
 DRAFTS = {"drafts right", "drafts wrong", "stops drafted"}
+UNSEEN = {"drafts unseen", "slack"}
 
 
 def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
@@ -123,7 +124,22 @@ def drive(options: dict[str, int], expected: set[str], steps: int) -> None:
         ),
         ({"caching": False, "speculating": False, "crowd": True, "ahead": True}, ALWAYS | AHEAD),
         ({"caching": True, "speculating": False, "crowd": True, "ahead": True}, ALWAYS | AHEAD | HITS),
-        ({"caching": True, "speculating": True, "crowd": False, "ahead": True}, ALWAYS | HITS | DRAFTS),
+        (
+            {"caching": True, "speculating": True, "crowd": True, "ahead": True},
+            ALWAYS | AHEAD | HITS | DRAFTS | UNSEEN,
+        ),
+        (
+            {
+                "caching": True,
+                "speculating": True,
+                "crowd": False,
+                "tenants": 2,
+                "ahead": True,
+                "failing": True,
+                "windows": True,
+            },
+            ALWAYS | AHEAD | DRAFTS | UNSEEN | FAILING | WINDOWS,
+        ),
         (
             {"caching": True, "speculating": False, "crowd": False, "tenants": 3, "ahead": True},
             ALWAYS | AHEAD,

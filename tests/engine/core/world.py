@@ -10,7 +10,7 @@ from random import Random
 from engine.core.block_demand import BlockDemand
 from engine.core.block_pool import GONE, BlockPool
 from engine.core.logprobs import TokenLogprobs
-from engine.core.plan import Plan, RequestOutput
+from engine.core.plan import PENDING, Plan, RequestOutput
 from engine.core.prefix_cache import Node
 from engine.core.request import Request, Sibling
 from engine.core.sampling_params import Grammar, SamplingParams
@@ -92,6 +92,8 @@ class World:
         self.windows = rng.choice(WINDOWS) if windows else (None,)
         self.reserving = speculating and rng.random() < 0.7
         """Whether draft tokens come of a proposer that needs blocks for them, else of some requests' grammars."""
+        self.feeding = ahead and self.reserving and rng.random() < 0.8
+        """Whether draft tokens are known to the device alone when the next step is planned."""
         self.shelves = Shelves(rng, self) if tiers else None
         self.cabinet = Cabinet(rng, self) if paging else None
         self.adapters = ADAPTERS if paging else ADAPTERS[:2]
@@ -108,6 +110,7 @@ class World:
             prefix_caching=caching,
             max_drafts=rng.randint(1, 5) if speculating else 0,
             reserve_drafts=self.reserving,
+            feed_drafts=self.feeding,
             context_caps=self.caps,
             windows=self.windows,
             overlapping=ahead,
@@ -331,7 +334,7 @@ class World:
             return True
         if request in self.scheduler.queues.steps.spoiled:
             return True
-        ends = request.generated + request.pending == request.params.max_tokens
+        ends = request.generated + request.pending >= request.params.max_tokens
         return request.pending > 0 and (ends or bool(request.siblings))
 
     def check_plan(self, plan: Plan, decoding: set[int], running: Ranks, waiting: Ranks, owed: Owed) -> None:
@@ -358,6 +361,8 @@ class World:
         )
         tally["loading"] += len(scheduler.queues.loading)
         tally["ahead"] += plan.ahead
+        tally["drafts unseen"] += sum(scheduled.tokens.count(PENDING) > 1 for scheduled in plan.requests)
+        tally["slack"] += any(scheduled.slack for scheduled in plan.requests)
         tally["stalled"] += plan.stalled
         assert plan.ahead or not plan.stalled
         assert not (plan.ahead and plan.preempted)
@@ -431,9 +436,12 @@ class World:
         for flight in self.device.flights:
             assert self.ahead
             # Nobody else holds what is written, whatever happened to those for whom it is.
-            for scheduled, tables in zip(flight.plan.requests, flight.tables, strict=True):
+            for scheduled, tables, own in zip(
+                flight.plan.requests, flight.tables, flight.states, strict=True
+            ):
                 for table in tables:
-                    written = table[scheduled.start // size : (scheduled.end - 1) // size + 1]
+                    start = len(own) - len(scheduled.tokens)
+                    written = table[start // size : (len(own) - 1) // size + 1]
                     assert all(pool.holders(block) == 1 for block in written)
         assert pool.free + pool.cached + pool.used == pool.total
         assert scheduler.idle == (len(self.alive) == len(scheduler.parked))
@@ -453,7 +461,7 @@ class World:
             self.device.check_content(self.alive[request.id], tables, request.computed)
             self.tally["behind"] += request.behind > 0
             # Blocks for draft tokens come on top.
-            drafts = len(self.windows) * (1 + self.demand.count(2 * scheduler.max_drafts))
+            drafts = len(self.windows) * (1 + self.demand.count((2 + self.feeding) * scheduler.max_drafts))
             assert request.held <= self.demand.of(len(request.tokens) + request.pending) + drafts
         if scheduler.prefixes is not None:
             for node in scheduler.prefixes._nodes.values():
