@@ -139,6 +139,8 @@ class EngineCore:
                 self._changed = not self._scheduler.copying
             elif idle and not self._compiling:
                 self._scheduler.check_integrity()
+                if self._runner.grammars is not None:
+                    self._runner.grammars.read_ahead()
                 waiting = self._handover is not None and self._handover.busy
                 for message in self._channel.receive(_IDLE_CHECK if waiting else None):
                     self._handle(message)

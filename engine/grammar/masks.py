@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from llguidance import LLExecutor, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par, fill_next_token_bitmask_par_with_draft_tokens
-from tokenizers import AddedToken, decoders
-from tokenizers import Tokenizer as RustTokenizer
 from torch import Tensor
 
 from engine.core.plan import ScheduledRequest
@@ -23,9 +21,7 @@ from engine.core.sampling_row import SamplingRow
 from engine.grammar.forecast import Habits
 from engine.grammar.grammar_cache import CompiledGrammar, GrammarCache
 from engine.grammar.matcher import SLOW_SECONDS, Bits, GrammarMatcher
-
-_END = "<|end of grammar|>"
-"""A token of our own that llguidance takes for the end; each request's own stop tokens replace it in the masks."""
+from engine.grammar.vocabulary import Vocabulary
 
 MASK_TIMEOUT = 0.002
 """Seconds that a step waits for slow masks where other requests share the step."""
@@ -115,7 +111,7 @@ class GrammarManager:
     def __init__(self, folder: Path, vocab_size: int) -> None:
         """``vocab_size``: how many logits there are, which may be more than the tokenizer has tokens.
 
-        Returns at once; the vocabulary's trie (half a second for 150,000 tokens) is built in the thread.
+        Returns at once: the vocabulary is read with the first grammar, unless ``read_ahead`` was called before.
         """
         self.failed: dict[int, str] = {}
         """Requests whose answers cannot be continued, and why: see ``take_failed``."""
@@ -123,11 +119,17 @@ class GrammarManager:
         self._thread = ThreadPoolExecutor(1, "grammar")
         self._slow_thread = ThreadPoolExecutor(1, "slow-grammar")
         self._compiler = ThreadPoolExecutor(1, "compiler")
-        self._vocabulary = self._thread.submit(_read, folder)
+        self._vocabulary = Vocabulary(folder)
+        self._ahead: Future[object] | None = None
         self._executor = LLExecutor()
         self._compiled = GrammarCache()
         self._habits = Habits()
         self._matchers: dict[int, GrammarMatcher] = {}
+
+    def read_ahead(self) -> None:
+        """Has the vocabulary read in the thread: for when no request waits."""
+        if self._ahead is None:
+            self._ahead = self._thread.submit(self._vocabulary.get)
 
     def prepare(self, grammar: Grammar) -> Future[CompiledGrammar] | None:
         """Starts to compile it, in a thread of its own: a large one takes seconds, for which no step should wait.
@@ -136,7 +138,7 @@ class GrammarManager:
         """
         if grammar in self._compiled:
             return None
-        return self._compiler.submit(lambda: self._compiled.get(grammar, self._vocabulary.result()[0]))
+        return self._compiler.submit(lambda: self._compiled.get(grammar, self._vocabulary.get()[0]))
 
     def start(self, sampling_rows: Sequence[SamplingRow]) -> PendingMasks | None:
         """Starts to compute the masks of the rows that have a grammar; ``None`` if none has."""
@@ -176,7 +178,7 @@ class GrammarManager:
             if matcher.slow or matcher.busy or not scheduled.sampling.stop_token_ids.isdisjoint(tokens):
                 continue
             answer = [*scheduled.history[scheduled.prompt_length :], *tokens]
-            tokenizer, _ = self._vocabulary.result()
+            tokenizer, _ = self._vocabulary.get()
             if drafts := matcher.propose(answer, scheduled.lookahead, tokenizer, self._habits):
                 found[scheduled.request_id] = drafts
         return found
@@ -220,7 +222,7 @@ class GrammarManager:
         return tasks
 
     def _fill_fast(self, tasks: list[_Task]) -> Bits:
-        tokenizer, end = self._vocabulary.result()
+        tokenizer, end = self._vocabulary.get()
         bits, row = self._blank(sum(len(task.rows) for task in tasks), tokenizer), 0
         alone, with_drafts, first_rows = [], [], []
         for task in tasks:
@@ -247,7 +249,7 @@ class GrammarManager:
         return self._fit(bits)
 
     def _fill_slow(self, task: _Task) -> Bits:
-        tokenizer, end = self._vocabulary.result()
+        tokenizer, end = self._vocabulary.get()
         bits, matcher = self._blank(len(task.rows), tokenizer), task.matcher
         matcher.advance(task.answer, tokenizer)
         for _ in range(2):
@@ -290,17 +292,3 @@ class GrammarManager:
 
 def _in_vocabulary(draft_tokens: list[int], end: int) -> list[int]:
     return list(takewhile(lambda draft_token: draft_token < end, draft_tokens))
-
-
-def _read(folder: Path) -> tuple[LLTokenizer, int]:
-    """llguidance's tokenizer, and the id of ``_END``."""
-    tokenizer = RustTokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.add_special_tokens([AddedToken(_END, special=True)])
-    end = tokenizer.token_to_id(_END)
-    kinds = tokenizer.decoder.__getstate__() if tokenizer.decoder is not None else b""
-    if b'"Metaspace"' in kinds:
-        # Equivalent for llguidance, which needs only each token's bytes, and in a form that it can read.
-        tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback()])
-    return LLTokenizer(tokenizer.to_str(), eos_token=end), end

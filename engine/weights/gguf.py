@@ -44,13 +44,14 @@ class GgufTensor:
 class Gguf:
     """Raises ``ModelUnavailable`` if a file cannot be read, ``UnsupportedModel`` for unknown versions and types."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, texts: bool = True) -> None:
+        """``texts``: whether lists of strings are read, such as a vocabulary of 300,000: else they are empty."""
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, GgufTensor] = {}
         self._maps: list[mmap.mmap] = []
         for part in parts(path):
-            header = _Header(part)
+            header = _Header(part, texts)
             self._maps.append(header.mapped)
             # The first part has all metadata; the others repeat some of it.
             self.metadata = header.metadata | self.metadata
@@ -83,8 +84,9 @@ def parts(path: Path) -> list[Path]:
 
 
 class _Header:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, texts: bool) -> None:
         self._path = path
+        self._texts = texts
         self._place = 0
         try:
             with path.open("rb") as file:
@@ -153,13 +155,14 @@ class _Header:
     def _strings(self, count: int) -> list[str]:
         """As ``_string``, so many times: a vocabulary and its merges are 300,000."""
         found, content, place, length_at = [], self._bytes, self._place, struct.Struct("<Q").unpack_from
-        last = len(content) - 8
+        last, texts = len(content) - 8, self._texts
         for _ in self._count(count, 8):
             if place > last:
                 raise self._broken_off()
             (length,) = length_at(content, place)
             place += 8
-            found.append(content[place : place + length].decode("utf-8", "replace"))
+            if texts:
+                found.append(content[place : place + length].decode("utf-8", "replace"))
             place += length
         self._place = place
         self._take(0)

@@ -85,7 +85,7 @@ class GgufCheckpoint:
     """Raises ``ModelUnavailable`` if the file cannot be read, ``UnsupportedModel`` for types that are not known."""
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype) -> None:
-        self._file = Gguf(path)
+        self._file = Gguf(path, texts=False)
         self.paths = parts(path)
         self._device = device
         self._dtype = dtype

@@ -52,7 +52,7 @@ def _predict_gguf(path: Path, dtype: torch.dtype, quantization: str | None, devi
     from engine.weights.dequantize import GROUPED, PLAIN
     from engine.weights.gguf import Gguf
 
-    tensors = Gguf(path).tensors
+    tensors = Gguf(path, texts=False).tensors
     on_cpu = device.type == "cpu"
     # Where the file is quantized, tensors that do not keep its 4 bits get 8.
     small = any(stored.type not in PLAIN for stored in tensors.values())

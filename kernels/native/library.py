@@ -53,7 +53,7 @@ def load(name: str, *functions: str, folder: Path | None = None) -> ctypes.CDLL 
             kept_in = cache_folder()
             cache_key = f"{name}-{fingerprint(source)}"
             if compiler:
-                kept = [kept_in / f"{cache_key}-{_version(compiler)}.so"]
+                kept = [kept_in / f"{cache_key}-{_version(*compiler)}.so"]
             else:  # whatever another one made of the same is better than nothing
                 kept = sorted(kept_in.glob(f"{cache_key}-*.so"))
             for library in filter(Path.exists, kept):
@@ -126,8 +126,10 @@ def _compiler() -> list[str]:
     return command if command and shutil.which(command[0]) else []
 
 
-def _version(compiler: Sequence[str]) -> str:
-    """A hash of the compiler's version: another or upgraded compiler makes another library."""
+@cache
+def _version(*compiler: str) -> str:
+    """A hash of the compiler's version: another or upgraded compiler makes another library. Asked once: starting a
+    process from one with gigabytes takes a tenth of a second."""
     try:
         environment = {**os.environ, "LC_ALL": "C"}
         done = subprocess.run(

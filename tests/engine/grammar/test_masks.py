@@ -481,3 +481,17 @@ def test_the_bundled_model_can_write_json() -> None:
     texts = {tokenizer.decode([i], skip_special_tokens=False) for i in bits(masks.wait()[1][0])}
     assert texts == {"{"} | {text for text in texts if text.startswith("{")}
     assert "{" in texts
+
+
+def test_the_vocabulary_is_read_when_it_is_needed_or_there_is_time(tmp_path: Path) -> None:
+    """Not at the start, for which it would be most of the time."""
+    first, ahead = GrammarManager(tmp_path, VOCAB), GrammarManager(tmp_path, VOCAB)
+    make_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    compiling = first.prepare(regex("[ab]"))
+    assert compiling is not None and compiling.result(60)
+    ahead.read_ahead()
+    ahead.drain()
+    (tmp_path / "tokenizer.json").unlink()
+    ahead.read_ahead()
+    compiling = ahead.prepare(regex("[ab]"))
+    assert compiling is not None and compiling.result(60)

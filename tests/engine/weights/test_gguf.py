@@ -61,6 +61,20 @@ def test_metadata_and_tensors_are_those_that_were_written(file: Path) -> None:
     assert np.array_equal(stored.data.view(np.float32), np.arange(32).reshape(4, 8))
 
 
+def test_without_texts_all_else_is_read(file: Path) -> None:
+    """Numbers and tensors, wherever the lists of strings before them end; and a file that breaks off is told."""
+    whole, found = Gguf(file), Gguf(file, texts=False)
+    assert found.metadata == whole.metadata | {"a.strings": []}
+    assert found.tensors.keys() == whole.tensors.keys()
+    name = "token_embd.weight"
+    assert np.array_equal(found.tensors[name].data, whole.tensors[name].data)
+    content = file.read_bytes()
+    for length in range(1, len(content), 7):
+        file.write_bytes(content[:length])
+        with pytest.raises(ModelUnavailable, match=r"breaks off|not a GGUF"):
+            Gguf(file, texts=False)
+
+
 @pytest.mark.parametrize("alignment", [None, 8, 32, 64, 256])
 def test_tensors_begin_where_the_file_aligns_them(tmp_path: Path, alignment: int | None) -> None:
     """Wherever the header ends."""
