@@ -45,6 +45,9 @@ def ways() -> dict[str, tuple[Callable[[Tensor], Product], Callable[[Tensor], Pr
     def int8(weight: Tensor) -> Product:
         return Int8Linear(to_int8(weight))
 
+    def w8a8(weight: Tensor) -> Product:
+        return Int8Linear(to_int8(weight, rounds_inputs=True))
+
     def int6(weight: Tensor) -> Product:
         return Int6Linear(to_int6(weight)) if available() else int8(weight)
 
@@ -53,6 +56,7 @@ def ways() -> dict[str, tuple[Callable[[Tensor], Product], Callable[[Tensor], Pr
         "bfloat16, oneDNN's": (LibraryProduct, LibraryProduct),
         "bfloat16": (Linear, Linear),
         "int8": (int8, int8),
+        "w8a8, head int8": (w8a8, int8),
         "int4 (32), head int6": (lambda weight: Int4Linear(to_int4(weight, 32)), int6),
         "int4 (128), head int6": (lambda weight: Int4Linear(to_int4(weight, 128)), int6),
     }

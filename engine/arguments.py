@@ -54,7 +54,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=["auto", "float32", "bfloat16", "float16"], help="compute dtype (default: auto)")
     add(
         "--quantization",
-        choices=["int8", "int4", "int4-64", "int4-128", "fp8"],
+        choices=["int8", "w8a8", "int4", "int4-64", "int4-128", "fp8"],
         help="quantize the weights to 8 or 4 bits (default: as the checkpoint has them); fp8 needs a GPU that "
         "supports it",
     )
@@ -230,7 +230,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--draft-quantization",
-        choices=["int8", "int4", "int4-64", "int4-128", "fp8"],
+        choices=["int8", "w8a8", "int4", "int4-64", "int4-128", "fp8"],
         help="quantize the weights of a small --draft-model to 8 or 4 bits (default: as its checkpoint has them)",
     )
     add(

@@ -22,7 +22,7 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
     )
     add("--text", type=Path, help='a text to predict, or JSON Lines with "text", "stratum" and "answer"')
     add("--count", type=int, default=300, help="held-out conversations of the demo model (default: 300)")
-    add("--quantization", help="measure this alone: int8, int4, int4-64 or int4-128 (default: all)")
+    add("--quantization", help="measure this alone: int8, w8a8, int4, int4-64 or int4-128 (default: all)")
     add("--kv-cache-dtype", choices=["int8", "fp8", "int4"], help="measure this alone (default: all)")
     add("--max-kl", type=float, default=0.15, metavar="NATS", help="a token, of each stratum (default: 0.15)")
     add("--max-perplexity", type=float, default=1.15, metavar="TIMES", help="the reference's (default: 1.15)")

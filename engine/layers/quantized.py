@@ -48,6 +48,8 @@ class Int8Linear:
     the weights is faster (512 rows by a quarter); both round differently, and are not used with ``invariant``.
 
     Without VNNI torch's integer product is not exact: see ``sums_are_exact``. Activations are then not quantized.
+
+    A weight that ``rounds_inputs`` has them in 8 bits first, with a step for each row.
     """
 
     def __init__(
@@ -64,8 +66,11 @@ class Int8Linear:
             self._native = GpuInt8Linear(weight, bias, invariant=invariant)
             return
         if native and available():
-            self._native = NativeLinear(pack_int8(weight.codes, weight.scale, bias))
+            self._native = NativeLinear(
+                pack_int8(weight.codes, weight.scale, bias, rounds_inputs=weight.rounds_inputs)
+            )
             return
+        self._rounds_inputs = weight.rounds_inputs
         self._codes = weight.codes.t()
         self._scale = weight.scale
         self._bias = bias
@@ -92,6 +97,11 @@ class Int8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if self._native is not None:
             return self._native(x)
+        if self._rounds_inputs:
+            return self._product(in_8_bits(x.float())).to(x.dtype)
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
         if len(x) <= self._few and x.dtype == torch.bfloat16:
             product = torch._weight_int8pack_mm(x.contiguous(), self._codes.t(), self._rough_scale)
         elif self._many and len(x) >= self._many and x.dtype == torch.bfloat16:
@@ -126,6 +136,12 @@ class Int8Linear:
         sums = torch._int_mm(planes.view(2 * rows, -1), self._codes).float()
         product = torch.add(sums[:rows], sums[rows:], alpha=256)
         return product.mul_(step).mul_(self._scale).to(x.dtype)
+
+
+def in_8_bits(x: Tensor) -> Tensor:
+    """``x`` float32 [tokens, in], rounded to 8 bits with a step for each token, as W8A8 has it."""
+    step = x.abs().amax(1, keepdim=True).clamp_min_(1e-30).div_(127)
+    return (x / step).round_().mul_(step)
 
 
 @cache

@@ -15,6 +15,7 @@ from engine.kv_cache import KVCache
 from engine.layers.embedding import Embedding
 from engine.layers.product import Product
 from engine.layers.rope import NoRotation
+from engine.models import parts
 from engine.models.builder import LayerBuilder
 from engine.models.config import DecoderConfig
 from engine.models.decoder import PREFIXES, Block, Decoder, ParallelBlock
@@ -195,17 +196,36 @@ class BlockPass:
             ends.append(x + residual)
         return float((ends[0] - ends[1]).norm() / ends[0].norm().clamp_min(1e-30))
 
+    def outputs(self, layer: int, observed: ObservedLayer, tensors: Tensors) -> Tensor:
+        """What the part of the block that reads these inputs, attention or the MLP, makes of a sample of them."""
+        config, name, names = self._config, f"{self._prefix}layers.{layer}", list(observed.parts)
+        build, end = _Builder(Held(tensors), 0, False), names[0].rpartition(".")[2]
+        if end in config.qkv:
+            attention = parts.attention(config, build, f"{name}.self_attn", layer)
+            own = zip(observed.texts, self._texts, strict=False)
+            return torch.cat(
+                [
+                    attention(x, self._rotation(layer, text), text.batch, self._cache.layers[0])
+                    for x, text in own
+                ]
+            )
+        if end in config.gate_up:
+            return parts.mlp(config, build, f"{name}.{config.mlp}")(observed.sample)
+        return observed.sample @ torch.cat([tensors[f"{part}.weight"] for part in names]).t()
+
     def _block(self, build: LayerBuilder, layer: int) -> Block:
         kind = ParallelBlock if self._config.parallel else Block
         return kind(self._config, build, f"{self._prefix}layers.{layer}", layer)
 
     def _run(self, block: Block, layer: int, text: _Text) -> tuple[Tensor, Tensor]:
-        rope = self._config.layer_ropes[layer]
-        # The last one turns nothing.
-        rotation = text.rotations[-1 if rope is None else rope]
         # Kernels may add the residual in place.
         residual = None if text.residual is None else text.residual.clone()
-        return block(text.x.clone(), residual, rotation, text.batch, self._cache.layers[0])
+        return block(text.x.clone(), residual, self._rotation(layer, text), text.batch, self._cache.layers[0])
+
+    def _rotation(self, layer: int, text: _Text) -> tuple[Tensor, ...]:
+        rope = self._config.layer_ropes[layer]
+        # The last one turns nothing.
+        return text.rotations[-1 if rope is None else rope]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from engine.layers.product import Product
 
-_SAMPLE = 1024
+_SAMPLE = 512
 """Tokens kept of each layer's inputs."""
+_WHOLE = 1024
+"""The same of whole texts, which attention needs."""
 
 
 class ObservedLayer:
@@ -30,6 +32,8 @@ class ObservedLayer:
         self._sum = torch.zeros(in_features)
         self._every = max(1, tokens // _SAMPLE)
         self._sample: list[Tensor] = []
+        self.texts: list[Tensor] = []
+        """The inputs of the first texts, each [tokens, in]."""
 
     @property
     def magnitude(self) -> Tensor:
@@ -52,6 +56,8 @@ class ObservedLayer:
         if self.hessian is not None:
             self.hessian.addmm_(wide.t(), wide)
         else:
+            if self.seen < _WHOLE:
+                self.texts.append(wide.clone())
             self._sample.append(wide[(-self.seen) % self._every :: self._every].clone())
             self._sum += wide.abs().sum(0)
             self.largest = torch.maximum(self.largest, wide.abs().amax(0))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.models.config import DecoderConfig
 from engine.quantizer.awq import clipped, search_scale
 from engine.quantizer.blocks import BlockPass, OpenBlock, Tensors
-from engine.quantizer.folding import fold
+from engine.quantizer.folding import can_fold, fold, tied
 from engine.quantizer.gptq import gptq
 from engine.quantizer.grid import Codes, rounded
 from engine.quantizer.inputs import ObservedLayer
@@ -29,7 +32,7 @@ def quantized(
     """
     tensors = dict(block.tensors)
     if recipe.method in ("awq", "smoothquant"):
-        _scale_inputs(tensors, block, recipe, config)
+        _scale_inputs(tensors, block, recipe, config, models)
         if models.deviation(block.layer, block.tensors, tensors) > _SAME:
             raise UnsupportedModel(
                 f"{block.name} computes something else once its inputs are scaled, as --method {recipe.method} does: "
@@ -43,18 +46,44 @@ def quantized(
     return tensors, codes
 
 
-def _scale_inputs(tensors: Tensors, block: OpenBlock, recipe: Recipe, config: DecoderConfig) -> None:
+def _scale_inputs(
+    tensors: Tensors, block: OpenBlock, recipe: Recipe, config: DecoderConfig, models: BlockPass
+) -> None:
+    smooth = recipe.method == "smoothquant"
     for layer in block.layers:
         parts = list(layer.parts)
-        weight = torch.cat([tensors[f"{part}.weight"] for part in parts])
-        smooth = recipe.method == "smoothquant"
+        if not can_fold(tensors, block.name, parts, config, norms_only=smooth):
+            continue
         if smooth:
+            weight = torch.cat([tensors[f"{part}.weight"] for part in parts])
             factor = smoothing(weight, layer.largest)
         else:
-            size = _size(recipe, parts[0], weight.shape[1])
-            factor = search_scale(weight, layer.sample, layer.magnitude, recipe.bits, size)
-        if fold(tensors, block.name, parts, factor, config, norms_only=smooth):
-            layer.scale_by(1 / factor)
+            factor = _searched(layer, block, recipe, config, models)
+        fold(tensors, block.name, parts, factor, config)
+        layer.scale_by(1 / factor)
+
+
+def _searched(
+    layer: ObservedLayer, block: OpenBlock, recipe: Recipe, config: DecoderConfig, models: BlockPass
+) -> Tensor:
+    weights = {f"{part}.weight": block.tensors[f"{part}.weight"] for part in layer.parts}
+    wanted = models.outputs(block.layer, layer, block.tensors)
+    sizes = _sizes(wanted)
+
+    def error(changed: Tensors) -> float:
+        found = models.outputs(block.layer, layer, {**block.tensors, **changed})
+        return float(((found - wanted) / sizes).square().sum())
+
+    first = next(iter(layer.parts))
+    size = _size(recipe, first, len(layer.largest))
+    alike = partial(tied, part=first, config=config)
+    return search_scale(weights, layer.magnitude, recipe.bits, size, error, alike)
+
+
+def _sizes(outputs: Tensor) -> Tensor:
+    """Of each token's outputs, float32 [rows, 1]. Errors are told relative to them: those of a text's first token are
+    hundreds of times the others' in some layers, and would decide alone."""
+    return outputs.norm(dim=1, keepdim=True).clamp_min_(1e-6)
 
 
 def _layer(
@@ -64,6 +93,8 @@ def _layer(
     if recipe.method == "smoothquant":
         return {part: to_int8(weight) for part, weight in weights.items()}
     found: dict[str, Codes | ChannelWeight] = {}
+    if recipe.method == "awq":
+        sample = layer.sample / _sizes(layer.sample @ torch.cat(list(weights.values())).t())
     for part, weight in weights.items():
         if weight.shape[0] % 8:
             raise UnsupportedModel(f"{part} has {weight.shape[0]} outputs, which are no whole words of 8.")
@@ -72,7 +103,7 @@ def _layer(
             continue
         if recipe.method == "awq" and part.rpartition(".")[2] not in config.qkv[:2]:
             # Clipped queries and keys would err where attention is sharpest.
-            weight = clipped(weight, layer.sample, recipe.bits, size)
+            weight = clipped(weight, sample, recipe.bits, size)
         found[part] = rounded(weight, recipe.bits, size, recipe.symmetric)
     if recipe.method == "gptq":
         # What has one input has one Hessian, and one order of inputs.

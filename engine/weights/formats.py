@@ -13,7 +13,7 @@ from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
 from engine.weights.int8 import Int8Channels, has_integers
 from engine.weights.mxfp4 import Mxfp4
-from engine.weights.quantize import METHODS
+from engine.weights.quantize import METHODS, W8A8
 from engine.weights.quantized_format import QuantizedFormat
 
 
@@ -64,6 +64,8 @@ def check(quantization: str | None, stored_format: QuantizedFormat | None, devic
             f"The checkpoint's weights are quantized already ({stored_format.name}): leave out "
             f"--quantization {quantization}."
         )
+    if quantization == W8A8 and device.type != "cpu":
+        raise UnsupportedModel("--quantization w8a8 is for CPUs: take int8, or fp8.")
     if quantization == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9)):
         raise UnsupportedModel(
             "--quantization fp8 needs an NVIDIA GPU of compute capability 8.9 or later (Ada, Hopper, Blackwell): "

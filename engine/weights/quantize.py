@@ -14,7 +14,8 @@ GROUPS = {"int4": 32, "int4-64": 64, "int4-128": 128}
 """Group sizes, by the name of the method; 32 as in llama.cpp's Q4_0."""
 _CHUNK = 8192
 """Outputs processed at a time, which avoids a float32 copy of the whole weight."""
-METHODS = ("int8", *GROUPS, "fp8")
+W8A8 = "w8a8"
+METHODS = ("int8", W8A8, *GROUPS, "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class ChannelWeight:
     """int8 or float8_e4m3fn [out, in]"""
     scale: Tensor
     """float32 [out]"""
+    rounds_inputs: bool = False
+    """Whether its inputs are rounded to 8 bits, too, with a scale for each token: W8A8. On CPUs alone."""
 
     def weight(self) -> Tensor:
         """float32 [out, in]"""
@@ -104,7 +107,7 @@ def regrouped(weight: Int4Weight, size: int) -> Int4Weight:
     return Int4Weight(weight.codes, scale, offset, weight.order)
 
 
-def to_int8(weight: Tensor) -> ChannelWeight:
+def to_int8(weight: Tensor, *, rounds_inputs: bool = False) -> ChannelWeight:
     """Symmetric, with one scale for each output."""
     codes = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
     scale = torch.empty(len(weight), dtype=torch.float32, device=weight.device)
@@ -112,7 +115,7 @@ def to_int8(weight: Tensor) -> ChannelWeight:
         wide = rows.float()
         torch.div(wide.abs().amax(1).clamp_min_(1e-30), 127, out=steps)
         into.copy_((wide / steps[:, None]).round_())
-    return ChannelWeight(codes, scale)
+    return ChannelWeight(codes, scale, rounds_inputs)
 
 
 def to_fp8(weight: Tensor) -> ChannelWeight:
@@ -125,7 +128,7 @@ def to_fp8(weight: Tensor) -> ChannelWeight:
 def to_int4(weight: Tensor, size: int) -> Int4Weight:
     """Asymmetric, from each group's minimum to its maximum; ``size`` must divide the inputs.
 
-    Scales that minimise the squared error, which clip the range, raised perplexity by a percent.
+    Scales that minimise the squared error, which clip the range, raised the demo model's perplexity by a percent.
     """
     codes, scales, offsets = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), [], []
     for rows, into in zip(weight.split(_CHUNK), codes.split(_CHUNK), strict=True):

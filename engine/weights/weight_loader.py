@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -14,6 +15,7 @@ from engine.parallel.group import SINGLE_RANK, TPGroup
 from engine.weights.formats import check
 from engine.weights.quantize import (
     GROUPS,
+    W8A8,
     ChannelWeight,
     Int4Weight,
     Int6Weight,
@@ -203,7 +205,8 @@ class WeightLoader:
         elif isinstance(whole, Int6Weight):
             whole = self._six_bits(whole, name, split)
         elif isinstance(whole, ChannelWeight):
-            whole = ChannelWeight(whole.codes.to(self.device), finite(whole.scale, name).to(self.device))
+            codes, scale = whole.codes.to(self.device), finite(whole.scale, name).to(self.device)
+            whole = replace(whole, codes=codes, scale=scale)
         if dimension is None or tp.size == 1:
             return whole
         if split == "in" and isinstance(whole, Tensor) and not in_features % tp.size:
@@ -213,7 +216,7 @@ class WeightLoader:
             return tp.shard(whole, dimension, what)
         if isinstance(whole, ChannelWeight):
             scale = tp.shard(whole.scale, 0, what) if split == "out" else whole.scale
-            return ChannelWeight(tp.shard(whole.codes, dimension, what).contiguous(), scale)
+            return replace(whole, codes=tp.shard(whole.codes, dimension, what).contiguous(), scale=scale)
         if isinstance(whole, Int6Weight):
             codes, scale = (tp.shard(part, dimension, what) for part in (whole.codes, whole.scale))
             return Int6Weight(codes, scale)
@@ -243,15 +246,16 @@ class WeightLoader:
         """A plain weight, quantized by ``quantization``.
 
         With int4 the LM head, which is most sensitive, gets 6 bits where there is a product for them, else 8, and so do
-        layers whose inputs are not a multiple of 32. With fp8 layers whose sizes are not multiples of 16 stay plain.
+        layers whose inputs are not a multiple of 32. With w8a8 the head's inputs keep 16 bits. With fp8 layers whose
+        sizes are not multiples of 16 stay plain.
         """
         method, whole_groups = self._quantization, weight.shape[1] % 32 == 0
         if method in GROUPS and not head and whole_groups:
             return to_int4(weight, math.gcd(GROUPS[method], weight.shape[1]))
         if method in GROUPS and head and whole_groups and weight.device.type == "cpu" and available():
             return to_int6(weight)
-        if method == "int8" or method in GROUPS:
-            return to_int8(weight)
+        if method in ("int8", W8A8) or method in GROUPS:
+            return to_int8(weight, rounds_inputs=method == W8A8 and not head)
         if method == "fp8" and not any(size % 16 for size in weight.shape):
             return to_fp8(weight)
         return weight

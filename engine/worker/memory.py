@@ -15,7 +15,7 @@ from engine.weights.safetensors import open_file
 from engine.weights.source import gguf_file
 from kernels.native.linear import available
 
-_BITS = {"int8": 8.03, "fp8": 8.03, "int6": 6.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
+_BITS = {"int8": 8.03, "w8a8": 8.03, "fp8": 8.03, "int6": 6.25, "int4": 5.0, "int4-64": 4.5, "int4-128": 4.25}
 """Bits of a quantized weight, its share of the scales included."""
 _ALONE = ("embed_tokens", "lm_head", "norm", "kv_b_proj")
 """Tensors by these names are not quantized, or seldom."""

@@ -5,7 +5,8 @@
 
    Activations are written in groups as step * (256 * high + low) with two rows of 8-bit integers: 15 bits and a sign.
    Their products with the codes are sums of integers, so exact; groups are added up in order, in float32. A row's result
-   is therefore the same to the last bit whatever other rows share the product. */
+   is therefore the same to the last bit whatever other rows share the product. W8A8 rounds a row to 8 bits with one step
+   for all of it: half the products, and more is lost. */
 
 #include <immintrin.h>
 #include <math.h>
@@ -25,8 +26,9 @@
 #define CACHED (1 << 18) /* inputs of all rows together whose integers a core's cache holds */
 
 /* INT8: a scale an output. INT4: a scale and an offset a group, in bfloat16. INT4_SMALL: a scale in 8 bits, and an offset
-   in sixteenths of it. INT6: a scale in 8 bits. Those of 8 bits are 3 of an exponent and 5 of a mantissa. */
-enum { INT8, INT4, INT4_SMALL, INT6 };
+   in sixteenths of it. INT6: a scale in 8 bits. Those of 8 bits are 3 of an exponent and 5 of a mantissa. W8A8: as INT8,
+   in one group of all inputs. */
+enum { INT8, INT4, INT4_SMALL, INT6, W8A8 };
 enum { FLOAT32, BFLOAT16, FLOAT16 };
 
 typedef struct {
@@ -40,20 +42,24 @@ typedef struct {
 
 /* A block of up to ROWS rows of activations, whose values lie side by side. */
 typedef struct {
-    int32_t *words; /* of four inputs: by fours, then row, then high and low */
+    int32_t *words; /* of four inputs: by fours, then row, then high and low; of W8A8 there are the low ones alone */
     int32_t *groups; /* by group, then field (below), then row; all but START are floats */
 } Block;
 
 /* START: the sum of a group's integers times the code that means zero, less. MOMENT: STEP times that sum. */
 enum { START, STEP, MOMENT, SIXTEENTH, FIELDS };
 
+INLINE int is_wide(int64_t kind) { return kind == INT8 || kind == W8A8; }
+
+INLINE int planes_of(int64_t kind) { return kind == W8A8 ? 1 : 2; }
+
 INLINE int64_t bytes_of(int64_t kind, int64_t inputs) { /* of codes, of a tile */
-    return kind == INT8 ? inputs * TILE : kind == INT6 ? inputs * TILE / 4 * 3 : inputs * TILE / 2;
+    return is_wide(kind) ? inputs * TILE : kind == INT6 ? inputs * TILE / 4 * 3 : inputs * TILE / 2;
 }
 
-INLINE int64_t scale_bytes(int64_t kind) { return kind == INT8 ? 0 : kind == INT6 ? TILE : kind == INT4 ? 4 * TILE : 2 * TILE; }
+INLINE int64_t scale_bytes(int64_t kind) { return is_wide(kind) ? 0 : kind == INT6 ? TILE : kind == INT4 ? 4 * TILE : 2 * TILE; }
 
-INLINE int32_t zero_of(int64_t kind) { return kind == INT8 ? 128 : kind == INT6 ? 32 : 8; }
+INLINE int32_t zero_of(int64_t kind) { return is_wide(kind) ? 128 : kind == INT6 ? 32 : 8; }
 
 INLINE __m512 load_floats(const void *from, int64_t at, int dtype, __mmask16 mask) {
     if (dtype == FLOAT32) return _mm512_maskz_loadu_ps(mask, (const float *)from + at);
@@ -86,7 +92,10 @@ INLINE __mmask16 mask_of(int64_t left) { return left >= 16 ? 0xffff : left <= 0 
 /* Row r of a block of so many, from x. What is no number makes its group's step one, too. */
 INLINE void quantize_as(const Weight *w, const void *x, int64_t at, int dtype, Block block, int64_t count, int64_t r) {
     const int64_t group = w->group;
-    int64_t *words = (int64_t *)block.words + r;
+    const int planes = planes_of(w->kind);
+    /* 126 * 256: what is rounded up must not leave the 16 bits. */
+    const float most = planes == 1 ? 127 : 126 * 256;
+    int32_t *words = block.words + planes * r;
     int32_t *fields = block.groups + r;
     for (int64_t k = 0; k < w->padded; k += group, fields += FIELDS * count) {
         __m512i largest = _mm512_setzero_si512();
@@ -99,24 +108,32 @@ INLINE void quantize_as(const Weight *w, const void *x, int64_t at, int dtype, B
         float peak;
         memcpy(&peak, &bits, 4);
         if (!(peak > 1e-30f)) peak = 1e-30f;
-        /* 126 * 256: what is rounded up must not leave the 16 bits. */
-        const __m512 inverse = _mm512_set1_ps(finite ? 126 * 256 / peak : 0);
+        const __m512 inverse = _mm512_set1_ps(finite ? most / peak : 0);
         __m512i sums = _mm512_setzero_si512();
         for (int64_t i = k; i < k + group; i += 16) {
             const __mmask16 mask = finite ? mask_of(w->inputs - i) : 0;
             __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(load_floats(x, at + i, dtype, mask), inverse));
             sums = _mm512_add_epi32(sums, q);
-            __m128i high = _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8));
             __m128i low = _mm512_cvtepi32_epi8(q); /* its lower 8 bits */
+            if (planes == 1) {
+                words[0] = _mm_extract_epi32(low, 0);
+                words[count] = _mm_extract_epi32(low, 1);
+                words[2 * count] = _mm_extract_epi32(low, 2);
+                words[3 * count] = _mm_extract_epi32(low, 3);
+                words += 4 * count;
+                continue;
+            }
+            __m128i high = _mm512_cvtepi32_epi8(_mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8));
             __m128i first = _mm_unpacklo_epi32(high, low), second = _mm_unpackhi_epi32(high, low);
-            words[0] = _mm_cvtsi128_si64(first);
-            words[count] = _mm_extract_epi64(first, 1);
-            words[2 * count] = _mm_cvtsi128_si64(second);
-            words[3 * count] = _mm_extract_epi64(second, 1);
-            words += 4 * count;
+            int64_t *pairs = (int64_t *)words;
+            pairs[0] = _mm_cvtsi128_si64(first);
+            pairs[count] = _mm_extract_epi64(first, 1);
+            pairs[2 * count] = _mm_cvtsi128_si64(second);
+            pairs[3 * count] = _mm_extract_epi64(second, 1);
+            words += 8 * count;
         }
         const int32_t sum = _mm512_reduce_add_epi32(sums);
-        const float step = finite ? peak / (126 * 256) : NAN;
+        const float step = finite ? peak / most : NAN;
         const float floats[] = {step, step * sum, sum * 0.0625f};
         fields[START * count] = -zero_of(w->kind) * sum;
         for (int i = 0; i < 3; i++) memcpy(fields + (STEP + i) * count, floats + i, 4);
@@ -130,12 +147,12 @@ static void quantize(const Weight *w, const void *x, int64_t at, int dtype, Bloc
 }
 
 /* Inputs whose codes are unpacked together, four in a vector. */
-INLINE int inputs_of(int64_t kind) { return kind == INT8 ? 4 : kind == INT6 ? 16 : 8; }
+INLINE int inputs_of(int64_t kind) { return is_wide(kind) ? 4 : kind == INT6 ? 16 : 8; }
 
 INLINE void unpack(int64_t kind, const uint8_t *codes, __m512i *into) {
     const __m512i nibble = _mm512_set1_epi8(15), pair = _mm512_set1_epi8(0x30);
     __m512i one = _mm512_loadu_si512(codes);
-    if (kind == INT8) {
+    if (is_wide(kind)) {
         into[0] = one;
         return;
     }
@@ -164,7 +181,7 @@ INLINE __m512 sixteenths(const uint8_t *from) {
 /* Of a half of a tile, in a group. */
 INLINE void scales_of(int64_t kind, const uint8_t *from, const float *factors, int half, __m512 *scale, __m512 *offset) {
     *offset = _mm512_setzero_ps();
-    if (kind == INT8) {
+    if (is_wide(kind)) {
         *scale = _mm512_loadu_ps(factors + HALF * half);
     } else if (kind == INT4) {
         *scale = load_floats(from, HALF * half, BFLOAT16, 0xffff);
@@ -182,7 +199,8 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
     const uint8_t *scales = w->scales + t * (w->padded / w->group) * scale_bytes(kind);
     const float *factors = w->factors + TILE * t;
     const int64_t group = w->group, step = bytes_of(kind, inputs_of(kind));
-    const int64_t step_words = 2 * count * inputs_of(kind) / 4;
+    const int planes = planes_of(kind);
+    const int64_t step_words = planes * count * inputs_of(kind) / 4;
     const int32_t *words = block.words, *fields = block.groups;
 #pragma GCC unroll 4
     for (int r = 0; r < count; r++) total[r][0] = total[r][1] = _mm512_setzero_ps();
@@ -203,11 +221,11 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
             for (int i = 0; i < inputs_of(kind) / 4; i++) {
 #pragma GCC unroll 4
                 for (int r = 0; r < count; r++) {
-                    const int32_t *word = words + 2 * (count * i + r);
-                    const __m512i upper = _mm512_set1_epi32(word[0]), lower = _mm512_set1_epi32(word[1]);
+                    const int32_t *word = words + planes * (count * i + r);
+                    const __m512i upper = _mm512_set1_epi32(word[0]), lower = _mm512_set1_epi32(word[planes - 1]);
 #pragma GCC unroll 2
                     for (int h = 0; h < 2; h++) {
-                        high[r][h] = _mm512_dpbusd_epi32(high[r][h], c[h][i], upper);
+                        if (planes == 2) high[r][h] = _mm512_dpbusd_epi32(high[r][h], c[h][i], upper);
                         low[r][h] = _mm512_dpbusd_epi32(low[r][h], c[h][i], lower);
                     }
                 }
@@ -225,7 +243,7 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
                 if (kind == INT4)
                     total[r][h] = _mm512_fmadd_ps(every(fields + MOMENT * count + r), offset, total[r][h]);
                 total[r][h] =
-                    _mm512_fmadd_ps(dot, kind == INT8 ? unit : _mm512_mul_ps(unit, scale), total[r][h]);
+                    _mm512_fmadd_ps(dot, is_wide(kind) ? unit : _mm512_mul_ps(unit, scale), total[r][h]);
             }
         }
         scales += scale_bytes(kind);
@@ -248,8 +266,9 @@ TILE_OF(tile_int8, INT8)
 TILE_OF(tile_int4, INT4)
 TILE_OF(tile_int4_small, INT4_SMALL)
 TILE_OF(tile_int6, INT6)
+TILE_OF(tile_w8a8, W8A8)
 static void (*const TILES[])(const Weight *, int, int64_t, Block, __m512 (*)[2]) = {
-    tile_int8, tile_int4, tile_int4_small, tile_int6,
+    tile_int8, tile_int4, tile_int4_small, tile_int6, tile_w8a8,
 };
 
 /* A row's outputs of a tile. */
@@ -257,7 +276,7 @@ INLINE void store(const Weight *w, int64_t t, const __m512 *result, void *into, 
     for (int h = 0; h < 2; h++) {
         const int64_t first = TILE * t + HALF * h;
         const __mmask16 mask = mask_of(w->outputs - first);
-        const __m512 factor = w->kind == INT8 ? _mm512_loadu_ps(w->factors + first) : _mm512_set1_ps(1);
+        const __m512 factor = is_wide(w->kind) ? _mm512_loadu_ps(w->factors + first) : _mm512_set1_ps(1);
         const __m512 bias = w->bias ? _mm512_maskz_loadu_ps(mask, w->bias + first) : _mm512_setzero_ps();
         store_floats(into, at + first, dtype, mask, _mm512_fmadd_ps(result[h], factor, bias));
     }
@@ -350,7 +369,7 @@ void widen(const Weight *w, int64_t first, int64_t last, uint16_t *into, int thr
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t t = first; t < last; t++) {
         uint16_t *column = into + TILE * (t - first);
-        if (w->kind == INT8) widen_tile(w, INT8, t, column, width);
+        if (is_wide(w->kind)) widen_tile(w, INT8, t, column, width);
         else if (w->kind == INT4) widen_tile(w, INT4, t, column, width);
         else if (w->kind == INT4_SMALL) widen_tile(w, INT4_SMALL, t, column, width);
         else widen_tile(w, INT6, t, column, width);

@@ -1,7 +1,8 @@
 """``linear.c``: products with weights of 4, 6 or 8 bits on processors with AVX-512 VNNI.
 
-A few rows are bound by reading the weights. Activations keep 15 bits and a sign in each group of inputs, and a row's
-result is the same to the last bit whatever other rows share the product.
+A few rows are bound by reading the weights. Activations keep 15 bits and a sign in each group of inputs, or 8 bits with
+one step for a whole row (``W8A8``), and a row's result is the same to the last bit whatever other rows share the
+product.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from kernels.native.library import load
 _HALF, _TILE = 16, 32
 _SIZES = (128, 64, 32)
 """Group sizes of the kernel; wider groups become several."""
+_MOST_SUMMED = 2**31 // (128 * 127)
+"""Inputs whose products with 8-bit activations 32 bits are sure to hold."""
 _PIECE = 8192
 """Outputs packed at a time, which avoids a second copy of the whole weight."""
 _DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -34,6 +37,7 @@ class Kind(IntEnum):
     INT4 = 1
     INT4_SMALL = 2
     INT6 = 3
+    W8A8 = 4
 
 
 class _Weight(ctypes.Structure):
@@ -140,13 +144,16 @@ class PackedWeight:
         self._library.widen(self._address, first, last, into.data_ptr(), torch.get_num_threads())
 
 
-def pack_int8(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight:
-    """``codes`` int8 [out, in], ``scale`` float32 [out]."""
+def pack_int8(
+    codes: Tensor, scale: Tensor, bias: Tensor | None, *, rounds_inputs: bool = False
+) -> PackedWeight:
+    """``codes`` int8 [out, in], ``scale`` float32 [out]. ``rounds_inputs``: rows of activations to 8 bits, too."""
     packed = _tiles(codes.view(torch.uint8), 64, 128, _bytes)
     shape = (codes.shape[0], codes.shape[1])
-    return PackedWeight(
-        PackedTensors(Kind.INT8, shape, 64, packed, scale.new_empty(0), _by_tile(scale)), bias
-    )
+    kind, group = Kind.INT8, 64
+    if rounds_inputs and shape[1] <= _MOST_SUMMED:
+        kind, group = Kind.W8A8, -(-shape[1] // 64) * 64
+    return PackedWeight(PackedTensors(kind, shape, group, packed, scale.new_empty(0), _by_tile(scale)), bias)
 
 
 def pack_int6(codes: Tensor, scale: Tensor, bias: Tensor | None) -> PackedWeight:

@@ -75,8 +75,9 @@ def test_what_is_written_is_what_is_read(
         {name: np.ascontiguousarray(value) for name, value in weights.items()}, widened / "model.safetensors"
     )
     received, wanted, before = logits(out), logits(widened), logits(plain)
-    # Products of four bits round to bfloat16.
-    assert float((received - wanted).norm() / wanted.norm()) < (0.02 if "8" not in flags else 0.002)
+    # Products of four bits round to bfloat16, and W8A8 rounds activations.
+    far = 0.06 if flags == ["smoothquant"] else 0.002 if "8" in flags else 0.02
+    assert float((received - wanted).norm() / wanted.norm()) < far
     assert float((wanted - before).norm() / before.norm()) < most
     if flags != ["plain"]:
         assert float((wanted - before).norm() / before.norm()) > 1e-4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -56,18 +58,33 @@ def test_gptq_survives_inputs_never_seen_and_too_few_texts() -> None:
     assert bool(gptq(weight, torch.zeros(128, 128), 4, 32).weight().isfinite().all())
 
 
+def searched(weight: Tensor, x: Tensor, error: Callable[[Tensor], float]) -> Tensor:
+    def of_weights(weights: dict[str, Tensor]) -> float:
+        return error(weights["it"])
+
+    return search_scale({"it": weight}, x.abs().mean(0), 4, 32, of_weights)
+
+
 def test_awq_scales_up_large_inputs() -> None:
     weight, x = layer()
-    factor = search_scale(weight, x, x.abs().mean(0), 4, 32)
+    factor = searched(weight, x, lambda found: loss(found, weight, x))
     assert float(factor[::16].mean()) > 1.5 * float(factor[1::16].mean())
     found = rounded(weight * factor, 4, 32).weight() / factor
     assert loss(found, weight, x) < 0.6 * loss(rounded(weight, 4, 32).weight(), weight, x)
 
 
-def test_awq_does_nothing_where_inputs_are_alike() -> None:
-    weight = layer()[0]
-    x = torch.ones(10, 128) * torch.tensor([1.0, -1.0] * 5)[:, None]
-    assert torch.equal(search_scale(weight, x, x.abs().mean(0), 4, 32), torch.ones(128))
+def test_awq_asks_what_follows() -> None:
+    """Where what follows ignores the large inputs, they are not scaled up."""
+    weight, x = layer()
+    quiet = x.clone()
+    quiet[:, ::16] = 0
+    factor = searched(weight, x, lambda found: loss(found, weight, quiet))
+    assert float(factor[::16].mean()) < 1.1 * float(factor[1::16].mean())
+
+
+def test_awq_does_nothing_where_nothing_is_gained() -> None:
+    weight, x = layer()
+    assert torch.equal(searched(weight, x, lambda found: 1.0), torch.ones(128))
 
 
 def test_clipping_never_errs_more() -> None:

@@ -186,7 +186,7 @@ def test_what_is_not_read_is_named(settings: dict[str, Any], named: str) -> None
 def test_methods_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UnsupportedModel, match="fp8 needs an NVIDIA GPU"):
         check("fp8", None, CPU)
-    with pytest.raises(UnsupportedModel, match="int3 is not supported; these are: int8, int4"):
+    with pytest.raises(UnsupportedModel, match="int3 is not supported; these are: int8, w8a8, int4"):
         check("int3", None, CPU)
     with pytest.raises(UnsupportedModel, match="quantized already \\(AWQ\\)"):
         check("int8", Awq({}), CPU)
@@ -288,7 +288,9 @@ def test_a_whole_model_of_fp8(tmp_path: Path) -> None:
     torch.testing.assert_close(logits(folder), logits(plain))
 
 
-@pytest.mark.parametrize(("quantization", "most"), [("int8", 0.03), ("int4", 0.35), ("int4-64", 0.4)])
+@pytest.mark.parametrize(
+    ("quantization", "most"), [("int8", 0.03), ("w8a8", 0.06), ("int4", 0.35), ("int4-64", 0.4)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_whole_model_quantized_when_loaded(
     tiny_model: Path, quantization: str, most: float, dtype: torch.dtype
@@ -329,3 +331,22 @@ def test_integers_of_a_rank_have_its_own_scales(rank: int) -> None:
         read = loader.weight("x", 8, 16, split)
         assert isinstance(read, ChannelWeight)
         assert torch.equal(read.codes.float() * read.scale[:, None], part)
+
+
+@pytest.mark.parametrize(
+    ("wish", "rounds"),
+    [
+        ({"strategy": "token", "dynamic": True}, True),
+        ({"strategy": "tensor", "dynamic": False}, False),
+        (None, False),
+    ],
+)
+def test_activations_are_rounded_where_the_checkpoint_wants_a_scale_for_each_token(
+    wish: dict[str, Any] | None, rounds: bool
+) -> None:
+    common = {"type": "int", "num_bits": 8, "symmetric": True}
+    group: dict[str, Any] = {"weights": {**common, "strategy": "channel"}}
+    group["input_activations"] = None if wish is None else {**common, **wish}
+    found = Int8Channels({"config_groups": {"all": group}})
+    tensors = Tensors({"x.weight": torch.ones(4, 8, dtype=torch.int8), "x.weight_scale": torch.ones(4, 1)})
+    assert found.read(tensors, "x", 4, 8).rounds_inputs is rounds
