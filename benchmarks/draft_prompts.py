@@ -27,6 +27,19 @@ _RECORDS = (
     "a city", "a course at a university", "a job offer", "a flight", "a museum", "a car", "a concert", "a plant",
     "an invoice", "a sensor reading", "a calendar event", "a product review", "a parcel", "a router", "a painting",
 )  # fmt: skip
+_MORE_RECORDS = (
+    "a library", "a tax return", "a chess game", "a planet", "a mountain", "a blog post", "a support ticket",
+    "a laptop", "a shopping cart", "a bus stop", "an exam", "a podcast episode", "a bank account", "an employee",
+    "a warehouse", "a git commit", "a web server's configuration", "a user's preferences", "a log entry",
+    "an insurance policy", "a language", "a country", "a bird", "a chemical element", "a restaurant", "a menu",
+    "a playlist", "a board game", "a video game character", "a school timetable", "a marathon result",
+    "a subscription", "a coupon", "a ship", "an email", "a chat message", "a notification", "a database table",
+    "an API endpoint", "a CI pipeline", "a bridge", "a docker container", "a cloud instance", "a neural network",
+    "a data set", "an experiment", "a voting result", "a traffic accident", "a parking space", "a lease",
+    "a doctor's appointment", "a prescription", "a dog breed", "a wine", "a coffee machine", "a bicycle", "a camera",
+    "a phone contract", "a newspaper article", "a poem",
+)  # fmt: skip
+"""Nothing of these is held out."""
 _SHAPES = (
     "Write a JSON object that describes {}. Reply with JSON only.",
     "Give me a JSON array of three objects, each of which describes {}. No explanation.",
@@ -42,6 +55,19 @@ _SUBJECTS = (
     "die Europäische Union", "Batterien", "Bergsteigen", "das Wahlrecht", "Erdbeben", "Zucker", "Museen", "Gezeiten",
     "Programmiersprachen", "Wein", "Kraniche",
 )  # fmt: skip
+_MORE_SUBJECTS = (
+    "Wolken", "Zeitzonen", "die Alpen", "Brücken", "Tee", "Bibliotheken", "Fledermäuse", "die Post", "Algorithmen",
+    "Honig", "Wüsten", "das Grundgesetz", "Klaviere", "Robotik", "Salz", "Kartoffeln", "die Völkerwanderung", "Optik",
+    "Segeln", "Blutkreislauf", "Demokratie", "Datenschutz", "Fotografie", "Flughäfen", "Geometrie", "Gewitter", "Glas",
+    "Hefe", "Inflation", "Jazz", "Kanäle", "Kernspaltung", "Kompost", "Krankenversicherung", "Landkarten",
+    "Leuchttürme", "Mathematik", "Mikroskope", "Moore", "Märchen", "Navigation", "Olivenöl", "Ozeane", "Papier",
+    "Quantenphysik", "Radio", "Raumfahrt", "Regenwald", "Rente", "Römische Straßen", "Satelliten", "Schlaf", "Seide",
+    "Sonnenenergie", "Sprachen lernen", "Statistik", "Stauseen", "Suchmaschinen", "Tauchen", "Theater", "Tulpen",
+    "Uhren", "Umzug", "Vegetarische Küche", "Versicherungen", "Vögel im Winter", "Wasserkraft", "Wetterkarten",
+    "Windräder", "Wolle", "Zähne", "Ziegel", "Zinsen", "Zugvögel", "Betriebssysteme", "Bewerbungen", "Brettspiele",
+    "die Berliner Mauer", "die Französische Revolution", "die Nordsee",
+)  # fmt: skip
+"""Nor of these."""
 _WISHES = (
     "Erkläre mir in einfachen Worten das Thema: {}.",
     "Schreibe einen kurzen Absatz auf Deutsch über das Thema {}.",
@@ -55,8 +81,19 @@ def prompts(kind: str, *, held_out: bool = False, seed: int = 0) -> Iterator[str
     """All of a kind, in an order fixed by ``seed``."""
     makers = {"code": _code, "json": _json, "prose": _prose, "german": _german}
     found = [text for number, text in makers[kind]() if (number % _HELD_OUT == 0) == held_out]
+    if not held_out:
+        found += _more(kind)
     Random(seed).shuffle(found)
     yield from found
+
+
+def _more(kind: str) -> Iterator[str]:
+    """What heads are trained by beside."""
+    lists = {"json": (_MORE_RECORDS, _SHAPES), "german": (_MORE_SUBJECTS, _WISHES)}
+    things, shapes = lists.get(kind, ((), ()))
+    for thing in things:
+        for shape in shapes:
+            yield shape.format(thing)
 
 
 def _code() -> Iterator[tuple[int, str]]:
@@ -98,11 +135,19 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument(
+        "--shares",
+        nargs="+",
+        choices=KINDS,
+        default=KINDS,
+        help="whose turn it is, over and over (default: each kind once)",
+    )
     options = parser.parse_args()
+    shares = options.shares
     sources = {kind: prompts(kind, held_out=options.held_out) for kind in KINDS}
     with options.out.open("w", encoding="utf-8") as file:
         for number in range(options.count):
-            kind = KINDS[number % len(KINDS)]
+            kind = shares[number % len(shares)]
             if (text := next(sources[kind], None)) is not None:
                 file.write(json.dumps({"prompt": text, "kind": kind}, ensure_ascii=False) + "\n")
 

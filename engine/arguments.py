@@ -240,6 +240,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )
     add("--max-drafts", type=int, help="most draft tokens a step and request (default: 4)")
     add(
+        "--draft-tree",
+        type=int,
+        help="heads propose trees of at most so many tokens, --max-drafts deep, which one step verifies (default: "
+        "chains)",
+    )
+    add(
         "--check-integrity",
         action="store_true",
         help="prove after every step that no KV block is lost; for debugging",

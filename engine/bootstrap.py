@@ -97,7 +97,7 @@ def load_engine(
         max_waiting=config.max_waiting,
         priority_ageing=config.priority_ageing,
         prefix_caching=prefix_caching,
-        max_drafts=config.max_drafts if runner.drafting else 0,
+        max_drafts=config.step_drafts if runner.drafting else 0,
         reserve_drafts=runner.speculation is not None,
         context_caps=config.context_caps,
         chunked_prefill=config.chunked_prefill,

@@ -13,6 +13,8 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
 
+MOST_IN_TREE = 63
+"""Draft tokens of a tree."""
 HEADS = ("eagle", "medusa")
 """Kinds of speculation whose draft tokens come from the target's hidden states."""
 
@@ -100,7 +102,9 @@ class EngineConfig:
     draft_quantization: str | None = None
     """The draft model's weights in 8 or 4 bits; ``None``: as its checkpoint has them. Heads follow the model's."""
     max_drafts: int = 4
-    """Most draft tokens a step and request."""
+    """Most draft tokens a step and request, one after another."""
+    draft_tree: int = 0
+    """Most draft tokens of a tree, which heads propose; 0: they propose chains."""
     adapters: tuple[tuple[str, Path], ...] = ()
     """LoRA adapters to load at start: (name, folder)."""
     max_adapters: int = 0
@@ -176,6 +180,8 @@ class EngineConfig:
             raise StartupError(f"--max-itl-ratio must be 0 or more than 1, not {self.max_itl_ratio}.")
         if self.max_drafts < 1:
             raise StartupError(f"--max-drafts must be at least 1, not {self.max_drafts}.")
+        if self.draft_tree:
+            self._check_tree()
         if self.state_checkpoints is not None and self.state_checkpoints < 0:
             raise StartupError(f"--state-checkpoints must be 0 or more, not {self.state_checkpoints}.")
         if self.draft_model is not None and self.speculation not in ("draft", *HEADS):
@@ -233,6 +239,32 @@ class EngineConfig:
             )
         if self.handover_min_tokens < 0:
             raise StartupError(f"--handover-min-tokens must be 0 or more, not {self.handover_min_tokens}.")
+
+    def _check_tree(self) -> None:
+        """Raises ``StartupError`` for what does not go with trees of draft tokens."""
+        if not 1 <= self.draft_tree <= MOST_IN_TREE:
+            raise StartupError(
+                f"--draft-tree must be from 1 to {MOST_IN_TREE} tokens, not {self.draft_tree}."
+            )
+        if self.speculation not in HEADS:
+            raise StartupError(
+                f"--draft-tree is for --speculation eagle or medusa, not {self.speculation}, which proposes chains."
+            )
+        given = {
+            "--deterministic": self.deterministic,
+            "--kv-cache-dtype int4": self.kv_cache_dtype == "int4",
+            "--tensor-parallel": self.tensor_parallel > 1,
+        }
+        for flag, is_given in given.items():
+            if is_given:
+                raise StartupError(
+                    f"--draft-tree does not go with {flag}: leave out either; without it heads propose chains."
+                )
+
+    @property
+    def step_drafts(self) -> int:
+        """Most draft tokens a step and request."""
+        return self.draft_tree or self.max_drafts
 
     @property
     def slots(self) -> int:

@@ -129,6 +129,13 @@ class KVCache:
                 for tensor in layer.tensors:
                     tensor[target].copy_(tensor[source])
 
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Keys and values from slots to slots, (from, to), of models whose layers are all one group."""
+        if pairs:
+            sources, targets = torch.tensor(pairs, device=self.layers[0].keys.device).unbind(1)
+            for layer in self.layers:
+                self.backend.move(layer, sources, targets)
+
 
 def stored_dtype(kv_cache_dtype: str) -> torch.dtype | None:
     """``None`` for ``auto``: the compute dtype. Raises ``StartupError``."""

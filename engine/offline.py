@@ -67,7 +67,7 @@ class OfflineEngine:
             max_model_len=self.runner.max_model_len,
             max_waiting=1000,
             prefix_caching=prefix_caching and self.runner.finds_prefixes,
-            max_drafts=config.max_drafts if self.runner.drafting else 0,
+            max_drafts=config.step_drafts if self.runner.drafting else 0,
             reserve_drafts=self.runner.speculation is not None,
             chunked_prefill=config.chunked_prefill,
             windows=self.runner.windows,

@@ -35,6 +35,7 @@ from kernels.kv_splits import (
 )
 from kernels.launch import Variant, arch, jit, tl, triton
 from kernels.paged_kv import PagedKV
+from kernels.tree_mask import TreeMask
 
 _LOG2_E = 1.4426950408889634
 
@@ -69,6 +70,8 @@ def _paged_decode_kernel(
     k_scales,
     v_scales,
     sinks,
+    branches,
+    roots,
     block_tables,
     seq_lens,
     out,
@@ -102,6 +105,8 @@ def _paged_decode_kernel(
     ``k_scales``, ``v_scales`` are float32 [blocks, KV_HEADS, BLOCK_SIZE]; in 4 bits see int4_kv.py; else None.
     ``block_tables`` [sequences, …], ``table_stride`` apart; ``partial``: the workspace of kv_splits.py, with
     ``max_splits`` splits.
+
+    ``branches`` int64 [tokens], ``roots`` int64 [sequences]: see tree_mask.py; None where tokens form no tree.
 
     ``scale`` and ``softcap`` include log2(e), see ``paged_decode_triton``; ``softcap`` and ``sinks`` are None where
     there are none;
@@ -145,6 +150,9 @@ def _paged_decode_kernel(
         query = tl.load(
             q + token[:, None] * q_stride + row_head[:, None] * HEAD_DIM + dims[None, :], q_mask, other=0.0
         )
+        if branches is not None:
+            branch = tl.load(branches + token, row_mask, other=0)
+            root = tl.load(roots + sequence)
         row_scale = tl.full([ROWS], 1.0, tl.float32) * scale
         if QUANTIZED:
             # float16 holds every 8-bit number, and a query's once they are scaled into [-1, 1].
@@ -183,6 +191,10 @@ def _paged_decode_kernel(
             visible = kv_positions[None, :] <= q_positions[:, None]
             if WINDOW:
                 visible &= kv_positions[None, :] > q_positions[:, None] - WINDOW
+            if branches is not None:
+                after = kv_positions - root
+                bit = (branch[:, None] >> tl.minimum(tl.maximum(after, 0), 63)[None, :]) & 1
+                visible &= (after < 0)[None, :] | (bit == 1)
             scores = tl.where(visible, scores, -1e30)
             if QUANTIZED:
                 # Normalised so that the largest product of weight and scale is 1: all of them fit float16.
@@ -272,6 +284,7 @@ def paged_decode_triton(
     softcap: float | None = None,
     workspace: Tensor | None = None,
     sinks: Tensor | None = None,
+    tree: TreeMask | None = None,
 ) -> Tensor:
     """As ``paged_decode``. ``q`` may be strided by token; the cache and its scales are contiguous. ``workspace``: see
     ``decode_workspace``; allocated here if it is None."""
@@ -317,6 +330,8 @@ def paged_decode_triton(
         kv.key_scales,
         kv.value_scales,
         sinks,
+        None if tree is None else tree.branches,
+        None if tree is None else tree.roots,
         block_tables,
         seq_lens,
         out,
@@ -352,6 +367,7 @@ _SHAPES = (
     ("bf16", "bf16", 128, 32, 8, 1, 0, ""),
     ("bf16", "bf16", 128, 32, 8, 8, 0, ""),
     ("bf16", "bf16", 128, 32, 8, 16, 0, ""),
+    ("bf16", "bf16", 128, 32, 8, 8, 0, "tree"),
     ("bf16", "bf16", 256, 16, 2, 8, 4096, "softcap"),
     ("bf16", "bf16", 128, 32, 32, 1, 4096, ""),
     ("bf16", "bf16", 256, 16, 2, 1, 4096, "softcap"),
@@ -387,7 +403,7 @@ def variants(arch: str) -> Iterator[Variant]:
         name = (
             f"{dtype} over {stored} head_dim={head_dim} group={heads // kv_heads} new={new} window={window}"
         )
-        name += " sinks" if "sinks" in features else ""
+        name += "".join(f" {feature}" for feature in ("sinks", "tree") if feature in features)
         yield Variant(
             name,
             _paged_decode_kernel,
@@ -398,6 +414,7 @@ def variants(arch: str) -> Iterator[Variant]:
                 "scale": "fp32",
                 **({"softcap": "fp32"} if "softcap" in features else {}),
                 **({"sinks": "*fp32"} if "sinks" in features else {}),
+                **({"branches": "*i64", "roots": "*i64"} if "tree" in features else {}),
             },
             {
                 **shape,
@@ -405,6 +422,7 @@ def variants(arch: str) -> Iterator[Variant]:
                 **({} if quantized else {"k_scales": None, "v_scales": None}),
                 **({} if "softcap" in features else {"softcap": None}),
                 **({} if "sinks" in features else {"sinks": None}),
+                **({} if "tree" in features else {"branches": None, "roots": None}),
                 "KV_HEADS": kv_heads,
                 "BLOCK_SIZE": 16,
                 "FP8": stored == "fp8",

@@ -8,6 +8,8 @@
 With ``sinks`` float32 [heads] softmax's denominator has one more term, exp(sinks[h]): attention that goes nowhere, as
 in gpt-oss (https://arxiv.org/abs/2508.10925).
 
+With a ``tree`` it is tree_mask.py that says what a token sees of the draft tokens before it.
+
 Without a ``window`` a token sees all before it; with one, itself and the ``window - 1`` before it. Several new
 tokens are draft tokens to be verified, or the short end of a prompt.
 
@@ -28,6 +30,7 @@ from kernels.flash_decoding import paged_decode_triton
 from kernels.int4_kv import gather_int4_keys, gather_int4_values
 from kernels.launch import on_triton
 from kernels.paged_kv import PagedKV
+from kernels.tree_mask import TreeMask
 
 TILE = 64
 """Positions of a tile. Keys are read in whole tiles, and prefill tiles its queries, at multiples counted from the
@@ -61,7 +64,9 @@ class GatherIndex:
         kv_heads: int,
         block_size: int,
         window: int | None,
+        tree: TreeMask | None = None,
     ) -> GatherIndex:
+        """``tree``: of the sequences' new tokens; with a ``window`` it is refused where models are loaded."""
         first = torch.zeros_like(seq_lens)
         if window is not None and (blocks := _blocks(window, block_size)) < block_tables.shape[1]:
             # Each new token becomes a sequence of its own, starting at the first key of its prefill tile.
@@ -79,6 +84,8 @@ class GatherIndex:
         mask = positions[:, None] >= ends[..., None]
         if window is not None:
             mask |= positions[:, None] < ends[..., None] - window
+        if tree is not None:
+            mask |= tree.hidden(positions)
         return cls(cache_rows(block_tables, kv_heads), mask)
 
 
@@ -211,7 +218,11 @@ def paged_decode(
     softcap: float | None = None,
     index: GatherIndex | None = None,
     sinks: Tensor | None = None,
+    tree: TreeMask | None = None,
 ) -> Tensor:
     if on_triton(q) and not kv.keys_by_dimension:
-        return paged_decode_triton(q, kv, scale, window, softcap, sinks=sinks)
+        return paged_decode_triton(q, kv, scale, window, softcap, sinks=sinks, tree=tree)
+    if index is None and tree is not None:
+        new, (_, kv_heads, block_size, _) = len(q) // len(kv.seq_lens), kv.keys.shape
+        index = GatherIndex.of(kv.block_tables, kv.seq_lens, new, kv_heads, block_size, window, tree)
     return paged_decode_reference(q, kv, scale, window, softcap, index, sinks)

@@ -62,6 +62,10 @@ class AttentionBackend(Protocol):
         """Writes ``keys`` and ``values`` [tokens, kv_heads, head_dim] to the batch's slots."""
         ...
 
+    def move(self, cache: KVLayer, sources: Tensor, targets: Tensor) -> None:
+        """Keys and values from slots to slots, int64 [tokens]; all are read before any is written."""
+        ...
+
     def forward(
         self,
         query: Tensor,

@@ -16,6 +16,7 @@ from kernels.native.attention import PagedSequences
 from kernels.paged_bags import Bags
 from kernels.paged_decode import GatherIndex
 from kernels.paged_prefill import TILE
+from kernels.tree_mask import TreeMask
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class CommonAttentionMetadata:
     """Query positions of a prefill's tile."""
     block_offsets: tuple[Tensor, Tensor] | None = None
     """The slots' blocks and offsets within these, if they were computed on the host."""
+    tree: TreeMask | None = None
+    """What tokens see of each other where some are branches of a tree of draft tokens; those are decodes."""
 
     @property
     def only_single_tokens(self) -> bool:
@@ -67,7 +70,8 @@ class CommonAttentionMetadata:
             while row < end:
                 rows = slice(row, min(row + step, end))
                 stop = token + (rows.stop - row) * shape.new
-                decodes.append(DecodeGroup(token, stop, table[rows], self.seq_lens[rows], shape.new))
+                tree = self.tree and self.tree.of(slice(token, stop), rows)
+                decodes.append(DecodeGroup(token, stop, table[rows], self.seq_lens[rows], shape.new, tree))
                 row, token = rows.stop, stop
         if self.prefill_starts is None:
             return decodes, []
@@ -84,6 +88,7 @@ class DecodeGroup:
     block_tables: Tensor
     seq_lens: Tensor
     new: int = 1
+    tree: TreeMask | None = None
     _indices: dict[tuple[int, int, int | None], GatherIndex] = field(default_factory=dict)
     _bags: dict[tuple[int, torch.Size, int | None], Bags] = field(default_factory=dict)
 
@@ -91,7 +96,7 @@ class DecodeGroup:
         """Computed once a step, not once a layer."""
         key = kv_heads, block_size, window
         if key not in self._indices:
-            self._indices[key] = GatherIndex.of(self.block_tables, self.seq_lens, self.new, *key)
+            self._indices[key] = GatherIndex.of(self.block_tables, self.seq_lens, self.new, *key, self.tree)
         return self._indices[key]
 
     def bags(self, heads: int, cache_shape: torch.Size, window: int | None) -> Bags:

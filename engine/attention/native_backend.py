@@ -8,6 +8,7 @@ from torch import Tensor
 from engine.attention.allocation import zeros
 from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata
+from kernels.move_kv import move_packed_kv
 from kernels.native.attention import PagedSequences, packed_attention, packed_shapes, packed_store
 
 
@@ -26,11 +27,14 @@ class NativeBackend:
         return 0
 
     def metadata(self, batch: CommonAttentionMetadata) -> AttentionMetadata:
-        sequences = PagedSequences(batch.block_tables, batch.query_starts, batch.seq_lens)
+        sequences = PagedSequences(batch.block_tables, batch.query_starts, batch.seq_lens, batch.tree)
         return AttentionMetadata(batch.slots, sequences=sequences)
 
     def store(self, cache: KVLayer, keys: Tensor, values: Tensor, batch: AttentionMetadata) -> None:
         packed_store(keys, values, cache.keys, cache.values, batch.slots)
+
+    def move(self, cache: KVLayer, sources: Tensor, targets: Tensor) -> None:
+        move_packed_kv(cache.keys, cache.values, sources, targets)
 
     def forward(
         self,

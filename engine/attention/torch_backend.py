@@ -8,6 +8,7 @@ from torch import Tensor
 from engine.attention.allocation import int4_layer, plain_layer, zeros
 from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata, DecodeGroup
+from kernels.move_kv import move_kv
 from kernels.paged_bags import paged_bags
 from kernels.paged_decode import paged_decode_reference
 from kernels.paged_prefill import paged_prefill_reference
@@ -67,6 +68,9 @@ class TorchBackend:
             keys, values, cache.keys, cache.values, batch.slots, key_scales, value_scales, batch.block_offsets
         )
 
+    def move(self, cache: KVLayer, sources: Tensor, targets: Tensor) -> None:
+        move_kv(cache.tensors, sources, targets)
+
     def forward(
         self,
         query: Tensor,
@@ -106,7 +110,7 @@ class TorchBackend:
     ) -> Tensor:
         query = query[group.start : group.stop]
         kv = cache.of(group, keys_by_dimension=self._by_dimension)
-        if self._by_dimension and group.new <= _MAX_BAG_TOKENS:
+        if self._by_dimension and group.new <= _MAX_BAG_TOKENS and group.tree is None:
             bags = group.bags(query.shape[1], kv.keys.shape, window)
             return paged_bags(query, kv, bags, scale, softcap, sinks)
         index = group.gather_index(kv.keys.shape[1], kv.keys.shape[2], window)

@@ -10,6 +10,7 @@ from engine.attention.backend import KVLayer
 from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata
 from kernels.flash_decoding import paged_decode_triton
 from kernels.flash_prefill import paged_prefill_triton
+from kernels.move_kv import move_kv
 from kernels.store_int4_kv import store_int4_kv_triton
 from kernels.store_kv import store_kv_triton
 
@@ -44,6 +45,9 @@ class TritonBackend:
             return
         store_kv_triton(keys, values, cache.keys, cache.values, batch.slots, key_scales, value_scales)
 
+    def move(self, cache: KVLayer, sources: Tensor, targets: Tensor) -> None:
+        move_kv(cache.tensors, sources, targets)
+
     def forward(
         self,
         query: Tensor,
@@ -57,7 +61,13 @@ class TritonBackend:
     ) -> Tensor:
         parts = [
             paged_decode_triton(
-                query[group.start : group.stop], cache.of(group), scale, window, softcap, sinks=sinks
+                query[group.start : group.stop],
+                cache.of(group),
+                scale,
+                window,
+                softcap,
+                sinks=sinks,
+                tree=group.tree,
             )
             for group in batch.decodes
         ]

@@ -56,6 +56,7 @@ class DraftScheduler:
             if drafts:
                 scheduled.tokens += draft_tokens[:drafts]
                 scheduled.num_draft_tokens = drafts
+                scheduled.draft_parents = request.draft_parents[:drafts]
                 budget -= drafts
             scheduled.lookahead = lookahead
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from engine.core.draft_tree import DraftTree
 from engine.core.logprobs import TokenLogprobs
 from engine.core.request import FinishReason, Request, Sibling
 from engine.core.sampling_params import SamplingParams
@@ -37,6 +38,11 @@ class ScheduledRequest:
     """All tokens of the request without draft tokens: prompt, then answer. The scheduler's own list: read-only."""
     prompt_length: int = 0
     num_draft_tokens: int = 0
+    draft_parents: list[int] = field(default_factory=list)
+    """Of each draft token its parent's place among them, where they form a tree; see draft_tree.py. Empty: each follows
+    the one before. A tree's tokens have slots in the order that they stand in, and positions by their depth; those that
+    are accepted move to their positions' slots within the step. A head computes a tree level by level: the parents are
+    then of all levels so far, and ``tokens`` of the last one."""
     lookahead: int = 0
     """Most draft tokens that the worker may propose for the next step: 0 where nothing is sampled."""
     slack: int = 0
@@ -81,6 +87,12 @@ class ScheduledRequest:
         if last and request.siblings:
             scheduled.siblings = list(request.siblings)
         return scheduled
+
+    @property
+    def tree(self) -> DraftTree | None:
+        if not self.draft_parents:
+            return None
+        return DraftTree(self.tokens[len(self.tokens) - self.num_draft_tokens :], self.draft_parents)
 
     @property
     def end(self) -> int:
@@ -132,6 +144,8 @@ class SamplerOutput:
     """For requests that ask for them, one for each of their tokens."""
     draft_tokens: dict[int, list[int]] = field(default_factory=dict)
     """Proposed for the next step, at most ``ScheduledRequest.lookahead`` of them."""
+    draft_parents: dict[int, list[int]] = field(default_factory=dict)
+    """Their parents, for requests whose draft tokens form a tree."""
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     """Of the prompt tokens that follow the computed ones, for requests that ask for them."""
     deferred: set[int] = field(default_factory=set)

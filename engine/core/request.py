@@ -42,6 +42,7 @@ class Request:
         "computed",
         "credit",
         "deadline",
+        "draft_parents",
         "draft_tokens",
         "elsewhere",
         "estimated",
@@ -114,6 +115,8 @@ class Request:
         """Choices of the same prompt that begin when it is computed."""
         self.draft_tokens: list[int] = []
         """Proposed for the next step, to be verified in it; ``PENDING`` where the device alone has them."""
+        self.draft_parents: list[int] = []
+        """Of each, where they form a tree: see ``ScheduledRequest``."""
         self.submitted = submitted
         self.deadline = deadline
         self.estimated = 0.0

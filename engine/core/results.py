@@ -67,6 +67,7 @@ class Results:
                 request.computed += min(len(output.tokens), len(sampled.tokens[request.id]) - 1)
             if self._drafting:
                 request.draft_tokens = sampled.draft_tokens.get(request.id, [])
+                request.draft_parents = sampled.draft_parents.get(request.id, [])
             if request.computed >= request.boundary:
                 tables.learn(request)
             if not scheduled.generating:

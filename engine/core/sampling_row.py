@@ -17,9 +17,7 @@ class SamplingRow:
     """The request's tokens, prompt first. Read-only."""
     prompt_length: int
     draft_tokens: list[int]
-    """Between ``history`` and this token."""
-    draft_token: int | None = None
-    """The draft token at this position; ``None`` after the last."""
+    """Between ``history`` and this token: of a tree, those of its branch."""
 
     @property
     def position(self) -> int:

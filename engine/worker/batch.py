@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata, DecodeShape
+from engine.core.draft_tree import depths_of
 from engine.core.plan import PENDING, Plan, ScheduledRequest
 from engine.core.sampling_row import SamplingRow
 from engine.kv_cache import KVCache
@@ -18,6 +19,7 @@ from engine.worker.block_table import BlockTable
 from engine.worker.state_rows import state_batch
 from engine.worker.upload import upload
 from kernels.paged_prefill import TILE
+from kernels.tree_mask import TreeMask, branches_of
 
 SHORT = 16
 """Tokens of the longest chunk that is attended to like a decode: draft tokens, and the ends of prompts."""
@@ -88,7 +90,10 @@ class BatchBuilder:
         chunks = []
         for scheduled in plan.requests:
             new = len(scheduled.tokens)
-            if new > self._longest:
+            if scheduled.draft_parents:
+                # Only decodes see trees. What a row adds up differs with the tree anyway.
+                groups.setdefault((new, self._width(scheduled.end)), []).append(scheduled)
+            elif new > self._longest:
                 chunks.append(scheduled)
             elif not self._pads:
                 groups.setdefault((new, 0), []).append(scheduled)
@@ -102,11 +107,14 @@ class BatchBuilder:
         ends = np.cumsum(counts)
         tokens = np.array([token for scheduled in order for token in scheduled.tokens], dtype=np.int64)
         positions = np.arange(len(tokens)) - np.repeat(ends - counts - starts, counts)
+        tree = _tree(order, positions)
 
         seq_lengths = starts + counts
         width = max([-(-int(seq_lengths.max()) // self._block_size), *(width for _, width in groups)])
         owners = np.repeat(np.arange(len(order)), counts)
         inside, offsets = positions // self._block_size, positions % self._block_size
+        if tree is not None:
+            positions = tree.positions
         rows = self._table.update(order, width, plan.altered)
         placed = []
         for group in range(len(self._windows)):
@@ -126,11 +134,13 @@ class BatchBuilder:
         ]
         drawn_ahead = [np.array(column, dtype=np.int64) for column in zip(*fed, strict=True)]
         changes = self._table.changes()
-        uploaded = upload(arrays + placed + changes + drawn_ahead, self._device)
+        seen = [tree.branches, tree.roots] if tree else []
+        uploaded = upload(arrays + placed + changes + seen + drawn_ahead, self._device)
         token_ids, token_positions, token_offsets, seq_lens, query_starts = uploaded[:5]
         prefill_starts, rows_drawn, table_rows = uploaded[5:8]
         placed_tensors = uploaded[8 : 8 + len(placed)]
-        self._table.apply(uploaded[8 + len(placed) : 8 + len(placed) + len(changes)])
+        end = 8 + len(placed) + len(changes)
+        self._table.apply(uploaded[8 + len(placed) : end])
         common = [
             CommonAttentionMetadata(
                 len(tokens),
@@ -143,6 +153,7 @@ class BatchBuilder:
                 prefill_starts if chunks else None,
                 self._tile,
                 (placed_tensors[2 * group + 1], token_offsets),
+                TreeMask(*uploaded[end : end + 2]) if tree else None,
             )
             for group in range(len(self._windows))
         ]
@@ -185,22 +196,49 @@ class BatchBuilder:
         return -(-self._backend.padded_length(length) // self._block_size)
 
 
+@dataclass(slots=True)
+class _Tree:
+    """The batch's rows where some of them are a tree's."""
+
+    positions: np.ndarray
+    branches: np.ndarray
+    roots: np.ndarray
+
+
+def _tree(order: list[ScheduledRequest], slots: np.ndarray) -> _Tree | None:
+    """``slots``: of each row, counted from its sequence's start; elsewhere than in trees they are its position."""
+    if not any(scheduled.draft_parents for scheduled in order):
+        return None
+    found = _Tree(slots.copy(), np.full(len(slots), -1), np.array([scheduled.end for scheduled in order]))
+    end = 0
+    for number, scheduled in enumerate(order):
+        end += len(scheduled.tokens)
+        if parents := scheduled.draft_parents:
+            root, count = scheduled.end - len(parents), min(len(parents), len(scheduled.tokens))
+            found.roots[number] = root
+            found.positions[end - count : end] = root + np.array(depths_of(parents)[-count:])
+            found.branches[end - count : end] = branches_of(parents)[-count:]
+            # What is before the tree sees nothing of it, by its order.
+    return found
+
+
 def _sampling_rows(order: list[ScheduledRequest], ends: list[int]) -> tuple[list[SamplingRow], list[int]]:
     sampling_rows, rows = [], []
     for scheduled, end in zip(order, ends, strict=True):
         if scheduled.sampling is None:
             continue
-        draft_tokens = scheduled.tokens[len(scheduled.tokens) - scheduled.num_draft_tokens :]
+        draft_tokens, tree = (
+            scheduled.tokens[len(scheduled.tokens) - scheduled.num_draft_tokens :],
+            scheduled.tree,
+        )
         for i in range(scheduled.num_draft_tokens + 1):
-            draft_token = draft_tokens[i] if i < scheduled.num_draft_tokens else None
             sampling_rows.append(
                 SamplingRow(
                     scheduled.request_id,
                     scheduled.sampling,
                     scheduled.history,
                     scheduled.prompt_length,
-                    draft_tokens[:i],
-                    draft_token,
+                    tree.branch(i - 1) if tree else draft_tokens[:i],
                 )
             )
             rows.append(end - 1 - scheduled.num_draft_tokens + i)

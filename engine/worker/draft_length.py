@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-_MARGIN = 1.03
+MARGIN = 1.03
 """Predicted gain over steps without draft tokens that speculation needs: less is noise."""
 _BASELINES = 3
 """Steps without draft tokens before the first with."""
@@ -59,10 +59,10 @@ class DraftLengthPolicy:
         self._trial = [length for i in range(most.bit_length()) for length in [min(2**i, most)] * 2]
         if most & (most - 1):
             self._trial += [most] * 2
-        self._curves: dict[int, _CostCurve] = {}
-        self._current = _CostCurve([])
-        self._usual = _AcceptanceRate(0.5, slowest=0.004)
-        self._own: dict[int, _AcceptanceRate] = {}
+        self._curves: dict[int, CostCurve] = {}
+        self._current = CostCurve([])
+        self._usual = AcceptanceRate(0.5, slowest=0.004)
+        self._own: dict[int, AcceptanceRate] = {}
         self._unpaid = 0.0
         """Seconds of preparation that no step was charged yet."""
 
@@ -98,7 +98,7 @@ class DraftLengthPolicy:
         """The first ``accepted`` of a request's ``drafted`` draft tokens were accepted."""
         own = self._own.get(request_id)
         if own is None:
-            own = self._own[request_id] = _AcceptanceRate(self._usual.value, slowest=0.05)
+            own = self._own[request_id] = AcceptanceRate(self._usual.value, slowest=0.05)
         for rate in (own, self._usual):
             rate.add(accepted, accepted < drafted)
 
@@ -129,16 +129,16 @@ class DraftLengthPolicy:
         for request_id in request_ids:
             self._own.pop(request_id, None)
 
-    def _curve(self, base: int) -> _CostCurve:
+    def _curve(self, base: int) -> CostCurve:
         """The curve of all bases with the same two leading bits."""
         shift = max(0, base.bit_length() - 2)
         key = base >> shift << shift
         if key not in self._curves:
-            self._curves[key] = _CostCurve(list(self._trial))
+            self._curves[key] = CostCurve(list(self._trial))
         return self._curves[key]
 
     def _best(
-        self, curve: _CostCurve, base: int, limits: Mapping[int, int], own: Mapping[int, _AcceptanceRate]
+        self, curve: CostCurve, base: int, limits: Mapping[int, int], own: Mapping[int, AcceptanceRate]
     ) -> Counter[int]:
         chances = []
         for request_id, limit in limits.items():
@@ -148,7 +148,7 @@ class DraftLengthPolicy:
                 chances.append((chance, request_id))
         chances.sort(reverse=True)
         stride = max(1, len(chances) // _CUTS)
-        best, cut, expected = _MARGIN * base / curve.estimate(0), 0, float(base)
+        best, cut, expected = MARGIN * base / curve.estimate(0), 0, float(base)
         for count, (chance, _) in enumerate(chances, 1):
             expected += chance
             if count % stride == 0 or count == len(chances):
@@ -158,7 +158,7 @@ class DraftLengthPolicy:
         return Counter(request_id for _, request_id in chances[:cut])
 
 
-class _CostCurve:
+class CostCurve:
     """Seconds by draft tokens: moving means of both, for each power of two of draft tokens, linear in between."""
 
     __slots__ = ("_points", "baselines", "interval", "pause", "trial", "trial_cost", "turn")
@@ -201,7 +201,7 @@ class _CostCurve:
         return max(y0 + slope * (drafted - x0), y1 if drafted > x1 else 0.0, 1e-9)
 
 
-class _AcceptanceRate:
+class AcceptanceRate:
     """A moving average; the starting value weighs as much as four samples."""
 
     __slots__ = ("_count", "_slowest", "value")

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.core.draft_tree import DraftTree
 from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache
 from engine.models.eagle import EagleHead
 from engine.models.hidden_states import HiddenStates
 from engine.models.registry import Model
 from engine.worker.batch import Batch, BatchBuilder
+from engine.worker.growing_tree import GrowingTree, TreeShape
 from engine.worker.head_drafts import DraftRow, HeadDrafts, opened
 
 
@@ -32,6 +34,9 @@ class EagleProposer(HeadDrafts):
         folder, build = opened(config, device, dtype)
         self.head = EagleHead(folder, target, build)
         super().__init__(target.vocab_size, self.head.vocabulary)
+        self.shape = TreeShape.of(config)
+        self._rooms: dict[int, int] = {}
+        """By request, slots for draft tokens."""
         self.block_bytes = self.head.kv_shape.block_bytes(config.block_size, dtype)
         self._block_size = config.block_size
         self._device = device
@@ -49,16 +54,18 @@ class EagleProposer(HeadDrafts):
 
     def observe(self, batch: Batch, states: HiddenStates, tokens: Mapping[int, Sequence[int]]) -> None:
         self._begin()
-        first_rows, entries, row = {}, [], 0
+        rows: dict[int, list[int]] = {}
+        entries, row = [], 0
         for scheduled in batch.order:
-            first_rows[scheduled.request_id] = row
-            row += len(scheduled.tokens)
-            if entry := self._entry(scheduled, tokens.get(scheduled.request_id, ())):
+            sampled = tokens.get(scheduled.request_id, ())
+            if entry := self._entry(scheduled, sampled):
                 entries.append(entry)
+                rows[scheduled.request_id] = _rows_of(scheduled, sampled, row, len(entry.tokens))
+            row += len(scheduled.tokens)
         if not entries:
             return
         own = self._batches.build(Plan(entries))
-        index = [first_rows[entry.request_id] + i for entry in own.order for i in range(len(entry.tokens))]
+        index = [one for entry in own.order for one in rows[entry.request_id]]
         fused = self.head.fuse(states.rows(torch.tensor(index, device=self._device)))
         self._run(own, fused)
 
@@ -72,7 +79,55 @@ class EagleProposer(HeadDrafts):
                 limit = min(limit, self.head.max_positions - self._rows[request_id].length + 2)
                 if limit > 0:
                     able[request_id] = limit
+        self._rooms = dict(able)
         return able
+
+    def propose_trees(self, sizes: Mapping[int, int]) -> dict[int, DraftTree]:
+        growing = [
+            GrowingTree(self._rows[request_id], min(size, self._rooms[request_id]), self._rooms[request_id])
+            for request_id, size in sizes.items()
+        ]
+        hidden = torch.stack([self._hidden[request_id] for request_id in sizes])
+        level = growing
+        while level:
+            rows = [row for tree in level for row in tree.rows()]
+            found = self._candidates(self.head.logits(hidden), rows, self.shape.children)
+            first = 0
+            for tree in level:
+                count = len(tree.leaves)
+                tree.add(found[first : first + count], self.shape, first)
+                first += count
+            if level := [tree for tree in level if tree.leaves]:
+                hidden = self._run_level(level, hidden)
+        trees = {tree.row.scheduled.request_id: tree.best(self.shape) for tree in growing}
+        return {request_id: tree for request_id, tree in trees.items() if tree.tokens}
+
+    def _run_level(self, level: Sequence[GrowingTree], hidden: Tensor) -> Tensor:
+        """Runs the leaves, with the head's own hidden states of their parents in the target's place; returns theirs."""
+        entries, given = [], {}
+        for tree in level:
+            scheduled = tree.row.scheduled
+            entry = ScheduledRequest(
+                scheduled.request_id,
+                [tree.tokens[leaf] for leaf in tree.leaves],
+                tree.row.length - 1 + len(tree.run) - len(tree.leaves),
+                scheduled.blocks,
+                None,
+                True,
+                draft_parents=tree.run_parents(),
+            )
+            entries.append(entry)
+            given[scheduled.request_id] = tree.sources
+        own = self._batches.build(Plan(entries))
+        index = [one for entry in own.order for one in given[entry.request_id]]
+        made = self.head.forward(
+            self.head.embed(own.tokens), hidden[index], own.positions, own.attention, self._cache
+        )
+        places, row = {}, 0
+        for entry in own.order:
+            places[entry.request_id] = range(row, row + len(entry.tokens))
+            row += len(entry.tokens)
+        return made[[one for entry in entries for one in places[entry.request_id]]]
 
     def _logits(self, hidden: Tensor, done: int) -> Tensor:
         return self.head.logits(hidden)
@@ -112,3 +167,14 @@ class EagleProposer(HeadDrafts):
         last = made[batch.logits_indices]
         for row, sampling_row in enumerate(batch.sampling_rows):
             self._hidden[sampling_row.request_id] = last[row]
+
+
+def _rows_of(scheduled: ScheduledRequest, sampled: Sequence[int], first: int, count: int) -> list[int]:
+    """The rows of the target's hidden states that belong to its first ``count`` tokens, of a tree to its accepted
+    branch. ``first``: the request's first row."""
+    tree = scheduled.tree
+    if tree is None:
+        return list(range(first, first + count))
+    before = len(scheduled.tokens) - len(tree.tokens)
+    branch = [first + before + place for place in tree.path(sampled)]
+    return [*range(first, first + before), *branch][:count]

@@ -84,11 +84,44 @@ class HeadDrafts:
     def _advance(self, rows: Sequence[DraftRow]) -> None:
         """Called once the last draft token of ``rows`` is known, before the next."""
 
+    def _candidates(
+        self, logits: Tensor, sampling_rows: Sequence[SamplingRow], count: int
+    ) -> list[list[tuple[int, float]]]:
+        """Of each row the tokens that may well follow, the likeliest first, with their logarithmic probabilities.
+
+        Where the target will sample, or edits its logits, the first is the token that it would sample from these, and
+        stands for the likeliest.
+        """
+        heat = [row.sampling.temperature or 1.0 for row in sampling_rows]
+        chances, ids = (
+            logits.float()
+            .div(torch.tensor(heat, device=logits.device)[:, None])
+            .log_softmax(-1)
+            .topk(min(count, logits.shape[1]))
+        )
+        if self._vocabulary is not None:
+            ids = self._vocabulary[ids]
+        found = [list(zip(*row, strict=True)) for row in zip(ids.tolist(), chances.tolist(), strict=True)]
+        drawn = [
+            number
+            for number, row in enumerate(sampling_rows)
+            if row.sampling.temperature or edited(row.sampling) or row.sampling.reasoning
+        ]
+        if drawn:
+            tokens = self._draw(logits[drawn], [sampling_rows[number] for number in drawn])
+            for number, token in zip(drawn, tokens, strict=True):
+                others = [one for one, _ in found[number] if one != token]
+                scores = [chance for _, chance in found[number]]
+                found[number] = list(zip([token, *others], scores, strict=False))
+        return found
+
     def _begin(self) -> None:
         self._rows, self._hidden = {}, {}
 
     def _sample(self, logits: Tensor, rows: Sequence[DraftRow]) -> list[int]:
-        sampling_rows = [row.sampling_row for row in rows]
+        return self._draw(logits, [row.sampling_row for row in rows])
+
+    def _draw(self, logits: Tensor, sampling_rows: Sequence[SamplingRow]) -> list[int]:
         if self._vocabulary is None:
             return self._sampler.sample(logits[:, : self._vocab], sampling_rows).tolist()
         if any(edited(row.sampling) or row.sampling.reasoning for row in sampling_rows):

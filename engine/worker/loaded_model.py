@@ -98,6 +98,11 @@ class LoadedModel:
         self.block_bytes = shape.block_bytes(
             config.block_size, self.dtype, config.kv_cache_dtype, self.groups
         )
+        if config.draft_tree and (shape.latent is not None or any(shape.windows)):
+            raise StartupError(
+                "--draft-tree is not supported for models with sliding windows or attention over latents: leave it "
+                "out; heads then propose chains."
+            )
         self.proposer = self._load_proposer()
         if self.proposer:
             self.block_bytes += self.proposer.block_bytes

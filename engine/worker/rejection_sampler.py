@@ -1,5 +1,5 @@
 """Which draft tokens are accepted: those that equal the token sampled at their position, up to the first that does
-not.
+not. Of a tree's tokens one branch at most is.
 
 Every token is sampled from the model's own distribution by its own uniform number, whether a draft token stands there
 or not; draft tokens only decide whether the samples after them are valid. So speculation changes no token. For draft
@@ -16,13 +16,15 @@ from engine.core.sampling_row import SamplingRow
 
 
 def accepted(sampling_rows: Sequence[SamplingRow], tokens: Sequence[int]) -> list[bool]:
-    """Which of ``tokens``, one sampled for each row, are valid: of each request, those up to and including the first
-    that differs from the draft token at its position."""
-    valid, matching = [], True
+    """Which of ``tokens``, one sampled for each row, are valid: those that were sampled after what was sampled before
+    them."""
+    valid, kept = [], []
     for row, token in zip(sampling_rows, tokens, strict=True):
-        matching = matching or not row.draft_tokens
-        valid.append(matching)
-        matching = matching and row.draft_token == token
+        if not row.draft_tokens:
+            kept = []
+        valid.append(row.draft_tokens == kept)
+        if valid[-1]:
+            kept.append(token)
     return valid
 
 

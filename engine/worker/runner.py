@@ -17,6 +17,7 @@ from engine.core.plan import Plan, SamplerOutput
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
 from engine.parallel.ranks import Ranks
+from engine.worker.accepted_branches import moves
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.device import check_kernels, pick_device
 from engine.worker.download import Download
@@ -108,6 +109,8 @@ class Runner:
         """The hidden states that rows are taken from, where the head is shared."""
         self.compilations = Compilations()
         self.speculation: Speculation | None = None
+        self._trees = config.draft_tree > 0
+        """Whether draft tokens may form trees."""
         if self._meter is None and self.device.type == "cuda":
             self._meter = GpuMeter(self.device)
         self._allocate(loaded.count_blocks(partial(self._profile, self._meter) if self._meter else None))
@@ -140,7 +143,9 @@ class Runner:
         self.cache = loaded.allocate(blocks)
         self.recordings = Recordings(loaded, self.cache, self.ranks)
         if loaded.proposer:
-            self.speculation = Speculation(loaded.proposer, loaded.config.max_drafts)
+            self.speculation = Speculation(
+                loaded.proposer, loaded.config.step_drafts, trees=loaded.config.draft_tree > 0
+            )
         # In float32 a CPU is batch-invariant without the flag, except with Triton's interpreter.
         plain = self.device.type == "cpu" and path() != "triton"
         invariant = loaded.config.deterministic or (plain and self.dtype == torch.float32)
@@ -335,6 +340,8 @@ class Runner:
             tokens = sampled.tolist()
             valid = accepted(step.rows, tokens)
             output.tokens = accepted_tokens(step.rows, tokens, valid)
+            if self._trees:
+                self.cache.move(moves(step.plan, output.tokens, self.block_size))
             output.logprobs = step.logprobs.read(logprobs, tokens, valid)
             for request_id in output.deferred:
                 # Sampled without its mask.
@@ -346,6 +353,7 @@ class Runner:
             if step.observed is not None:
                 self.speculation.observe(*step.observed, output.tokens)
             output.draft_tokens = self.speculation.propose(step.plan, output.tokens)
+            output.draft_parents = self.speculation.parents
         elif step.masked and self.grammars and self._forecasting:
             output.draft_tokens = self.grammars.propose(step.plan.requests, output.tokens)
         return output
@@ -367,7 +375,7 @@ class Runner:
         if speculation:
             lookahead = min(speculation.max_drafts, space - length)
             self.speculation = Speculation(
-                speculation.proposer, lookahead, policy=FixedDraftLength(lookahead)
+                speculation.proposer, lookahead, policy=FixedDraftLength(lookahead), trees=self._trees
             )
         first = FirstRequest(length, lookahead, list(range(self.cache.blocks)), len(self.groups))
         sampled = self.execute(first.prompt())

@@ -22,6 +22,12 @@ from:
 In particular the tokens are the very same as without speculation, for greedy and for seeded requests alike, as far as
 the model's logits do not depend on how many tokens are computed together.
 
+Draft tokens that form a tree (https://arxiv.org/abs/2305.09781) are several for a position: the target samples one
+token there all the same, by that position's u, and goes on in the branch that has it, if any does. All branches'
+samples of a depth have the same u, and those of one branch at most are kept, so nothing above changes: this is what
+SpecInfer calls naive sampling. It accepts with the probability of all candidates together, which no other exact rule
+exceeds for candidates chosen without randomness.
+
 The same holds for the drafts of a head that reads the target's hidden states (``eagle.py``, ``medusa.py``): they are
 draft tokens like others.
 
@@ -36,8 +42,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from engine.core.plan import Plan
 from engine.worker.draft_length import DraftLengthPolicy
+from engine.worker.draft_tree_size import DraftTreePolicy
 
 if TYPE_CHECKING:
+    from engine.core.draft_tree import DraftTree
     from engine.models.hidden_states import HiddenStates
     from engine.worker.batch import Batch
 
@@ -88,6 +96,13 @@ class HeadProposer(Proposer, Protocol):
         ...
 
 
+@runtime_checkable
+class TreeProposer(Proposer, Protocol):
+    """Proposes trees in place of ``propose``."""
+
+    def propose_trees(self, sizes: Mapping[int, int]) -> dict[int, DraftTree]: ...
+
+
 class LengthPolicy(Protocol):
     """How many draft tokens to propose. ``DraftLengthPolicy`` documents each method."""
 
@@ -113,11 +128,17 @@ class Speculation:
         max_drafts: int,
         *,
         policy: LengthPolicy | None = None,
+        trees: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """``max_drafts``: of a step and request; with ``trees`` the tokens of a tree."""
         self.proposer = proposer
+        self._grower = proposer if trees and isinstance(proposer, TreeProposer) else None
+        self.parents: dict[int, list[int]] = {}
+        """Of the draft tokens proposed last, where they form trees."""
         self._head = proposer if isinstance(proposer, HeadProposer) else None
-        self.policy: LengthPolicy = policy or DraftLengthPolicy(max_drafts)
+        usual = DraftTreePolicy if self._grower else DraftLengthPolicy
+        self.policy: LengthPolicy = policy or usual(max_drafts)
         self.max_drafts = max_drafts
         self.proposed = 0
         """Draft tokens verified so far."""
@@ -155,7 +176,7 @@ class Speculation:
     def propose(self, plan: Plan, tokens: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
         """Draft tokens for the next step, by request. ``tokens``: what this step sampled and kept, by request."""
         now = self._clock()
-        base = self._observe(plan, tokens, now - self._began)
+        base, self.parents = self._observe(plan, tokens, now - self._began), {}
         if not plan.requests or self.policy.paused(base):
             return {}
         available = self.proposer.look(plan, tokens, self._limits(plan, tokens))
@@ -166,9 +187,16 @@ class Speculation:
         ready = self.proposer.prepare(lengths)
         preparing = self._clock() - began
         self.policy.record_preparation(preparing)
-        draft_tokens = self.proposer.propose(ready) if ready else {}
+        draft_tokens = self._propose(ready) if ready else {}
         self._proposing = self._clock() - now - preparing
         return draft_tokens
+
+    def _propose(self, ready: Mapping[int, int]) -> dict[int, list[int]]:
+        if self._grower is None:
+            return self.proposer.propose(ready)
+        trees = self._grower.propose_trees(ready)
+        self.parents = {request_id: tree.parents for request_id, tree in trees.items()}
+        return {request_id: tree.tokens for request_id, tree in trees.items()}
 
     def forget(self, request_ids: Sequence[int]) -> None:
         self.proposer.forget(request_ids)

@@ -5,6 +5,9 @@
  *
  * With sinks softmax's denominator has one more term, exp(sinks[h]).
  *
+ * Of a tree's columns, which begin at a position of each sequence, a token sees only those that its bits name: bit i is
+ * the i-th. A sequence without a tree has it begin behind its end.
+ *
  * Row r of a sequence is head r % group of its new token r / group: heads that share keys are rows of one product. A
  * task is up to ROWS of them over one head's keys. As in FlashAttention (Dao et al., 2022, arXiv 2205.14135) it goes
  * through the keys in tiles, keeping each row's highest score, its sum of weights, and its weighted values.
@@ -36,6 +39,8 @@ typedef struct {
     const int64_t *starts; /* [sequences + 1] */
     const int64_t *lengths;
     const float *sinks; /* [heads], or NULL */
+    const uint64_t *branches; /* [tokens]: bits, or NULL */
+    const int64_t *roots;     /* [sequences]: where trees begin, or NULL */
     int64_t query_stride, width, sequences, heads, kv_heads, head_dim, block_size;
     int64_t window; /* 0: none */
     float scale, softcap;
@@ -56,18 +61,27 @@ typedef struct {
     float *peak, *sum, *mixed; /* [rows], [rows], [rows, head_dim] */
 } State;
 
+/* Of the 64 positions of a tile, those that a row sees of a tree that begins `after` of them before the tile. */
+INLINE uint64_t shown_of(uint64_t branch, int64_t after) {
+    if (after <= -TILE) return ~0ull;
+    if (after < 0) return branch << -after | ((1ull << -after) - 1);
+    return after < TILE ? branch >> after : 0;
+}
+
 /* One row's scores of a tile become weights. Of its panels the first begins at position `at`; the row sees low .. high.
+ * Of them those of `shown`.
  * What it has summed up so far is to be multiplied by `factor`. */
-INLINE void weigh(const float *scores, bf16 *weights, int panels, int64_t at, int64_t low, int64_t high, float scale,
-                  float softcap, float *peak, float *factor, __m512 *sum) {
+INLINE void weigh(const float *scores, bf16 *weights, int panels, int64_t at, int64_t low, int64_t high,
+                  uint64_t shown, float scale, float softcap, float *peak, float *factor, __m512 *sum) {
     __m512 x[PANELS], highest = _mm512_set1_ps(*peak), total = _mm512_setzero_ps();
     for (int p = 0; p < panels; p++) {
         x[p] = _mm512_mul_ps(_mm512_loadu_ps(scores + p * LANES), _mm512_set1_ps(scale));
         if (softcap != 0) x[p] = _mm512_mul_ps(tanh_(x[p]), _mm512_set1_ps(softcap));
         const int64_t from = low - at - p * LANES, to = high - at - p * LANES;
-        if (from > 0 || to < LANES) {
+        if (from > 0 || to < LANES || shown != ~0ull) {
             uint32_t seen = to >= LANES ? 0xffff : to > 0 ? (1u << to) - 1 : 0;
             seen &= from >= LANES ? 0 : from > 0 ? 0xffffu << from : 0xffff;
+            seen &= (uint32_t)(shown >> p * LANES);
             x[p] = _mm512_mask_blend_ps((__mmask16)seen, _mm512_set1_ps(-__builtin_inff()), x[p]);
         }
         highest = _mm512_max_ps(highest, x[p]);
@@ -141,7 +155,10 @@ static void attend_part(const Job *job, const Task *task, const bf16 *queries, i
         for (int64_t r = 0; r < rows; r++) {
             const int64_t high = old + (task->row + r) / group + 1;
             const int64_t low = job->window && high > job->window ? high - job->window : 0;
-            weigh(scores + r * TILE, weights + r * TILE, panels, at, low, high, scale, softcap, state.peak + r,
+            const int64_t token = job->starts[task->sequence] + (task->row + r) / group;
+            const uint64_t shown =
+                job->branches ? shown_of(job->branches[token], at - job->roots[task->sequence]) : ~0ull;
+            weigh(scores + r * TILE, weights + r * TILE, panels, at, low, high, shown, scale, softcap, state.peak + r,
                   factors + r, sums + r);
         }
         for (int64_t r = 0; r < rows; r += BAND)

@@ -5,6 +5,9 @@
     a         = max(0, p + 1 - window), or 0 where there is no ``window``
     cap(x)    = softcap * tanh(x / softcap), or x where there is no ``softcap``
 
+With ``branches`` a token sees of its sequence's positions from ``roots[s]`` on only those whose bits it has: so draft
+tokens are verified that form a tree, one branch beside another.
+
 With ``sinks`` float32 [heads] softmax's denominator has one more term, exp(sinks[h]).
 
 Keys and values are read in place, in panels of 16 tokens (see attention.c and, for float32, attention32.c), so that a
@@ -30,6 +33,7 @@ from torch import Tensor
 from kernels.launch import path
 from kernels.native.calls import Function
 from kernels.native.library import load
+from kernels.tree_mask import TreeMask
 
 PANEL = 16
 _WIDEST = 256
@@ -47,6 +51,7 @@ class _Job(ctypes.Structure):
             (name, c_void_p)
             for name in ("query", "out", "keys", "values", "tables", "starts", "lengths", "sinks")
         ),
+        *((name, c_void_p) for name in ("branches", "roots")),
         *(
             (name, c_int64)
             for name in ("query_stride", "width", "sequences", "heads", "kv_heads", "head_dim")
@@ -66,6 +71,7 @@ class PagedSequences:
     """int64 [sequences + 1]"""
     seq_lens: Tensor
     """int64 [sequences], the new tokens included."""
+    tree: TreeMask | None = None
 
 
 class _StoreJob(ctypes.Structure):
@@ -161,7 +167,7 @@ def packed_attention(
 ) -> Tensor:
     q = _rows(q)
     out = q.new_empty(q.shape)
-    tables = sequences.block_tables
+    tables, tree = sequences.block_tables, sequences.tree
     job = _Job(
         q.data_ptr(),
         out.data_ptr(),
@@ -171,6 +177,8 @@ def packed_attention(
         sequences.query_starts.data_ptr(),
         sequences.seq_lens.data_ptr(),
         None if sinks is None else sinks.data_ptr(),
+        None if tree is None else tree.branches.data_ptr(),
+        None if tree is None else tree.roots.data_ptr(),
         q.stride(0),
         tables.stride(0),
         len(tables),

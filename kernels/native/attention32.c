@@ -3,7 +3,7 @@
  *     out[t, h] = softmax(cap(scale * q[t, h] . K[g, a:p + 1]^T)) V[g, a:p + 1],   g = h / (heads / kv_heads)
  *     a = max(0, p + 1 - window);   cap(x) = softcap * tanh(x / softcap), or x where softcap is 0
  *
- * With sinks softmax's denominator has one more term, exp(sinks[h]).
+ * With sinks softmax's denominator has one more term, exp(sinks[h]). Trees are as in attention.c.
  *
  * As attention.c: row r of a sequence is head r % group of its new token r / group, a task is up to ROWS of them over
  * one head's keys, which it goes through in tiles, keeping each row's highest score, its sum of weights, and its
@@ -33,6 +33,8 @@ typedef struct {
     const int64_t *starts; /* [sequences + 1] */
     const int64_t *lengths;
     const float *sinks; /* [heads], or NULL */
+    const uint64_t *branches; /* [tokens]: bits, or NULL */
+    const int64_t *roots;     /* [sequences]: where trees begin, or NULL */
     int64_t query_stride, width, sequences, heads, kv_heads, head_dim, block_size;
     int64_t window; /* 0: none */
     float scale, softcap;
@@ -107,17 +109,26 @@ INLINE void mix_band(const int rows, const int vectors, const float *weights, co
         UNROLL for (int v = 0; v < vectors; v++) save(mixed + r * dim + first + v * LANES, sums[r][v]);
 }
 
-/* One row's scores of the tile that begins at position `tile` become weights; the row sees low .. high. What it has
- * summed up so far is to be multiplied by `factor`. */
-INLINE void weigh(float *scores, int64_t tile, int64_t low, int64_t high, float scale, float softcap, float *peak,
-                  float *factor, vec *sum) {
+/* Of the 64 positions of a tile, those that a row sees of a tree that begins `after` of them before the tile. */
+INLINE uint64_t shown_of(uint64_t branch, int64_t after) {
+    if (after <= -TILE) return ~0ull;
+    if (after < 0) return branch << -after | ((1ull << -after) - 1);
+    return after < TILE ? branch >> after : 0;
+}
+
+/* One row's scores of the tile that begins at position `tile` become weights; the row sees low .. high, and
+ * of them those of `shown`. What it has summed up so far is to be multiplied by `factor`. */
+INLINE void weigh(float *scores, int64_t tile, int64_t low, int64_t high, uint64_t shown, float scale, float softcap,
+                  float *peak, float *factor, vec *sum) {
     vec x[TILE / LANES], highest = every(*peak), total = {};
     bits lane;
     for (int i = 0; i < LANES; i++) lane[i] = i;
     UNROLL for (int t = 0; t < TILE / LANES; t++) {
         x[t] = load(scores + t * LANES) * scale;
         if (softcap != 0) x[t] = tanh_(x[t]) * softcap;
-        const bits seen = (bits)(lane + (uint32_t)(tile + t * LANES - low) < (uint32_t)(high - low));
+        bits seen = (bits)(lane + (uint32_t)(tile + t * LANES - low) < (uint32_t)(high - low));
+        if (shown != ~0ull)
+            for (int i = 0; i < LANES; i++) seen[i] &= -(uint32_t)(shown >> (t * LANES + i) & 1);
         x[t] = choose(seen, x[t], every(-__builtin_inff()));
         highest = choose((bits)(highest < x[t]), x[t], highest);
     }
@@ -179,7 +190,10 @@ static void attend_task(const Job *job, const Task *task) {
         for (int64_t r = 0; r < rows; r++) {
             const int64_t high = task->old + (task->row + r) / group + 1;
             const int64_t low = job->window && high > job->window ? high - job->window : 0;
-            weigh(scores + r * TILE, tile, low, high, scale, softcap, peaks + r, factors + r, sums + r);
+            const int64_t token = job->starts[task->sequence] + (task->row + r) / group;
+            const uint64_t shown =
+                job->branches ? shown_of(job->branches[token], tile - job->roots[task->sequence]) : ~0ull;
+            weigh(scores + r * TILE, tile, low, high, shown, scale, softcap, peaks + r, factors + r, sums + r);
         }
         for (int64_t r = 0; r < rows; r += BAND) {
             int64_t d = 0;

@@ -27,7 +27,7 @@ def drive(
     requests: list[tuple[list[int], SamplingParams]],
     *,
     chunk: int = 512,
-    lookahead: int = 4,
+    lookahead: int = 8,
     disturb: float = 0.0,
     seed: int = 0,
     first_id: int = 0,
@@ -37,6 +37,7 @@ def drive(
     reported = DriveResult([[] for _ in requests], [[] for _ in requests])
     texts = [list(prompt) for prompt, _ in requests]
     drafts: list[list[int]] = [[] for _ in requests]
+    parents: list[list[int]] = [[] for _ in requests]
     computed = [0] * len(requests)
     going = set(range(len(requests)))
     width = max(-(-(len(p) + s.max_tokens + lookahead) // runner.block_size) for p, s in requests)
@@ -68,6 +69,7 @@ def drive(
                     prompt_length=len(prompt),
                     num_draft_tokens=max(0, end - len(texts[i])),
                     lookahead=lookahead if done else 0,
+                    draft_parents=parents[i][: max(0, end - len(texts[i]))],
                 )
             )
         sampled = runner.execute(plan)
@@ -77,6 +79,7 @@ def drive(
             i = scheduled.request_id - first_id
             computed[i] = scheduled.end - scheduled.num_draft_tokens
             drafts[i] = sampled.draft_tokens.get(scheduled.request_id, [])
+            parents[i] = sampled.draft_parents.get(scheduled.request_id, [])
             if scheduled.sampling is None:
                 continue
             gained = sampled.tokens[scheduled.request_id]

@@ -68,12 +68,11 @@ def test_drafts_are_rows_of_a_decode_unless_they_cross_into_another_length() -> 
     assert (prefill.start, prefill.stop, prefill.query_starts.tolist()) == (7, 9, [0, 2])
     assert batch.logits_indices.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
     assert [
-        (sampling_row.request_id, sampling_row.draft_tokens, sampling_row.draft_token)
-        for sampling_row in batch.sampling_rows[1:4]
+        (sampling_row.request_id, sampling_row.draft_tokens) for sampling_row in batch.sampling_rows[1:4]
     ] == [
-        (2, [], 3),
-        (2, [3], 4),
-        (2, [3, 4], None),
+        (2, []),
+        (2, [3]),
+        (2, [3, 4]),
     ]
 
 

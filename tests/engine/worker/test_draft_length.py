@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from engine.worker.draft_length import DraftLengthPolicy, _CostCurve
+from engine.worker.draft_length import CostCurve, DraftLengthPolicy
 from tests.sampling import diagonal
 
 Cost = Callable[[int, int], float]
@@ -205,15 +205,15 @@ def test_a_trial_has_all_sizes(most: int, trial: list[int]) -> None:
     assert seen == trial
 
 
-def points(curve: _CostCurve, values: Iterable[tuple[int, float]]) -> _CostCurve:
+def points(curve: CostCurve, values: Iterable[tuple[int, float]]) -> CostCurve:
     for drafted, seconds in values:
         curve.add(drafted, seconds)
     return curve
 
 
 def test_a_curve_draws_straight_lines() -> None:
-    assert points(_CostCurve([]), [(0, 10)]).estimate(3) == 10
-    curve = points(_CostCurve([]), [(0, 10), (1, 14), (4, 17)])
+    assert points(CostCurve([]), [(0, 10)]).estimate(3) == 10
+    curve = points(CostCurve([]), [(0, 10), (1, 14), (4, 17)])
     assert [curve.estimate(drafted) for drafted in (0, 1, 2, 4, 6)] == pytest.approx([10, 14, 15, 17, 19])
-    falling = points(_CostCurve([]), [(0, 10), (1, 8)])
+    falling = points(CostCurve([]), [(0, 10), (1, 8)])
     assert falling.estimate(100) == 8

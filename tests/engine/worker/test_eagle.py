@@ -13,8 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.config import EngineConfig
+from engine.core.plan import Plan, SamplerOutput
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError, UnsupportedModel
+from engine.worker.eagle import EagleProposer
+from engine.worker.growing_tree import TreeShape
 from engine.worker.runner import Runner
 from tests.engine import dense
 from tests.engine.heads import eagle_weights, write_eagle, write_medusa
@@ -47,11 +50,13 @@ def plain(narrow: Path) -> Runner:
     return Runner(EngineConfig(model=narrow, kv_cache_blocks=BLOCKS, threads=1))
 
 
-@pytest.fixture(scope="module", params=["eagle", "eagle_of_all_tokens", "medusa"])
+@pytest.fixture(
+    scope="module", params=["eagle", "eagle_of_all_tokens", "medusa", "eagle_in_trees", "medusa_in_trees"]
+)
 def drafted(narrow: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Runner:
     folder = tmp_path_factory.mktemp("heads") / "head"
     kind = request.param.split("_")[0]
-    if request.param == "medusa":
+    if kind == "medusa":
         write_medusa(folder)
         weights = load_file(folder / "medusa_lm_head.safetensors")
         for i in range(3):
@@ -61,14 +66,21 @@ def drafted(narrow: Path, tmp_path_factory: pytest.TempPathFactory, request: pyt
         save_file(weights, folder / "medusa_lm_head.safetensors")
     else:
         weights = eagle_weights(vocabulary=[2, *SAID, 300])
-        if request.param != "eagle":
+        if request.param == "eagle_of_all_tokens":
             weights = eagle_weights()
             weights["lm_head.weight"][[i for i in range(SHAPE["vocab_size"]) if i not in SAID]] = 0
         write_eagle(folder, weights=weights)
-    runner = Runner(
-        EngineConfig(model=narrow, kv_cache_blocks=BLOCKS, threads=1, speculation=kind, draft_model=folder)
+    config = EngineConfig(
+        model=narrow, kv_cache_blocks=BLOCKS, threads=1, speculation=kind, draft_model=folder
     )
-    return always(runner)
+    if "trees" not in request.param:
+        return always(Runner(config))
+    runner = always(Runner(replace(config, draft_tree=7)), 7)
+    assert runner.speculation is not None
+    if isinstance(runner.speculation.proposer, EagleProposer):
+        # Random heads are never sure.
+        runner.speculation.proposer.shape = TreeShape(depth=4, width=2, children=3, keep=0, grow=0)
+    return runner
 
 
 @pytest.mark.parametrize(
@@ -250,3 +262,23 @@ def test_a_head_for_another_model_is_refused(tiny_model: Path, tmp_path: Path) -
         start(folder, "medusa")
     with pytest.raises(StartupError, match="not ngram"):
         EngineConfig(model=tiny_model, speculation="ngram", draft_model=folder)
+
+
+def test_branches_are_accepted_and_moved_into_place(drafted: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the tests above would show nothing of trees."""
+    if not drafted._trees:
+        pytest.skip("chains")
+    moved, shapes = [], set()
+    move, execute = drafted.cache.move, drafted.execute
+
+    def watched(plan: Plan) -> SamplerOutput:
+        shapes.update(tuple(one.draft_parents) for one in plan.requests)
+        return execute(plan)
+
+    monkeypatch.setattr(drafted.cache, "move", lambda pairs: (moved.extend(pairs), move(pairs)))
+    monkeypatch.setattr(drafted, "execute", watched)
+    drive(drafted, mixed())
+    assert len(moved) > 4
+    assert len(shapes) > 1 and any(
+        list(shape) != list(range(-1, len(shape) - 1)) for shape in shapes if shape
+    )
