@@ -1,10 +1,11 @@
 """What drafts are worth by kind of text: n-grams, a small model and an EAGLE-3 head, on held-out prompts.
 
-    python -m benchmarks.draft_heads MODEL [--head FOLDER] [--draft-model MODEL] [--kinds code json]
+    python -m benchmarks.draft_heads MODEL [--head FOLDER] [--tree 8] [--draft-model MODEL] [--kinds code json]
 
 Greedy answers to prompts of ``benchmarks.draft_prompts`` that no head is trained on, one at a time, one thread, always
-so many draft tokens as there may be. Acceptance and tokens a step are exact; speed is processor time as a ratio to that
-without drafts within the same repeat, as machines have other work. Every answer is compared with that without drafts.
+so many draft tokens as there may be; a tree has fewer where the head is not sure. Acceptance and tokens a step are
+exact; speed is processor time as a ratio to that without drafts within the same repeat, as machines have other work.
+Every answer is compared with that without drafts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def candidate(name: str, config: EngineConfig, most: int) -> Candidate:
     runner.warm_up()
     speculation = runner.speculation
     if speculation is not None:
-        speculation = Speculation(speculation.proposer, most, policy=FixedDraftLength(most))
+        policy = FixedDraftLength(most)
+        speculation = Speculation(speculation.proposer, most, policy=policy, trees=config.draft_tree > 0)
     return Candidate(name, runner, speculation, clock=time.process_time)
 
 
@@ -43,7 +45,10 @@ def main() -> None:
     )
     parser.add_argument("model")
     parser.add_argument("--head", type=Path, help="the folder of an EAGLE-3 head")
+    parser.add_argument("--tree", type=int, help="tokens of a tree of the head, beside its chain")
+    parser.add_argument("--depth", type=int, default=4, help="of the tree (default: 4)")
     parser.add_argument("--draft-model")
+    parser.add_argument("--skip", nargs="*", default=[], choices=["n-grams", "chain"])
     parser.add_argument("--prompts", type=int, default=8, help="of each kind (default: 8)")
     parser.add_argument("--answer", type=int, default=128, help="tokens of an answer (default: 128)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
@@ -54,16 +59,19 @@ def main() -> None:
     plain = EngineConfig(
         model=folder, threads=1, max_model_len=1024, kv_cache_blocks=80, max_drafts=options.drafts
     )
-    candidates = [
-        candidate("off", plain, 0),
-        candidate("n-grams", replace(plain, speculation="ngram"), options.drafts),
-    ]
+    candidates = [candidate("off", plain, 0)]
+    if "n-grams" not in options.skip:
+        candidates.append(candidate("n-grams", replace(plain, speculation="ngram"), options.drafts))
     if options.draft_model:
         draft = replace(plain, speculation="draft", draft_model=locate(options.draft_model))
         candidates.append(candidate("small model", draft, options.drafts))
     if options.head:
         eagle = replace(plain, speculation="eagle", draft_model=options.head)
-        candidates.append(candidate("EAGLE-3 head", eagle, options.drafts))
+        if "chain" not in options.skip:
+            candidates.append(candidate("EAGLE-3 chain", eagle, options.drafts))
+        if options.tree:
+            tree = replace(eagle, draft_tree=options.tree, max_drafts=options.depth)
+            candidates.append(candidate(f"EAGLE-3 tree of {options.tree}", tree, options.tree))
     tokenizer = Tokenizer(folder)
     templates = read_templates(folder, tokenizer.settings)
     template = ChatTemplate(templates, tokenizer.roles) if templates else None

@@ -67,7 +67,7 @@ class Candidate:
             max_batched_tokens=512,
             max_model_len=self.runner.max_model_len,
             max_waiting=len(requests),
-            max_drafts=MOST if self.speculation else 0,
+            max_drafts=self.speculation.max_drafts if self.speculation else 0,
             # A repeat must not find what the last one left.
             prefix_caching=False,
             windows=self.runner.windows,

@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     quantization.set_defaults(run=run_quantization)
     training = commands.add_parser(
         "train-draft",
-        help="train an EAGLE-3 head, which drafts tokens for a model",
+        help="train an EAGLE-3 head or Medusa heads, which draft tokens for a model",
         description="Exits 1 where the model or the texts cannot be used.",
     )
     add_draft_training(training)

@@ -93,13 +93,19 @@ def add_draft_training(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="the head's folder; answers and a head that are there already are gone on with",
     )
+    add(
+        "--kind",
+        choices=["eagle", "medusa"],
+        default="eagle",
+        help="of heads (default: eagle, which is EAGLE-3)",
+    )
     add("--draft-vocab", type=int, default=8192, help="tokens that may be proposed (default: 8192)")
-    add("--width", type=int, help="of the head's MLP (default: the model's)")
+    add("--width", type=int, help="of an EAGLE head's MLP (default: the model's)")
     add(
         "--depth",
         type=int,
         default=3,
-        help="draft tokens that follow from one another in training (default: 3)",
+        help="draft tokens that follow from one another in training, or Medusa heads (default: 3)",
     )
     add("--steps", type=int, default=2000, help="most steps (default: 2000)")
     add("--seconds", type=float, default=3600, help="most seconds of training (default: 3600)")

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+ALL = -1
+"""All bits."""
 MOST = 63
 """Tokens of a tree: as many bits as an int64 has without its sign."""
 

@@ -21,7 +21,7 @@ _TOKENS = 512
 
 class StateReader:
     def __init__(self, model: Model, layers: Sequence[int], dtype: torch.dtype, length: int) -> None:
-        """``layers``: those whose input is read. ``length``: of the longest text."""
+        """``layers``: those whose input is read; none: what the LM head reads. ``length``: of the longest text."""
         self._model = model
         self._layers = layers
         cpu = torch.device("cpu")
@@ -31,7 +31,7 @@ class StateReader:
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Sequenced]) -> list[Tensor]:
-        """bfloat16 [tokens, layers * hidden] of each."""
+        """bfloat16 [tokens, layers * hidden] of each, or [tokens, hidden]."""
         found: list[Tensor] = []
         start = 0
         while start < len(texts):
@@ -51,11 +51,13 @@ class StateReader:
             requests.append(ScheduledRequest(number, text.tokens, 0, blocks, None, False))
             block += count
         batch, states = self._batches.build(Plan(requests)), HiddenStates(self._layers)
-        self._model.forward(batch.tokens, batch.positions, batch.attention, self._cache, states)
+        last = self._model.forward(batch.tokens, batch.positions, batch.attention, self._cache, states)
         rows: dict[int, Tensor] = {}
         first = 0
         for scheduled in batch.order:
             index = torch.arange(first, first + len(scheduled.tokens))
-            rows[scheduled.request_id] = states.rows(index).to(torch.bfloat16)
+            rows[scheduled.request_id] = (states.rows(index) if self._layers else last[index]).to(
+                torch.bfloat16
+            )
             first += len(scheduled.tokens)
         return [rows[number].clone() for number in range(len(texts))]

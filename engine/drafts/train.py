@@ -71,6 +71,20 @@ def vocabulary(texts: Sequence[Sequenced], most: int, vocab: int) -> list[int]:
     return sorted(chosen)
 
 
+def rate_of(recipe: Recipe, step: int, done: float) -> float:
+    """The learning rate: a linear warm-up, then a cosine down to a twentieth."""
+    if step < recipe.warmup:
+        return recipe.peak * (step + 1) / recipe.warmup
+    return recipe.peak * (0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, done))) / 2)
+
+
+def labels_of(ids: Sequence[int], vocab: int) -> Tensor:
+    """int64 [vocab]: the place of each token among the draft vocabulary ``ids``, or -100."""
+    labels = torch.full((vocab,), -100)
+    labels[torch.tensor(ids)] = torch.arange(len(ids))
+    return labels
+
+
 class HeadTrainer:
     def __init__(
         self,
@@ -87,8 +101,7 @@ class HeadTrainer:
         self._embed = embed
         self._recipe = recipe
         self._autocast = autocast
-        self._label = torch.full((vocab,), -100)
-        self._label[torch.tensor(ids)] = torch.arange(len(ids))
+        self._label = labels_of(ids, vocab)
         self._optimizer = torch.optim.AdamW(
             head.parameters(), lr=recipe.peak, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=True
         )
@@ -97,7 +110,7 @@ class HeadTrainer:
     def learn(self, examples: Sequence[Example], done: float) -> Measured:
         """One step. ``done``: the part of the training that lies behind, by steps or by time."""
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate(done)
+            group["lr"] = rate_of(self._recipe, self.step, done)
         loss, measured = self._loss(examples)
         self._optimizer.zero_grad()
         loss.backward()
@@ -116,13 +129,6 @@ class HeadTrainer:
             sum(one.loss for one in found) / len(found),
             [sum(one.right[i] for one in found) / len(found) for i in depth],
         )
-
-    def _rate(self, done: float) -> float:
-        """A linear warm-up, then a cosine down to a twentieth."""
-        recipe = self._recipe
-        if self.step < recipe.warmup:
-            return recipe.peak * (self.step + 1) / recipe.warmup
-        return recipe.peak * (0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, done))) / 2)
 
     def _loss(self, examples: Sequence[Example]) -> tuple[Tensor, Measured]:
         depth = self._recipe.depth

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.core.plan import Plan, ScheduledRequest
@@ -15,8 +16,10 @@ from engine.core.sampling_row import SamplingRow
 from engine.errors import StartupError
 from engine.kv_cache import KVCache
 from engine.models.registry import Model, load_model
-from engine.worker.batch import BatchBuilder
+from engine.worker.batch import Batch, BatchBuilder
+from engine.worker.cpu_recordings import CpuRecordings, records
 from engine.worker.sampler import Sampler
+from kernels.native.recording import NotRecordable
 
 _NEAR = 4
 """Missing tokens that are computed together with the first draft token."""
@@ -53,6 +56,8 @@ class DraftModelProposer:
         self._block_size = config.block_size
         self._vocab = min(self.model.vocab_size, target.vocab_size)
         self._chunk = config.max_batched_tokens
+        self._most = config.max_num_seqs or 1
+        self._recordings: CpuRecordings | None = None
         self._device = device
         self._dtype = dtype
         self._sampler = Sampler()
@@ -63,6 +68,14 @@ class DraftModelProposer:
     def allocate(self, blocks: int) -> None:
         self._cache = KVCache(self.model.kv_shape, blocks, self._block_size, self._device, self._dtype)
         self._batches = BatchBuilder(self._cache, self._device)
+        if records(self._cache):
+            with torch.inference_mode():
+                try:
+                    self._recordings = CpuRecordings(
+                        self.model, self._cache, self._most, self.model.max_positions, loose=True
+                    )
+                except NotRecordable:
+                    self._recordings = None
         self._filled = [0] * blocks
         """Of each block, how many of its first tokens are cached here: no more than the target has computed."""
 
@@ -151,8 +164,8 @@ class DraftModelProposer:
     def _run(self, scheduled_requests: list[ScheduledRequest]) -> dict[int, int]:
         """The next token of each scheduled request that samples."""
         batch = self._batches.build(Plan(scheduled_requests))
-        tokens = batch.tokens.clamp_(max=self.model.vocab_size - 1)
-        hidden = self.model.forward(tokens, batch.positions, batch.attention, self._cache)
+        batch.tokens.clamp_(max=self.model.vocab_size - 1)
+        hidden = self._hidden(batch)
         if not batch.sampling_rows:
             return {}
         sampling_rows = [
@@ -163,6 +176,16 @@ class DraftModelProposer:
         return {
             sampling_row.request_id: token for sampling_row, token in zip(sampling_rows, sampled, strict=True)
         }
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """Between a step's draft tokens Python would take as long as the small model: they are replayed."""
+        if self._recordings is not None:
+            try:
+                if (found := self._recordings.forward(batch)) is not None:
+                    return found
+            except NotRecordable:
+                self._recordings = None
+        return self.model.forward(batch.tokens, batch.positions, batch.attention, self._cache)
 
     def _seen_by(self, known: _DraftState) -> int:
         """How many of the request's tokens are cached: never all of them."""

@@ -9,6 +9,8 @@ from itertools import pairwise
 from engine.worker.draft_length import MARGIN, AcceptanceRate, CostCurve, DraftLengthPolicy
 
 _SLOWEST = 1 / 64
+_TRIALS = 8
+"""One in so many trees is twice as large as what seems best, or half as large."""
 
 
 class DraftTreePolicy(DraftLengthPolicy):
@@ -25,9 +27,19 @@ class DraftTreePolicy(DraftLengthPolicy):
         self._yields: dict[int, tuple[int, float, float]] = {}
         """By bit length of a size: samples, mean size, mean number of accepted tokens."""
         self._asked: dict[int, int] = {}
+        self._turn = 0
 
     def choose(self, base: int, limits: Mapping[int, int]) -> dict[int, int]:
         self._asked = super().choose(base, limits)
+        if self._asked:
+            self._turn += 1
+            # A few samples may have been unlucky, and what is not asked for is not measured again.
+            if self._turn % _TRIALS == 0:
+                twice = self._turn % (2 * _TRIALS) == 0
+                self._asked = {
+                    request_id: max(1, min(2 * size, self._most, limits[request_id]) if twice else size // 2)
+                    for request_id, size in self._asked.items()
+                }
         return self._asked
 
     def record_acceptance(self, request_id: int, drafted: int, accepted: int) -> None:

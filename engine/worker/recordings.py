@@ -10,11 +10,13 @@ from torch import Tensor
 
 from engine.config import HEADS
 from engine.kv_cache import KVCache
+from engine.models.hidden_states import HiddenStates
 from engine.parallel.ranks import Ranks
 from engine.worker.batch import SHORT, Batch
 from engine.worker.cpu_recordings import CpuRecordings, records
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.loaded_model import LoadedModel
+from engine.worker.speculative import HeadProposer
 from kernels.native.recording import NotRecordable
 
 log = logging.getLogger("engine.worker")
@@ -32,8 +34,8 @@ class Recordings:
         config = loaded.config
         self._most = config.max_num_seqs
         self.replays = config.speculation not in HEADS
-        """Whether decode steps may be replayed, on any rank: heads read hidden states that recordings do not keep. They
-        are rank 0's alone, and the others would replay, with rows that fill up, what it computes without."""
+        """Whether decode steps may be replayed on a GPU, on any rank: heads read hidden states that graphs do not keep.
+        They are rank 0's alone, and the others would replay, with rows that fill up, what it computes without."""
         # Attention over latents gathers what it reads: recorded, that would be the longest context for each sequence.
         # Stages and whole experts wait for what others have.
         plain = loaded.model.kv_shape.latent is None
@@ -41,10 +43,12 @@ class Recordings:
         self.on_gpu = config.cuda_graphs and self._device.type == "cuda" and whole and plain and self.replays
         """Whether CUDA graphs are to be recorded."""
 
-    def forward(self, batch: Batch) -> Tensor | None:
-        """Hidden states by a recording, if there is one."""
+    def forward(self, batch: Batch, states: HiddenStates | None = None) -> Tensor | None:
+        """Hidden states by a recording, if there is one. ``states``: those between layers that are kept, too."""
         try:
-            return self.graphs.forward(batch) if self.graphs else None
+            if isinstance(self.graphs, CpuRecordings):
+                return self.graphs.forward(batch, states)
+            return self.graphs.forward(batch) if self.graphs and states is None else None
         except NotRecordable as error:
             self._stop(error)
             return None
@@ -55,10 +59,18 @@ class Recordings:
         loaded = self.loaded
         # Where a state's result must not depend on the batch, Python goes from request to request.
         by_hand = loaded.stateful and loaded.config.deterministic
-        plain = self._device.type == "cpu" and self._ranks.size == 1 and not by_hand and self.replays
+        plain = self._device.type == "cpu" and self._ranks.size == 1 and not by_hand
+        head = loaded.proposer if isinstance(loaded.proposer, HeadProposer) else None
         if plain and records(self.cache):
             try:
-                self.graphs = CpuRecordings(loaded.model, self.cache, self._most, loaded.max_model_len)
+                self.graphs = CpuRecordings(
+                    loaded.model,
+                    self.cache,
+                    self._most,
+                    loaded.max_model_len,
+                    kept=head.states().layers if head else None,
+                    trees=loaded.config.draft_tree > 0,
+                )
             except NotRecordable as error:
                 self._stop(error)
 

@@ -231,7 +231,7 @@ class Runner:
             return step
         masks = self._start_masks(step) if feed is None else None
         states = self.speculation.states() if self.speculation else None
-        hidden = self.recordings.forward(batch) if states is None else None
+        hidden = self.recordings.forward(batch, states)
         if hidden is None:
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache, states)
         if states is not None:

@@ -11,8 +11,10 @@ import torch
 from engine.__main__ import main
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
+from engine.drafts.course import Settings
 from engine.drafts.kind import draft_kind
-from engine.drafts.run import Settings, train
+from engine.drafts.medusa import train_heads
+from engine.drafts.run import train
 from engine.drafts.texts import Sequenced
 from engine.drafts.train import Recipe, vocabulary
 from engine.errors import StartupError
@@ -25,7 +27,8 @@ from tests.engine.worker.test_draft_model import always, prompts
 SHORT = Settings(Recipe(40, peak=5e-3, tokens=512), 320, None, 512, 1e9, every=40)
 
 
-def test_acceptance_rises(tiny_model: Path, tiny_runner: Runner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+def test_acceptance_rises(kind: str, tiny_model: Path, tiny_runner: Runner, tmp_path: Path) -> None:
     """On the answers of a model that makes no sense, which can only be learnt by heart."""
     asked = prompts([random.Random(1).randrange(2, 20) for _ in range(12)], seed=11)
     requests = [(prompt, SamplingParams(max_tokens=32, temperature=0)) for prompt in asked]
@@ -35,22 +38,28 @@ def test_acceptance_rises(tiny_model: Path, tiny_runner: Runner, tmp_path: Path)
     ]
     torch.manual_seed(0)
     shares = []
-    for name, recipe in (("before", replace(SHORT.recipe, steps=1)), ("after", SHORT.recipe)):
+    long = replace(SHORT.recipe, steps=300, peak=2e-2) if kind == "medusa" else SHORT.recipe
+    for name, recipe in (("before", replace(SHORT.recipe, steps=1)), ("after", long)):
         lines: list[str] = []
-        train(tiny_model, texts, tmp_path / name, replace(SHORT, recipe=recipe), report=lines.append)
+        (tmp_path / name).mkdir()
+        learn = train_heads if kind == "medusa" else train
+        learn(
+            tiny_model, texts, tmp_path / name, replace(SHORT, recipe=recipe, every=100), report=lines.append
+        )
         assert "accepted" in lines[-1]
         config = EngineConfig(
             model=tiny_model,
             kv_cache_blocks=200,
             threads=1,
-            speculation="eagle",
+            speculation=kind,
             draft_model=tmp_path / name,
         )
         reported = drive(always(Runner(config)), requests)
         assert reported.tokens == plain.tokens
         shares.append(sum(reported.kept) / reported.checked)
     assert shares[0] < 0.1
-    assert shares[1] > 0.3
+    # A Medusa head here is one matrix of 64 by 64.
+    assert shares[1] > (0.1 if kind == "medusa" else 0.3)
 
 
 def test_the_command_answers_prompts_and_goes_on_where_it_ended(tiny_model: Path, tmp_path: Path) -> None:
@@ -75,6 +84,25 @@ def test_the_command_answers_prompts_and_goes_on_where_it_ended(tiny_model: Path
     assert drive(runner, [([5, 6, 7], SamplingParams(max_tokens=9, temperature=0))]).checked > 0
 
 
+def test_medusa_heads_tell_how_often_they_are_right(tiny_model: Path, tmp_path: Path) -> None:
+    texts, out = tmp_path / "texts.jsonl", tmp_path / "heads"
+    texts.write_text("\n".join(json.dumps({"text": "dal del dil dol dul " * (4 + i)}) for i in range(4)))
+    flags = [
+        "train-draft", str(tiny_model), "--texts", str(texts), "--out", str(out), "--kind", "medusa", "--steps", "60",
+        "--depth", "2", "--length", "64", "--threads", "1", "--rate", "0.01",
+    ]  # fmt: skip
+    assert main(flags) == 0
+    right = json.loads((out / "config.json").read_text())["medusa_right"]
+    assert [len(ranks) for ranks in right] == [8, 8]
+    assert all(sum(ranks) <= 1.001 and ranks[0] > 0.5 for ranks in right)
+    options = read_options(
+        {"model": str(tiny_model), "draft_model": str(out), "kv_cache_blocks": 40, "draft_tree": 5}
+    )
+    assert options.engine.speculation == "medusa"
+    runner = always(Runner(replace(options.engine, threads=1)), 5)
+    assert drive(runner, [([5, 6, 7], SamplingParams(max_tokens=9, temperature=0))]).checked > 0
+
+
 def test_texts_that_cannot_be_used_are_said_so(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +119,7 @@ def test_texts_that_cannot_be_used_are_said_so(
         assert complaint in capsys.readouterr().err
     with pytest.raises(StartupError, match="at least 8"):
         main_options = {"steps": 1, "rate": 1.0, "depth": 1, "draft_vocab": 1, "width": None, "length": 2}
+        main_options["kind"] = "eagle"
         from engine.drafts.run import run
 
         run({**main_options, "seconds": 1.0})

@@ -68,7 +68,7 @@ def test_the_same_bits(case: tuple[str, dict[str, Any], dict[str, Any]], tmp_pat
         outcome = run(runner, requests(5))
         answers.append((outcome.tokens, outcome.logprobs))
         if recorded:
-            assert sorted(runner.recordings.graphs._recorded) == [1, 2, 3, 4, 5]
+            assert sorted(runner.recordings.graphs._recorded) == [(count, 1) for count in range(1, 6)]
     assert answers[0] == answers[1]
 
 
@@ -80,7 +80,7 @@ def test_more_rows_than_are_worth_it_are_not_recorded(tmp_path: Path) -> None:
     runner = Runner(config)
     runner.warm_up()
     run(runner, requests(MOST + 1))
-    assert max(runner.recordings.graphs._recorded) == MOST
+    assert max(runner.recordings.graphs._recorded) == (MOST, 1)
 
 
 def test_mixtures_choose_experts_in_python_and_are_not_recorded(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from engine.worker.draft_length import CostCurve, DraftLengthPolicy
+from engine.worker.draft_tree_size import DraftTreePolicy
 from tests.sampling import diagonal
 
 Cost = Callable[[int, int], float]
@@ -41,9 +42,7 @@ class Machine:
         base, total = len(self.acceptances), 0
         drafts = {i: drafted for i, drafted in self._next.items() if i in self.acceptances}
         for request_id, drafted in drafts.items():
-            accepted = 0
-            while accepted < drafted and self._numbers.random() < self.acceptances[request_id]:
-                accepted += 1
+            accepted = self._accept(request_id, drafted)
             self.lengths.record_acceptance(request_id, drafted, accepted)
             total += accepted
         drafted = sum(drafts.values())
@@ -54,6 +53,12 @@ class Machine:
         self.drafts_made.append(drafts)
         limits = dict.fromkeys(self.acceptances, self.most)
         self._next = {} if self.lengths.paused(base) else self.lengths.choose(base, limits)
+
+    def _accept(self, request_id: int, drafted: int) -> int:
+        accepted = 0
+        while accepted < drafted and self._numbers.random() < self.acceptances[request_id]:
+            accepted += 1
+        return accepted
 
     @property
     def rate(self) -> float:
@@ -217,3 +222,37 @@ def test_a_curve_draws_straight_lines() -> None:
     assert [curve.estimate(drafted) for drafted in (0, 1, 2, 4, 6)] == pytest.approx([10, 14, 15, 17, 19])
     falling = points(CostCurve([]), [(0, 10), (1, 8)])
     assert falling.estimate(100) == 8
+
+
+class Grove(Machine):
+    """Trees: of so many tokens as many are accepted as ``yields`` says, on average."""
+
+    def __init__(self, cost: Cost, requests: int, yields: Callable[[int], float], most: int = 8) -> None:
+        super().__init__(DraftTreePolicy(most), cost, dict.fromkeys(range(requests), 0.0), most)
+        self._yields = yields
+
+    def _accept(self, request_id: int, drafted: int) -> int:
+        wanted = self._yields(drafted)
+        return int(wanted) + (self._numbers.random() < wanted % 1)
+
+
+def test_trees_grow_as_far_as_they_pay() -> None:
+    def yields(size: int) -> float:
+        return 1.6 * (1 - 0.7**size)
+
+    cheap = Grove(linear(1, 0.1), 1, yields).run(400)
+    assert cheap.run(300).usual > 5
+    dear = Grove(linear(1, 2.0), 1, yields).run(400)
+    assert 1 < dear.run(300).usual < 4
+    never = Grove(linear(1, 8.0), 1, yields).run(1500)
+    assert never.run(500).usual < 0.3
+
+
+def test_a_large_batch_has_no_trees_and_a_small_one_again_has() -> None:
+    """Once no arithmetic unit is idle a draft token costs as much as another."""
+    machine = Grove(lambda base, drafted: 10 + max(0, base + drafted - 12) * 2.0, 1, lambda size: 0.2 * size)
+    assert machine.run(300).run(200).usual > 4
+    machine.acceptances = dict.fromkeys(range(40), 0.0)
+    assert machine.run(1500).run(500).usual < 0.5
+    machine.acceptances = {0: 0.0}
+    assert machine.run(300).usual > 4

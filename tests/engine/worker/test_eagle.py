@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput
 from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError, UnsupportedModel
+from engine.worker.cpu_recordings import CpuRecordings
 from engine.worker.eagle import EagleProposer
 from engine.worker.growing_tree import TreeShape
 from engine.worker.runner import Runner
@@ -73,9 +74,13 @@ def drafted(narrow: Path, tmp_path_factory: pytest.TempPathFactory, request: pyt
     config = EngineConfig(
         model=narrow, kv_cache_blocks=BLOCKS, threads=1, speculation=kind, draft_model=folder
     )
-    if "trees" not in request.param:
+    if request.param == "eagle_of_all_tokens":
         return always(Runner(config))
-    runner = always(Runner(replace(config, draft_tree=7)), 7)
+    trees = 7 if "trees" in request.param else 0
+    runner = Runner(replace(config, draft_tree=trees))
+    # From here on steps are replayed, where there is C.
+    runner.warm_up()
+    always(runner, trees or 4)
     assert runner.speculation is not None
     if isinstance(runner.speculation.proposer, EagleProposer):
         # Random heads are never sure.
@@ -279,6 +284,8 @@ def test_branches_are_accepted_and_moved_into_place(drafted: Runner, monkeypatch
     monkeypatch.setattr(drafted, "execute", watched)
     drive(drafted, mixed())
     assert len(moved) > 4
+    if isinstance(drafted.recordings.graphs, CpuRecordings):
+        assert (1, 8) in drafted.recordings.graphs._recorded
     assert len(shapes) > 1 and any(
         list(shape) != list(range(-1, len(shape) - 1)) for shape in shapes if shape
     )
