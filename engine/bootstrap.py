@@ -99,6 +99,7 @@ def load_engine(
         prefix_caching=prefix_caching,
         max_drafts=config.step_drafts if runner.drafting else 0,
         reserve_drafts=runner.speculation is not None,
+        feed_drafts=runner.feeds_drafts,
         context_caps=config.context_caps,
         chunked_prefill=config.chunked_prefill,
         preemption=config.preemption,

@@ -71,6 +71,7 @@ class OfflineEngine:
             reserve_drafts=self.runner.speculation is not None,
             chunked_prefill=config.chunked_prefill,
             windows=self.runner.windows,
+            feed_drafts=self.runner.runs_ahead and self.runner.feeds_drafts,
             overlapping=self.runner.runs_ahead,
             stateful=self.runner.stateful,
             checkpoints=self.runner.checkpoints if prefix_caching else 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +10,13 @@ from torch import Tensor
 
 from engine.attention.metadata import AttentionMetadata, CommonAttentionMetadata, DecodeShape
 from engine.core.draft_tree import depths_of
-from engine.core.plan import PENDING, Plan, ScheduledRequest
+from engine.core.plan import Plan, ScheduledRequest
 from engine.core.sampling_row import SamplingRow
 from engine.kv_cache import KVCache
 from engine.worker.attention_chunks import in_chunks
 from engine.worker.block_table import BlockTable
+from engine.worker.fed_tokens import FedTokens
+from engine.worker.feed import Feed
 from engine.worker.state_rows import state_batch
 from engine.worker.upload import upload
 from kernels.paged_prefill import TILE
@@ -49,8 +50,6 @@ class Batch:
     """Requests for prompt logprobs, and the row of the first token of each."""
     order: list[ScheduledRequest]
     """The requests as their rows follow one another."""
-    fed: tuple[Tensor, Tensor] | None = None
-    """int64: places in ``tokens``, and the rows of the step before whose samples belong there."""
 
 
 class BatchBuilder:
@@ -80,8 +79,8 @@ class BatchBuilder:
         self._longest = 0 if invariant else SHORT
         self._tile = _INVARIANT_TILE if invariant else TILE
 
-    def build(self, plan: Plan, pending: Mapping[int, int] | None = None) -> Batch:
-        """``pending``: by request, the row of the step before that samples its ``PENDING`` token."""
+    def build(self, plan: Plan, feed: Feed | None = None) -> Batch:
+        """``feed``: of the step before, where there are ``PENDING`` tokens."""
         if self._keeping:
             self._table.forget(plan.ended)
         else:
@@ -124,28 +123,32 @@ class BatchBuilder:
         decoded = len(order) - len(chunks)
         bounds = np.concatenate([[0], ends])
         last_rows = ends.tolist()
-        sampling_rows, logits_indices = _sampling_rows(order, last_rows)
+        sampling_rows, logits_indices = rows_of(order)
         arrays = [tokens, positions, offsets, seq_lengths, bounds]
         arrays += [bounds[decoded:] - bounds[decoded], np.array(logits_indices, dtype=np.int64), rows]
-        fed = [
-            (end - 1, pending[scheduled.request_id])
-            for scheduled, end in zip(order, last_rows, strict=True)
-            if pending and scheduled.tokens[-1] == PENDING
-        ]
-        drawn_ahead = [np.array(column, dtype=np.int64) for column in zip(*fed, strict=True)]
+        fed = FedTokens(order, last_rows, feed) if feed is not None else None
         changes = self._table.changes()
         seen = [tree.branches, tree.roots] if tree else []
-        uploaded = upload(arrays + placed + changes + seen + drawn_ahead, self._device)
+        told = fed.arrays if fed else []
+        uploaded = upload(arrays + placed + changes + seen + told, self._device)
         token_ids, token_positions, token_offsets, seq_lens, query_starts = uploaded[:5]
         prefill_starts, rows_drawn, table_rows = uploaded[5:8]
         placed_tensors = uploaded[8 : 8 + len(placed)]
         end = 8 + len(placed) + len(changes)
         self._table.apply(uploaded[8 + len(placed) : end])
+        tables = [self._table.select(group, table_rows, width) for group in range(len(self._windows))]
+        if fed:
+            told_tensors = uploaded[len(uploaded) - len(told) :]
+            fed.fill(told_tensors, token_ids, token_positions, seq_lens)
+            for group, table in enumerate(tables):
+                slots, blocks_written = placed_tensors[2 * group : 2 * group + 2]
+                where = (slots, blocks_written, token_offsets, self._block_size)
+                fed.place(told_tensors, token_positions, table, *where)
         common = [
             CommonAttentionMetadata(
                 len(tokens),
                 placed_tensors[2 * group],
-                self._table.select(group, table_rows, width),
+                tables[group],
                 query_starts,
                 seq_lens,
                 self._block_size,
@@ -184,7 +187,6 @@ class BatchBuilder:
                 if scheduled.prompt_logprobs is not None
             ],
             order=order,
-            fed=(uploaded[-2], uploaded[-1]) if fed else None,
         )
 
     def forget(self) -> None:
@@ -222,9 +224,11 @@ def _tree(order: list[ScheduledRequest], slots: np.ndarray) -> _Tree | None:
     return found
 
 
-def _sampling_rows(order: list[ScheduledRequest], ends: list[int]) -> tuple[list[SamplingRow], list[int]]:
-    sampling_rows, rows = [], []
-    for scheduled, end in zip(order, ends, strict=True):
+def rows_of(order: list[ScheduledRequest]) -> tuple[list[SamplingRow], list[int]]:
+    """What is sampled, and from which rows of hidden states."""
+    sampling_rows, rows, end = [], [], 0
+    for scheduled in order:
+        end += len(scheduled.tokens)
         if scheduled.sampling is None:
             continue
         draft_tokens, tree = (

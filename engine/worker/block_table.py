@@ -145,7 +145,8 @@ class BlockTable:
     def _write_groups(self, row: int, scheduled: ScheduledRequest, first: int, end: int) -> None:
         for group, window in enumerate(self._windows):
             table = scheduled.others[group - 1] if group else scheduled.blocks
-            begin = 0 if window is None else max(0, scheduled.start + 1 - window) // self._block_size
+            start = scheduled.start - scheduled.slack
+            begin = 0 if window is None else max(0, start + 1 - window) // self._block_size
             behind, self._behind[group][row] = self._behind[group][row], begin
             if begin > behind:
                 self._host[group][row, behind:begin] = self._padding

@@ -103,7 +103,7 @@ class DecodeGraphs:
             return None
         places: slice | Tensor = slice(0, rows)
         if new > 1:
-            if any(scheduled.end < new for scheduled in batch.order):
+            if any(scheduled.end - scheduled.slack < new for scheduled in batch.order):
                 # There is nothing that the rows before its first token could stand for.
                 return None
             places = self._places(batch, new)

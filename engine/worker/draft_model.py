@@ -6,19 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.core.plan import Plan, ScheduledRequest
+from engine.core.plan import PENDING, Plan, ScheduledRequest
 from engine.core.sampling_row import SamplingRow
 from engine.errors import StartupError
 from engine.kv_cache import KVCache
+from engine.models.hidden_states import HiddenStates
 from engine.models.registry import Model, load_model
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.cpu_recordings import CpuRecordings, records
+from engine.worker.draft_sampler import DraftSampler
+from engine.worker.feed import Feed
 from engine.worker.sampler import Sampler
+from engine.worker.upload import upload
+from engine.worker.verified import Verified, VerifiedRequest
 from kernels.native.recording import NotRecordable
 
 _NEAR = 4
@@ -62,6 +68,9 @@ class DraftModelProposer:
         self._dtype = dtype
         self._sampler = Sampler()
         self._seen: dict[int, _CachedTokens] = {}
+        self._launched: dict[int, tuple[int, int, list[int]]] = {}
+        """By request whose draft tokens stay on the device until its tokens are known: how many before these were
+        cached, how many there were, and its blocks."""
         self._known: dict[int, _DraftState] = {}
         """Requests that could get draft tokens in this step."""
 
@@ -157,6 +166,115 @@ class DraftModelProposer:
             self._seen[request_id] = _CachedTokens(known.length, made[:-1], known.scheduled.blocks[first:])
         return draft_tokens
 
+    def able(self, verified: Verified, limits: Mapping[int, int]) -> dict[int, int]:
+        able = {}
+        for number, limit in limits.items():
+            limit = min(limit, self.model.max_positions - verified.requests[number].scheduled.end - 1)
+            if limit > 0:
+                able[number] = limit
+        return able
+
+    def launch(
+        self, verified: Verified, states: HiddenStates | None, lengths: Mapping[int, int]
+    ) -> tuple[list[int], Tensor]:
+        """As ``FeedingProposer`` has it: after each draft token that is verified, and after the last, comes what was
+        sampled there. What is wrong of it is written over in the next step."""
+        ready = self._caught_up(verified, lengths)
+        if not ready:
+            return [], verified.last.new_empty(0, 0)
+        rows = verified.chosen(ready)
+        sampling = [row.scheduled.sampling for row in rows if row.scheduled.sampling is not None]
+        sampler = DraftSampler(sampling, self._vocab, self._device)
+        arrays = [[row.place for row in rows], [row.length for row in rows]]
+        places, positions = upload([np.array(array, dtype=np.int64) for array in arrays], self._device)
+        accepted, rejected = verified.accepted[places], verified.rejected[places]
+        drafts = verified.last.new_zeros(len(rows), max(ready.values()))
+        samples = {row.scheduled.request_id: row.sample for row in rows}
+        feed = Feed(samples, len(verified.sampled), verified.sampled)
+        entries = []
+        for row in rows:
+            scheduled, seen = row.scheduled, self._seen_of(row)
+            tokens = scheduled.history[seen:] + [PENDING] * (scheduled.num_draft_tokens + 1)
+            entries.append(ScheduledRequest(scheduled.request_id, tokens, seen, scheduled.blocks, None, True))
+            self._launched[scheduled.request_id] = seen, row.length, scheduled.blocks
+        back = [row.scheduled.num_draft_tokens for row in rows]
+        hidden = self._last_rows(entries, feed, back, accepted)
+        for done in range(drafts.shape[1]):
+            count = sum(length > done for length in ready.values())
+            if done:
+                columns = torch.stack([rejected[:count], drafts[:count, done - 1]], 1)
+                feed = Feed(
+                    {row.scheduled.request_id: i for i, row in enumerate(rows[:count])}, count, columns, 2
+                )
+                hidden = self._last_rows([_fed(row, done) for row in rows[:count]], feed)
+            logits = self.model.logits(hidden[:count])[:, : self._vocab]
+            drafts[:count, done] = sampler.sample(logits, positions[:count] + accepted[:count] + 1 + done)
+        return [row.scheduled.request_id for row in rows], drafts
+
+    def settle(self, tokens: Mapping[int, Sequence[int]]) -> None:
+        for number, (seen, length, blocks) in self._launched.items():
+            if kept := len(tokens.get(number, ())):
+                self._seen[number] = _CachedTokens(length + kept, [], [])
+                self._fill(blocks, seen, length + kept - 1)
+        self._launched = {}
+
+    def _caught_up(self, verified: Verified, lengths: Mapping[int, int]) -> dict[int, int]:
+        """Computes what is missing of requests that are far behind, as ``prepare`` does; returns those that are not."""
+        left, chunks, ready = self._chunk, [], {}
+        for number, length in lengths.items():
+            row = verified.requests[number]
+            start = self._seen_of(row)
+            missing = row.length - start
+            if missing > _NEAR:
+                count = min(missing, left)
+                if count:
+                    left -= count
+                    scheduled = row.scheduled
+                    chunk = scheduled.history[start : start + count]
+                    chunks.append(ScheduledRequest(number, chunk, start, scheduled.blocks, None, True))
+                    self._seen[number] = _CachedTokens(start + count, [], [])
+                    self._fill(scheduled.blocks, start, start + count)
+                if count < missing:
+                    continue
+            ready[number] = length
+        if chunks:
+            self._run(chunks)
+        return ready
+
+    def _seen_of(self, row: VerifiedRequest) -> int:
+        """How many of its tokens before those that are sampled are cached."""
+        there = self._seen.get(row.scheduled.request_id)
+        if there is not None:
+            return min(there.length, row.length)
+        return min(self._shared(row.scheduled), row.length)
+
+    def _last_rows(
+        self,
+        entries: list[ScheduledRequest],
+        feed: Feed,
+        back: Sequence[int] = (),
+        accepted: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states [entries, hidden] of the last token of each, or of the one that is ``accepted`` after the
+        ``back``-th last."""
+        batch = self._batches.build(Plan(entries), feed)
+        tokens = batch.tokens.clamp_(max=self.model.vocab_size - 1)
+        hidden = self.model.forward(tokens, batch.positions, batch.attention, self._cache)
+        ends, end = {}, 0
+        for entry in batch.order:
+            end += len(entry.tokens)
+            ends[entry.request_id] = end - 1
+        firsts = [ends[entry.request_id] for entry in entries]
+        if accepted is not None:
+            firsts = [end - places for end, places in zip(firsts, back, strict=True)]
+        (last,) = upload([np.array(firsts, dtype=np.int64)], self._device)
+        return hidden[last if accepted is None else last + accepted]
+
+    def _fill(self, blocks: Sequence[int], start: int, end: int) -> None:
+        size = self._block_size
+        for index in range(start // size, -(-end // size)):
+            self._filled[blocks[index]] = min(size, end - index * size)
+
     def forget(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
             self._seen.pop(request_id, None)
@@ -192,11 +310,7 @@ class DraftModelProposer:
         scheduled = known.scheduled
         there = self._seen.get(scheduled.request_id)
         if there is None:
-            seen = 0
-            for block in scheduled.blocks:
-                seen += self._filled[block]
-                if self._filled[block] < self._block_size:
-                    break
+            seen = self._shared(scheduled)
         else:
             seen = there.length
             # Accepted draft tokens are cached, unless their blocks were released since.
@@ -211,15 +325,32 @@ class DraftModelProposer:
         # What a block holds beyond these is an earlier request's.
         return min(seen, known.computed)
 
+    def _shared(self, scheduled: ScheduledRequest) -> int:
+        """Tokens of a request that were cached for others."""
+        seen = 0
+        for block in scheduled.blocks:
+            seen += self._filled[block]
+            if self._filled[block] < self._block_size:
+                break
+        return seen
+
     def _advance(self, known: _DraftState, seen: int) -> int:
         """Records that ``seen`` tokens, all sampled by the target, will be cached. Returns how many are already."""
-        start, size = self._seen_by(known), self._block_size
+        start = self._seen_by(known)
         self._seen[known.scheduled.request_id] = _CachedTokens(seen, [], [])
         # Not the last one sampled: the target has yet to compute it, in this block or in a copy.
-        full = min(seen, known.computed)
-        for index in range(start // size, -(-full // size)):
-            self._filled[known.scheduled.blocks[index]] = min(size, full - index * size)
+        self._fill(known.scheduled.blocks, start, min(seen, known.computed))
         return start
+
+
+def _fed(row: VerifiedRequest, done: int) -> ScheduledRequest:
+    """Its last draft token, of ``done``."""
+    scheduled = row.scheduled
+    entry = ScheduledRequest(
+        scheduled.request_id, [PENDING], scheduled.end + done, scheduled.blocks, None, True
+    )
+    entry.slack = scheduled.num_draft_tokens
+    return entry
 
 
 @dataclass(slots=True)

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.core.draft_tree import DraftTree
-from engine.core.plan import Plan, ScheduledRequest
+from engine.core.plan import PENDING, Plan, ScheduledRequest
 from engine.kv_cache import KVCache
 from engine.models.eagle import EagleHead
 from engine.models.hidden_states import HiddenStates
 from engine.models.registry import Model
 from engine.worker.batch import Batch, BatchBuilder
+from engine.worker.feed import Feed
 from engine.worker.growing_tree import GrowingTree, TreeShape
 from engine.worker.head_drafts import DraftRow, HeadDrafts, opened
+from engine.worker.upload import upload
+from engine.worker.verified import Verified, VerifiedRequest
 
 
 class EagleProposer(HeadDrafts):
@@ -128,6 +132,70 @@ class EagleProposer(HeadDrafts):
             places[entry.request_id] = range(row, row + len(entry.tokens))
             row += len(entry.tokens)
         return made[[one for entry in entries for one in places[entry.request_id]]]
+
+    def able(self, verified: Verified, limits: Mapping[int, int]) -> dict[int, int]:
+        able = {}
+        for number, limit in limits.items():
+            # If all that are verified are accepted; the last draft token is not run.
+            scheduled = verified.requests[number].scheduled
+            limit = min(limit, self.head.max_positions - scheduled.end + 1)
+            if limit > 0 and scheduled.end <= self.head.max_positions:
+                able[number] = limit
+        return able
+
+    def _after(self, verified: Verified, states: HiddenStates) -> Tensor:
+        first_rows, entries, row = {}, [], 0
+        for scheduled in verified.batch.order:
+            number, count = scheduled.request_id, len(scheduled.tokens)
+            first_rows[number] = row
+            row += count
+            if scheduled.end > self.head.max_positions:
+                continue
+            if number in verified.requests:
+                # After a draft token that is not accepted: the next step writes there again.
+                after = scheduled.history[scheduled.start + 1 :]
+                after = after + [PENDING] * (count - len(after))
+            elif scheduled.sampling is None:
+                after = scheduled.history[scheduled.start + 1 : scheduled.end + 1]
+            else:
+                continue
+            entries.append(ScheduledRequest(number, after, scheduled.start, scheduled.blocks, None, True))
+        found = verified.sampled.new_zeros(len(verified.requests), dtype=self._dtype)
+        if not entries:
+            return found[:, None]
+        samples = {number: one.sample for number, one in verified.requests.items()}
+        own = self._batches.build(Plan(entries), Feed(samples, len(verified.sampled), verified.sampled))
+        index = [first_rows[entry.request_id] + i for entry in own.order for i in range(len(entry.tokens))]
+        (targets,) = upload([np.array(index, dtype=np.int64)], self._device)
+        embeddings = self.head.embed(own.tokens)
+        fused = self.head.fuse(states.rows(targets))
+        made = self.head.forward(embeddings, fused, own.positions, own.attention, self._cache)
+        # From the target's rows to the head's.
+        rows = torch.zeros(row, dtype=torch.int64, device=self._device)
+        rows[targets] = torch.arange(len(index), device=self._device)
+        return made[rows[verified.rows]]
+
+    def _onwards(
+        self, rows: Sequence[VerifiedRequest], hidden: Tensor, rejected: Tensor, drafts: Tensor, done: int
+    ) -> Tensor:
+        entries, places = [], {}
+        for place, row in enumerate(rows):
+            scheduled = row.scheduled
+            entry = ScheduledRequest(
+                scheduled.request_id, [PENDING], scheduled.end - 1 + done, scheduled.blocks, None, True
+            )
+            entry.slack = scheduled.num_draft_tokens
+            entries.append(entry)
+            places[scheduled.request_id] = place
+        own = self._batches.build(
+            Plan(entries), Feed(places, len(places), torch.stack([rejected, drafts], 1), 2)
+        )
+        (order,) = upload(
+            [np.array([places[entry.request_id] for entry in own.order], dtype=np.int64)], self._device
+        )
+        embeddings = self.head.embed(own.tokens)
+        made = self.head.forward(embeddings, hidden[order], own.positions, own.attention, self._cache)
+        return torch.empty_like(made).index_copy_(0, order, made)
 
     def _logits(self, hidden: Tensor, done: int) -> Tensor:
         return self.head.logits(hidden)

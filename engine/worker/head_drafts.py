@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +15,15 @@ from engine.core.sampling_row import SamplingRow
 from engine.errors import StartupError
 from engine.models.builder import LayerBuilder
 from engine.models.draft_head import head_builder
+from engine.models.hidden_states import HiddenStates
 from engine.models.registry import read_config
 from engine.weights.formats import detect_format
 from engine.weights.source import gguf_file
+from engine.worker.draft_sampler import DraftSampler
 from engine.worker.logit_editor import edited
 from engine.worker.sampler import Sampler
+from engine.worker.upload import upload
+from engine.worker.verified import Verified, VerifiedRequest
 
 
 class DraftRow:
@@ -71,6 +76,49 @@ class HeadDrafts:
             for row, token in zip(rows, self._sample(self._logits(hidden, done), rows), strict=True):
                 row.add(token)
         return {request_id: self._rows[request_id].draft_tokens for request_id in lengths}
+
+    def launch(
+        self, verified: Verified, states: HiddenStates | None, lengths: dict[int, int]
+    ) -> tuple[list[int], Tensor]:
+        """As ``FeedingProposer`` has it."""
+        if states is None:
+            raise ValueError("heads read hidden states")
+        hidden = self._after(verified, states)
+        if not lengths:
+            return [], verified.last.new_empty(0, 0)
+        rows = verified.chosen(lengths)
+        (places,) = upload([np.array([row.place for row in rows], dtype=np.int64)], hidden.device)
+        (lengths_,) = upload([np.array([row.length for row in rows], dtype=np.int64)], hidden.device)
+        hidden, positions = hidden[places], lengths_ + verified.accepted[places]
+        vocab = self._vocab if self._vocabulary is None else len(self._vocabulary)
+        sampling = [row.scheduled.sampling for row in rows if row.scheduled.sampling is not None]
+        sampler = DraftSampler(sampling, vocab, hidden.device)
+        drafts = verified.last.new_zeros(len(rows), max(lengths.values()))
+        for done in range(drafts.shape[1]):
+            count = sum(length > done for length in lengths.values())
+            if done:
+                rejected = verified.rejected[places[:count]]
+                hidden = self._onwards(rows[:count], hidden[:count], rejected, drafts[:count, done - 1], done)
+            # The last token that is kept is at ``positions``.
+            found = sampler.sample(
+                self._logits(hidden[:count], done)[:, :vocab], positions[:count] + 1 + done
+            )
+            drafts[:count, done] = found if self._vocabulary is None else self._vocabulary[found]
+        return [row.scheduled.request_id for row in rows], drafts
+
+    def settle(self, tokens: Mapping[int, Sequence[int]]) -> None:
+        pass
+
+    def _after(self, verified: Verified, states: HiddenStates) -> Tensor:
+        """[requests that sampled, hidden]: what the first draft token of each is told by."""
+        raise NotImplementedError
+
+    def _onwards(
+        self, rows: Sequence[VerifiedRequest], hidden: Tensor, rejected: Tensor, drafts: Tensor, done: int
+    ) -> Tensor:
+        """What the next draft token is told by [rows, hidden]. ``drafts``: the last of ``done`` of each, ``rejected``:
+        how many of those that were verified; int64 [rows]."""
+        return hidden
 
     def forget(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:

@@ -17,6 +17,7 @@ from engine.models.registry import Model
 from engine.worker.batch import Batch
 from engine.worker.head_drafts import DraftRow, HeadDrafts, opened
 from engine.worker.sparse_tree import sparse_tree, tokens_of
+from engine.worker.verified import Verified
 
 
 class MedusaProposer(HeadDrafts):
@@ -83,6 +84,14 @@ class MedusaProposer(HeadDrafts):
             request_id: tokens_of(sparse_tree(right, size), ranked)
             for (request_id, size), ranked in zip(sizes.items(), found, strict=True)
         }
+
+    def able(self, verified: Verified, limits: Mapping[int, int]) -> dict[int, int]:
+        return {number: min(limit, len(self.heads)) for number, limit in limits.items()}
+
+    def _after(self, verified: Verified, states: HiddenStates) -> Tensor:
+        if states.last is None:
+            raise ValueError("heads read hidden states")
+        return states.last[verified.rows]
 
     def _logits(self, hidden: Tensor, done: int) -> Tensor:
         return self.heads.logits(done, hidden)

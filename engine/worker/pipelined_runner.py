@@ -17,9 +17,10 @@ from engine.core.plan import Plan, SamplerOutput
 from engine.parallel.pipeline import Pipe
 from engine.parallel.ranks import Ranks
 from engine.worker.batch import Batch
+from engine.worker.feed import Feed
 from engine.worker.rank_messages import Finish
 from engine.worker.runner import Runner
-from engine.worker.step import Feed, Step
+from engine.worker.step import Step
 from engine.worker.upload import upload
 
 

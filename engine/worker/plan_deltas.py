@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from engine.core.plan import PENDING, Plan, ScheduledRequest
 from engine.core.table_changes import TableChanges
-from engine.worker.step import FedPlan, Feed
+from engine.worker.feed import FedPlan, Feed
 
 
 @dataclass(slots=True)
@@ -30,7 +30,11 @@ class PlanDelta:
     fed: dict[int, int] = field(default_factory=dict)
     """By request whose last token is pending, its place among what the step before samples,"""
     samples: int = 0
-    """and how many these are."""
+    """how many these are,"""
+    width: int = 1
+    """and what is known of each."""
+    slack: dict[int, int] = field(default_factory=dict)
+    """By request, where it may begin earlier."""
 
 
 class PlanSender:
@@ -63,7 +67,9 @@ class PlanSender:
                 delta.adapters[scheduled.request_id] = scheduled.adapter
             if feed is not None and scheduled.tokens[-1] == PENDING:
                 delta.fed[scheduled.request_id] = feed.rows[scheduled.request_id]
-                delta.samples = feed.count
+                delta.samples, delta.width = feed.count, feed.width
+                if scheduled.slack:
+                    delta.slack[scheduled.request_id] = scheduled.slack
         return delta
 
 
@@ -96,7 +102,8 @@ class PlanReceiver:
                     False,
                     adapter=delta.adapters.get(request_id),
                     others=others,
+                    slack=delta.slack.get(request_id, 0),
                 )
             )
             place += count
-        return FedPlan(plan, Feed(delta.fed, delta.samples)) if delta.fed else plan
+        return FedPlan(plan, Feed(delta.fed, delta.samples, None, delta.width)) if delta.fed else plan

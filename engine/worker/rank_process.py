@@ -22,13 +22,13 @@ from engine.core.plan import Plan
 from engine.errors import StartupError
 from engine.messages import LoadAdapter, UnloadAdapter
 from engine.nodes.sealed_channel import SealedChannel
+from engine.worker.feed import FedPlan
 from engine.worker.follower import FollowerRank
 from engine.worker.join import Join
 from engine.worker.nodes import answer
 from engine.worker.pipelined_runner import PipelinedRunner
 from engine.worker.rank_messages import DropAdapter, Finish, HeadRows, RecordGraphs
 from engine.worker.runner import Runner
-from engine.worker.step import FedPlan
 
 _PR_SET_PDEATHSIG = 1
 

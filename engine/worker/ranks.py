@@ -27,11 +27,11 @@ from engine.nodes.address import Address
 from engine.nodes.remote_rank import RemoteRank
 from engine.parallel.meeting import MEET, meet
 from engine.parallel.ranks import Ranks
+from engine.worker.feed import Feed
 from engine.worker.join import LOOPBACK, Join, join_part, layout_of, local_device
 from engine.worker.local_rank import LocalRank
 from engine.worker.nodes import reach
 from engine.worker.plan_deltas import PlanSender
-from engine.worker.step import Feed
 
 log = logging.getLogger("engine.parallel")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.core.plan import Plan, SamplerOutput
+from engine.core.plan import PENDING, Plan, SamplerOutput
 from engine.errors import InvalidRequest, OutOfMemory, StartupError
 from engine.grammar.masks import MASK_TIMEOUT, GrammarManager, PendingMasks
 from engine.parallel.ranks import Ranks
@@ -21,7 +22,9 @@ from engine.worker.accepted_branches import moves
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.device import check_kernels, pick_device
 from engine.worker.download import Download
+from engine.worker.draft_feeding import DraftFeeding, FeedingProposer
 from engine.worker.draft_model import DraftModelProposer
+from engine.worker.feed import Feed
 from engine.worker.kv_cache_size import GpuMeter, Meter, available_bytes
 from engine.worker.loaded_model import LoadedModel
 from engine.worker.rank_messages import HeadRows, RecordGraphs
@@ -32,7 +35,7 @@ from engine.worker.sampler import PendingLogprobs, Sampler
 from engine.worker.scoring import score
 from engine.worker.shared_adapters import SharedAdapters
 from engine.worker.speculative import FixedDraftLength, Speculation
-from engine.worker.step import Feed, Step
+from engine.worker.step import Step
 from engine.worker.upload import upload
 from engine.worker.warm_up import EDITED, PLAIN, FirstRequest, ServingLimits, plans, sample_masked
 from kernels.compilations import Compilations
@@ -142,10 +145,14 @@ class Runner:
         loaded = self._loaded
         self.cache = loaded.allocate(blocks)
         self.recordings = Recordings(loaded, self.cache, self.ranks)
+        self._feeding = None
         if loaded.proposer:
-            self.speculation = Speculation(
-                loaded.proposer, loaded.config.step_drafts, trees=loaded.config.draft_tree > 0
-            )
+            trees = loaded.config.draft_tree > 0
+            self.speculation = Speculation(loaded.proposer, loaded.config.step_drafts, trees=trees)
+            # Chunks of the context are laid out by positions that the host knows; trees grow on it.
+            placed = not trees and not any(sizes for sizes in self.cache.chunks)
+            if self.overlapping and placed and isinstance(loaded.proposer, FeedingProposer):
+                self._feeding = DraftFeeding(loaded.proposer)
         # In float32 a CPU is batch-invariant without the flag, except with Triton's interpreter.
         plain = self.device.type == "cpu" and path() != "triton"
         invariant = loaded.config.deterministic or (plain and self.dtype == torch.float32)
@@ -155,6 +162,11 @@ class Runner:
     def drafting(self) -> bool:
         """Whether it may propose draft tokens."""
         return self.speculation is not None or self._forecasting
+
+    @property
+    def feeds_drafts(self) -> bool:
+        """Whether they are known to the device alone when the next step is submitted."""
+        return self._feeding is not None
 
     @property
     def _forecasting(self) -> bool:
@@ -184,7 +196,10 @@ class Runner:
 
         Raises ``OutOfMemory`` where the step needs more memory than there is: it then had no effect but on
         states, and can be planned again."""
-        return self._attempt(lambda: self._submit(plan, after.feed if after else None))
+        step = self._attempt(lambda: self._submit(plan, after.feed if after else None))
+        if self.feeds_drafts:
+            step.before = after
+        return step
 
     def follow(self, plan: Plan, feed: Feed | None = None) -> None:
         """``submit`` on another rank than the first."""
@@ -225,7 +240,7 @@ class Runner:
         return self._launch(plan, feed)
 
     def _launch(self, plan: Plan, feed: Feed | None = None) -> Step:
-        step = Step(plan)
+        step = Step(plan, began=time.perf_counter())
         batch = self._begin(step, feed)
         if batch is None:
             return step
@@ -236,6 +251,7 @@ class Runner:
             hidden = self.model.forward(batch.tokens, batch.positions, batch.attention, self.cache, states)
         if states is not None:
             states.last = hidden
+        if states is not None or self.feeds_drafts:
             step.observed = batch, states
         if self._shares_head:
             self._hidden = hidden
@@ -245,6 +261,8 @@ class Runner:
             step.logits = self.model.logits(hidden[batch.logits_indices])
             if feed is None:
                 self._sample(step, masks)
+        if feed is None:
+            self._propose(step)
         return step
 
     def _begin(self, step: Step, feed: Feed | None = None) -> Batch | None:
@@ -259,10 +277,10 @@ class Runner:
         self.cache.copy(plan.copies, plan.state_copies)
         if not plan.requests:
             return None
-        batch = self._batches.build(plan, feed.rows if feed else None)
-        if batch.fed and feed is not None:
-            places, rows = batch.fed
-            batch.tokens[places] = self._share_samples(feed)[rows]
+        if feed is not None:
+            pending = any(scheduled.tokens[-1] == PENDING for scheduled in plan.requests)
+            feed = replace(feed, tokens=self._share_samples(feed)) if pending else None
+        batch = self._batches.build(plan, feed)
         step.rows = batch.sampling_rows
         if self.adapters:
             self.adapters.select(batch.adapters, self.device)
@@ -272,7 +290,7 @@ class Runner:
         """What the step before samples, on all ranks: it goes from device to device."""
         tokens = feed.tokens
         if tokens is None:
-            tokens = torch.empty(feed.count, dtype=torch.int64, device=self.device)
+            tokens = torch.empty(feed.size, dtype=torch.int64, device=self.device)
         if self.ranks.size > 1:
             self.ranks.part.tp.collectives.broadcast(tokens)
         return tokens
@@ -304,8 +322,13 @@ class Runner:
 
     @torch.inference_mode()
     def _sample_after(self, step: Step, dropped: Collection[int]) -> None:
-        if step.logits is None:
-            return
+        if self.feeds_drafts:
+            step.fill_in(dropped)
+        if step.logits is not None:
+            self._sample_kept(step, dropped)
+        self._propose(step)
+
+    def _sample_kept(self, step: Step, dropped: Collection[int]) -> None:
         kept = [row for row, one in enumerate(step.rows) if one.request_id not in dropped]
         if len(kept) < len(step.rows):
             step.rows = [step.rows[row] for row in kept]
@@ -332,6 +355,14 @@ class Runner:
         step.download = Download([step.sampled, *step.logprobs.tensors])
         step.logits = None
 
+    def _propose(self, step: Step) -> None:
+        if self._feeding is not None and self.speculation is not None:
+            self._feeding.launch(self.speculation, step)
+
+    def drafts(self, step: Step) -> Mapping[int, int]:
+        """By request, how many draft tokens ``step`` proposes on the device."""
+        return step.proposed.counts if step.proposed is not None else {}
+
     @torch.inference_mode()
     def _collect(self, step: Step) -> SamplerOutput:
         output = step.output
@@ -349,7 +380,9 @@ class Runner:
                 output.logprobs.pop(request_id, None)
         if not step.plan.requests:
             return output
-        if self.speculation:
+        if self._feeding is not None and self.speculation is not None:
+            output.draft_tokens = self._feeding.collect(self.speculation, step)
+        elif self.speculation:
             if step.observed is not None:
                 self.speculation.observe(*step.observed, output.tokens)
             output.draft_tokens = self.speculation.propose(step.plan, output.tokens)

@@ -16,9 +16,9 @@ from engine.worker.upload import upload
 from kernels.launch import on_triton
 from kernels.sample import MIN_TEMPERATURE, sample
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Sampler:
@@ -135,13 +135,18 @@ def uniforms(seeds: list[int], positions: list[int]) -> np.ndarray:
     position; it has no state to keep, so preemption costs it nothing.
     """
     with np.errstate(over="ignore"):
-        start = _mix(np.array([seed & (2**64 - 1) for seed in seeds], dtype=np.uint64))
-        mixed = _mix(start + np.array(positions, dtype=np.uint64) * _GOLDEN)
-    return (mixed >> np.uint64(11)) * 2.0**-53
+        found = _mix(mixed(seeds) + np.array(positions, dtype=np.uint64) * GOLDEN)
+    return (found >> np.uint64(11)) * 2.0**-53
+
+
+def mixed(seeds: list[int]) -> np.ndarray:
+    """uint64: where each request's generator begins."""
+    with np.errstate(over="ignore"):
+        return _mix(np.array([seed & (2**64 - 1) for seed in seeds], dtype=np.uint64))
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
-    z = z + _GOLDEN
-    z = (z ^ (z >> np.uint64(30))) * _MIX_1
-    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    z = z + GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * MIX_1
+    z = (z ^ (z >> np.uint64(27))) * MIX_2
     return z ^ (z >> np.uint64(31))

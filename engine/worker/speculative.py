@@ -176,7 +176,7 @@ class Speculation:
     def propose(self, plan: Plan, tokens: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
         """Draft tokens for the next step, by request. ``tokens``: what this step sampled and kept, by request."""
         now = self._clock()
-        base, self.parents = self._observe(plan, tokens, now - self._began), {}
+        base, self.parents = self.record(plan, tokens, now - self._began), {}
         if not plan.requests or self.policy.paused(base):
             return {}
         available = self.proposer.look(plan, tokens, self._limits(plan, tokens))
@@ -202,11 +202,13 @@ class Speculation:
         self.proposer.forget(request_ids)
         self.policy.forget(request_ids)
 
-    def _observe(self, plan: Plan, tokens: Mapping[int, Sequence[int]], seconds: float) -> int:
-        """Records what was accepted of ``plan``'s draft tokens; returns how many other tokens it computed."""
+    def record(self, plan: Plan, tokens: Mapping[int, Sequence[int]], seconds: float) -> int:
+        """Takes in how long ``plan`` took and what was accepted of its draft tokens; returns how many other tokens it
+        computed."""
         drafted = accepted = 0
         for scheduled in plan.requests:
-            if scheduled.num_draft_tokens and scheduled.sampling is not None:
+            # Of one that ended in the step before nothing is sampled.
+            if scheduled.num_draft_tokens and scheduled.request_id in tokens:
                 right = len(tokens[scheduled.request_id]) - 1
                 self.policy.record_acceptance(scheduled.request_id, scheduled.num_draft_tokens, right)
                 drafted += scheduled.num_draft_tokens

@@ -65,6 +65,7 @@ def run(
         max_waiting=1000,
         max_drafts=runner.speculation.max_drafts if runner.speculation else forecasts,
         reserve_drafts=runner.speculation is not None,
+        feed_drafts=ahead and runner.feeds_drafts,
         windows=windows or runner.windows,
         overlapping=ahead,
         prefix_caching=not runner.stateful or checkpoints > 0,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.core.plan import PENDING, Plan
+from engine.worker.feed import FedPlan, Feed
 from engine.worker.plan_deltas import PlanReceiver, PlanSender
-from engine.worker.step import FedPlan, Feed
 from tests.engine.core.test_machine import ACTIONS, CHOICES, anything
 from tests.engine.core.world import World
 
@@ -29,12 +29,13 @@ class Follower:
         feed = None
         if after is not None:
             drawn = [one.request_id for one in after.plan.requests if one.sampling is not None]
-            feed = Feed({request_id: row for row, request_id in enumerate(drawn)}, len(drawn))
+            rows = {request_id: row for row, request_id in enumerate(drawn)}
+            feed = Feed(rows, len(drawn), None, 2 + self.world.scheduler.max_drafts)
         delta = pickle.loads(pickle.dumps(self.sender.delta(plan, feed)))
         told = self.receiver.plan(delta)
         pending = {one.request_id for one in plan.requests if one.tokens[-1] == PENDING}
         if isinstance(told, FedPlan):
-            assert feed is not None and told.feed.count == feed.count and told.feed.tokens is None
+            assert feed is not None and told.feed.size == feed.size and told.feed.tokens is None
             assert told.feed.rows == {request_id: feed.rows[request_id] for request_id in pending}
             self.tally["fed"] += 1
             told = told.plan
@@ -43,16 +44,17 @@ class Follower:
         size = self.world.block_size
         assert (told.copies, told.ended, told.altered) == (plan.copies, plan.ended, plan.altered)
         for mine, theirs in zip(plan.requests, told.requests, strict=True):
-            assert (mine.request_id, mine.tokens, mine.start) == (
+            assert (mine.request_id, mine.tokens, mine.start, mine.slack) == (
                 theirs.request_id,
                 theirs.tokens,
                 theirs.start,
+                theirs.slack,
             )
             assert mine.adapter == theirs.adapter and theirs.sampling is None
             end = -(-mine.end // size)
             tables = zip((mine.blocks, *mine.others), (theirs.blocks, *theirs.others), strict=True)
             for (own, other), window in zip(tables, self.world.windows, strict=True):
-                first = 0 if window is None else max(0, mine.start + 1 - window) // size
+                first = 0 if window is None else max(0, mine.start - mine.slack + 1 - window) // size
                 assert own[first:end] == other[first:end]
                 self.tally["entries"] += end
         self.tally["told"] += sum(len(new) for _, tables in delta.tables.values() for new in tables)
@@ -83,6 +85,7 @@ def test_what_is_told_is_the_plan(steps: int) -> None:
         "drafts right",
         "ahead",
         "fed",
+        "slack",
         "parked",
     ):
         assert tally[name] >= steps / 1000, name

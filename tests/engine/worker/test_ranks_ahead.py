@@ -20,7 +20,8 @@ from engine.worker.local_rank import LocalRank
 from engine.worker.ranks import told
 from engine.worker.recordings import Recordings
 from engine.worker.runner import Runner
-from tests.engine.heads import write_medusa
+from engine.worker.speculative import FixedDraftLength
+from tests.engine.heads import write_eagle, write_medusa
 from tests.engine.steps import run
 from tests.engine.worker.test_overlap import REQUESTS
 from tests.engine.worker.triton_run import Recorder
@@ -71,6 +72,34 @@ def test_what_one_samples_feeds_the_next_step_of_all(tiny_model: Path) -> None:
             assert found.tokens == expected.tokens
             assert found.ahead > found.steps / 2
             assert (options is SCARCE) == (found.preempted > 0)
+    finally:
+        runner.ranks.close()
+
+
+@pytest.mark.parametrize("speculation", ["draft", "eagle"])
+def test_draft_tokens_of_one_feed_the_next_step_of_all(
+    tiny_model: Path, tmp_path: Path, speculation: str
+) -> None:
+    alone = Runner(EngineConfig(model=tiny_model, **CONFIG))
+    draft = tiny_model if speculation == "draft" else write_eagle(tmp_path / "head")
+    config = EngineConfig(
+        model=tiny_model,
+        tensor_parallel=2,
+        overlap="on",
+        speculation=speculation,
+        draft_model=draft,
+        **CONFIG,
+    )
+    runner = Runner(config)
+    try:
+        assert runner.feeds_drafts and runner.speculation is not None
+        runner.speculation.policy = FixedDraftLength(3)
+        expected = run(alone, REQUESTS, sequences=4, budget=24, late=1)
+        found = run(runner, REQUESTS, sequences=4, budget=24, late=1, ahead=True)
+        assert found.tokens == expected.tokens
+        assert found.ahead > found.steps / 2
+        # What drafts is what is drafted for.
+        assert speculation != "draft" or runner.speculation.acceptance > 0.5
     finally:
         runner.ranks.close()
 
