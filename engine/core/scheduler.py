@@ -12,8 +12,9 @@ first come, first served, and whoever waits long enough becomes the first of all
 Tenants share by ``Shares``. Where several have open requests, one below its share goes before those above theirs, takes
 over slots of theirs, and gets its part of each step's prompt tokens. So rank decides among the requests of one tenant.
 
-``intake.py`` decides who is let in, ``admission.py`` who runs next, ``preemption.py`` who gives way; ``results.py``
-takes in what came of a step, ``steps_in_flight.py`` what is still to come; ``request_queues.py`` holds the state.
+``intake.py`` decides who is let in, ``admission.py`` who runs next, ``preemption.py`` who gives way,
+``step_planner.py`` how many tokens of each; ``results.py`` takes in what came of a step, ``steps_in_flight.py`` what is
+still to come; ``request_queues.py`` holds the state.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ from engine.core.intake import Intake
 from engine.core.latency_estimator import LatencyEstimator
 from engine.core.loading import Loading
 from engine.core.pins import Pins
-from engine.core.plan import Plan, RequestOutput, SamplerOutput, ScheduledRequest
+from engine.core.plan import Plan, RequestOutput, SamplerOutput
 from engine.core.preemption import Preemption
-from engine.core.prefill_budget import Parts, PrefillBudget
+from engine.core.prefill_budget import PrefillBudget
 from engine.core.prefix_cache import PrefixCache
 from engine.core.request import Request
 from engine.core.request_queues import RequestQueues
 from engine.core.results import Results
 from engine.core.state_checkpoints import StateCheckpoints
 from engine.core.state_slots import StateSlots
+from engine.core.step_planner import StepPlanner
 from engine.core.tiers.remote import RemoteBlocks
 from engine.core.tiers.tiered_cache import TieredCache, TierSet
 
@@ -169,6 +171,14 @@ class Scheduler:
             )
         self._preemption = Preemption(
             self.queues, self._tables, self._admission, self._loading, priority_ageing=priority_ageing
+        )
+        self._planner = StepPlanner(
+            self.queues,
+            self._tables,
+            self._admission,
+            self._preemption,
+            chunked=chunked_prefill,
+            drafting=max_drafts > 0,
         )
         self._results = Results(
             self.queues,
@@ -324,13 +334,13 @@ class Scheduler:
             prompts = min(prompts, self.prefill_chunk)
         parts = self._prefill.divide(prompts)
         most = self._most_requests()
-        budget, prompts = self._schedule_running(plan, budget, prompts, parts, most)
+        budget, prompts = self._planner.go_on(plan, budget, prompts, parts, most)
         if not plan.requests and self.running and not plan.ahead:
             # All that decoded were preempted, and it was for them that prompts were limited.
             parts = self._prefill.divide(budget, admitting=False)
-            budget, prompts = self._schedule_running(plan, budget, budget, parts, most)
+            budget, prompts = self._planner.go_on(plan, budget, budget, parts, most)
         if len(plan.preempted) == preempted and not plan.stalled:
-            budget -= self._schedule_waiting(plan, min(budget, prompts), parts, most)
+            budget -= self._planner.let_in(plan, min(budget, prompts), parts, most)
         if self.max_drafts:
             # Draft tokens take no blocks from a request that waits for some.
             contended = bool(self.waiting) and len(self.running) < self.queues.max_num_seqs
@@ -416,87 +426,6 @@ class Scheduler:
             return self.queues.max_num_seqs
         open_ = len(self.running) + min(len(self.waiting), self.queues.free_slots)
         return max(1, -(-open_ // self._stages))
-
-    def _schedule_running(
-        self, plan: Plan, budget: int, prompts: int, parts: Parts, most: int
-    ) -> tuple[int, int]:
-        """One token for each running request that decodes, its part for each that has a prompt to compute. Returns
-        what is left of ``budget`` and of ``prompts``. ``most``: requests in the plan."""
-        running, block_size, ahead, tables = self.running, self.block_size, plan.ahead, self._tables
-        must_wait = self.queues.steps.must_wait
-        position = 0
-        while position < len(running) and len(plan.requests) < most:
-            request = running[position]
-            position += 1
-            start = request.computed
-            count = len(request.tokens) - start
-            if ahead and request.in_flight:
-                if must_wait(request):
-                    continue
-                start += request.in_flight
-                count += request.pending - request.in_flight
-            prefilling = count > 1
-            if request.stops:
-                tables.reach(request, start)
-            if prefilling:
-                count = parts.tokens[request.id]
-                if count == 0:
-                    continue
-                if request.stops:
-                    count = min(count, request.stops[0] - start)
-                prompts -= count
-            length = start + count
-            if (
-                length > len(request.blocks) * block_size
-                or request.forked
-                or (request.others and tables.short(request, length))
-            ) and not self._grow(request, length, plan, position - 1):
-                position -= not ahead
-                continue
-            if prefilling:
-                request.credit += count
-            plan.requests.append(ScheduledRequest.of(request, count))
-            budget -= count
-        return budget, prompts
-
-    def _schedule_waiting(self, plan: Plan, tokens: int, parts: Parts, most: int) -> int:
-        """Admits those that have a part, then others in their order as long as the first one fits, with ``tokens`` for
-        their prompts. Returns the tokens used."""
-        left = tokens
-        for request in parts.newcomers:
-            if len(plan.requests) < most and self._admission.can_admit(request):
-                left -= self._admit(request, plan, min(parts.tokens[request.id], left))
-        while left > 0 and self.waiting and len(plan.requests) < most:
-            following = self._admission.next()
-            if following is None or not self._admission.can_admit(following):
-                break
-            if not self._chunked_prefill and following.missing > left:
-                break
-            left -= self._admit(following, plan, left)
-        return tokens - left
-
-    def _admit(self, request: Request, plan: Plan, most: int) -> int:
-        """Returns how many of its tokens are computed: at most ``most``, and one at least."""
-        self._admission.admit(request, plan)
-        count = min(request.missing, most)
-        if request.stops:
-            count = min(count, request.stops[0] - request.computed)
-        request.credit += count
-        plan.requests.append(ScheduledRequest.of(request, count))
-        return count
-
-    def _grow(self, request: Request, length: int, plan: Plan, position: int) -> bool:
-        """Blocks for ``length`` tokens; False if ``request``, at ``position`` of the running ones, was preempted or,
-        in a plan made ahead, waits for others to be."""
-        while not self._tables.grow(request, length, plan.copies):
-            if self.max_drafts and self._tables.trim(self.running):
-                continue
-            if plan.ahead:
-                plan.stalled = True
-                return False
-            if self._preemption.preempt(plan, position) is request:
-                return False
-        return True
 
     def _expire(self, plan: Plan) -> None:
         """Drops requests whose deadline passed before they ever ran; a preempted one has begun its answer."""
