@@ -64,6 +64,7 @@ class CpuRecordings:
         self._states = None if cache.states is None else torch.zeros(self._most, dtype=torch.int64)
         """Slots of the state cache, where layers keep a state."""
         self._memory = Memory()
+        self._query_starts: dict[tuple[int, int], Tensor] = {}
         self._states_of: dict[tuple[int, int], HiddenStates] = {}
         self._recorded: dict[tuple[int, int], Recording] = {}
         self._record(1, 1)
@@ -120,7 +121,8 @@ class CpuRecordings:
 
     def _forward(self, sequences: int, new: int) -> Callable[[], Tensor]:
         rows = sequences * new
-        query_starts = torch.arange(sequences + 1) * new
+        # Recordings have its address, and do not keep it.
+        query_starts = self._query_starts[sequences, new] = torch.arange(sequences + 1) * new
         states = None if self._kept is None else HiddenStates(self._kept)
         if states is not None:
             self._states_of[sequences, new] = states
