@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,6 +23,14 @@ class Embedding:
         if isinstance(self._rows, Tensor):
             return functional.embedding(tokens, self._rows)
         return look_up(self._rows, tokens)
+
+    @property
+    def count(self) -> int:
+        return self._rows.shape[0]
+
+    def pieces(self) -> Iterator[Tensor] | None:
+        """All of it, some rows at a time, where it is stored in another form."""
+        return None if isinstance(self._rows, Tensor) else self._rows.pieces()
 
     def weight(self) -> Tensor:
         """All of it [vocab, hidden], in the compute dtype."""

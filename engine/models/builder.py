@@ -6,13 +6,14 @@ parallelism are chosen here, so that model families need not know of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
+from engine.heap import return_freed
 from engine.layers.embedding import Embedding, ShardedEmbedding
 from engine.layers.linear import Linear
 from engine.layers.lora import AdaptedLinear, AdapterBank
@@ -30,7 +31,7 @@ from engine.parallel.part import WHOLE_MODEL, Part
 from engine.weights.quantize import ChannelWeight, Int4Weight, Int6Weight, join, same_inputs
 from engine.weights.weight_cache import WeightCache
 from engine.weights.weight_loader import DIMENSION, Split, Weight, WeightLoader
-from kernels.native.linear import PackedTensors
+from kernels.native.linear import PackedTensors, joined
 
 
 class LayerBuilder:
@@ -88,6 +89,10 @@ class LayerBuilder:
         added = torch.cat(biases) if biases and once else None
 
         def build() -> Product:
+            if head and len(parts) == 1:
+                pieces = self.weights.pieces(*parts, (*parts.values(), in_features))
+                if pieces is not None:
+                    return self._in_pieces(pieces, *parts.values(), added)
             weights = [
                 self.weights.weight(name, out, in_features, split, times.get(name, 1))
                 for name, out in parts.items()
@@ -134,10 +139,16 @@ class LayerBuilder:
 
     def tied(self, name: str, embedding: Embedding, bias: Tensor | None = None) -> Product:
         """The LM head that is tied to the embedding [vocab, hidden]."""
-        weight, tp = embedding.weight, self.weights.tp
+        tp = self.weights.tp
         if isinstance(embedding, ShardedEmbedding):
             bias = None if bias is None else tp.shard(bias, 0, "tokens")
-        head = self._cached(f"{name} tied", lambda: self._plain(weight(), bias, head=True), bias)
+
+        def build() -> Product:
+            if self.weights.packs and (pieces := embedding.pieces()) is not None:
+                return self._in_pieces(pieces, embedding.count, bias)
+            return self._plain(embedding.weight(), bias, head=True)
+
+        head = self._cached(f"{name} tied", build, bias)
         return GatheredLinear(head, tp) if isinstance(embedding, ShardedEmbedding) else head
 
     def _cached(self, name: str, build: Callable[[], Product], bias: Tensor | None) -> Product:
@@ -179,6 +190,17 @@ class LayerBuilder:
 
     def _plain(self, weight: Tensor, bias: Tensor | None, head: bool) -> Product:
         return self._layer(self.weights.quantized(weight, head), bias)
+
+    def _in_pieces(self, pieces: Iterable[Tensor], rows: int, bias: Tensor | None) -> Product:
+        """A head, the largest of all weights: of what it is made from, there is never more than a piece."""
+
+        def packed() -> Iterator[PackedTensors]:
+            for piece in pieces:
+                return_freed()
+                layer = self._layer(self.weights.quantized(piece, head=True), None)
+                yield from (part.packed for part in packed_parts(layer))
+
+        return unpacked(joined(packed(), rows), bias, invariant=self.invariant)
 
     def _layer(self, weight: Weight, bias: Tensor | None) -> Product:
         match weight:

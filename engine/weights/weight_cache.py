@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from engine.errors import ModelUnavailable
+from engine.heap import return_freed
 from engine.weights.cache_file import SUFFIX, CacheFile, CacheWriter, Damaged, remove_leftovers
 from engine.weights.digest import file_digest, known_digest
 from kernels.native.linear import PackedTensors
@@ -33,6 +34,8 @@ _MOST = 32 * 2**30
 """Bytes of a cache folder beyond which what was used least recently is removed."""
 _VERSIONS = 3
 """Results kept of one model: of other options, or older releases."""
+_HELD = 2**25
+"""Bytes of results after which what they were made from is returned to the system."""
 _SPARE = 2**30
 """Bytes of the disk that stay free."""
 _CODE = ("engine/weights", "engine/layers", "engine/models", "kernels/native")
@@ -47,6 +50,8 @@ class WeightCache:
         self._file: CacheFile | None = None
         self._writer: CacheWriter | None = None
         self._folder = Path()
+        self._held = 0
+        """Bytes added since what they were made from was returned to the system."""
         path = Path(f"{name}-{key}{SUFFIX}")
         for folder in folders:
             if (found := _read(folder / path)) is not None:
@@ -77,11 +82,16 @@ class WeightCache:
         try:
             # What is packed may be larger than what it is made from.
             _need_room(self._folder, sum(tensor.nbytes for part in parts for tensor in part.tensors))
-            return self._writer.add(name, parts)
+            mapped = self._writer.add(name, parts)
         except OSError as error:
             log.warning("converted weights are not cached: %s", error)
             self._discard()
             return parts
+        self._held += sum(tensor.nbytes for part in parts for tensor in part.tensors)
+        if self._held > _HELD:  # so that a conversion needs little more than its result
+            self._held = 0
+            return_freed()
+        return mapped
 
     def __enter__(self) -> WeightCache:
         return self

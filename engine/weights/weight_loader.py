@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, Protocol, runtime_checkable
 
@@ -148,6 +148,17 @@ class WeightLoader:
                 return stored
         return self.take(f"{name}.weight", shape)
 
+    def pieces(self, name: str, shape: tuple[int, int]) -> Iterator[Tensor] | None:
+        """``name.weight``, some rows at a time, where it ``packs`` and the file has it in another form than plain
+        numbers; ``None`` where it is read as a whole.
+
+        Raises ``UnsupportedModel`` if there is none of that name and shape."""
+        reader = self._checkpoint
+        if not self.packs or not isinstance(reader, RowCheckpoint) or not self.holds_plain(name):
+            return None
+        stored = reader.rows(name, shape, grouped=False)
+        return None if stored is None else (finite(piece, name) for piece in stored.pieces())
+
     def differs(self, name: str, weight: Callable[[], Tensor], *, sharded: bool = False) -> bool:
         """Whether the checkpoint has a plain tensor of that name that differs from ``weight``, which with ``sharded``
         is this rank's of equally many rows each."""
@@ -241,6 +252,11 @@ class WeightLoader:
     def bias(self, name: str, out_features: int, split: Split | None = None, copies: int = 1) -> Tensor:
         whole = self.take(f"{name}.bias", (out_features,))
         return self.tp.sharing(copies).shard(whole, 0, f"outputs of {name}") if split == "out" else whole
+
+    @property
+    def packs(self) -> bool:
+        """Whether plain weights are quantized for kernels/native/linear.c, as far as their shapes allow."""
+        return self._quantization is not None and self.device.type == "cpu" and available()
 
     def quantized(self, weight: Tensor, head: bool = False) -> Weight:
         """A plain weight, quantized by ``quantization``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 
 from engine.errors import StartupError
+from engine.heap import return_freed
 from engine.weights.safetensors import open_file
 from engine.weights.source import gguf_file
 from kernels.native.linear import available
@@ -80,12 +80,9 @@ def _head(method: str, on_cpu: bool) -> str:
 
 
 def trim() -> None:
-    """Returns what was freed to the system: glibc keeps pieces of up to 32 MiB, such as layers while they are
-    converted."""
+    """Frees what is garbage, and returns it to the system."""
     gc.collect()
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
+    return_freed()
 
 
 def check_room(needed: int, device: torch.device, quantization: str | None) -> None:

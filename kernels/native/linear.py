@@ -8,7 +8,7 @@ product.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
@@ -181,18 +181,47 @@ def pack_int4(codes: Tensor, scale: Tensor, offset: Tensor, bias: Tensor | None)
     return PackedWeight(PackedTensors(kind, shape, group, packed, scales, _by_tile(factors)), bias)
 
 
+def joined(parts: Iterable[PackedTensors], outputs: int) -> PackedTensors:
+    """One weight of the ``outputs`` of several, which follow each other; all but the last have whole tiles.
+
+    Raises ``ValueError`` if they are of different forms, or other than so many."""
+    whole: PackedTensors | None = None
+    count = 0
+    for part in parts:
+        if whole is None:
+            tiles, mine = -(-outputs // _TILE), -(-part.shape[0] // _TILE)
+            made = [
+                tensor.new_empty(len(tensor) // mine * tiles, *tensor.shape[1:]) for tensor in part.tensors
+            ]
+            whole = PackedTensors(part.kind, (outputs, part.shape[1]), part.group, *made)
+        if part.kind != whole.kind or part.group != whole.group or count % _TILE:
+            raise ValueError("these weights cannot be joined: they are packed in different forms")
+        for tensor, into in zip(part.tensors, whole.tensors, strict=True):
+            tile = len(into) // -(-outputs // _TILE)
+            first = count // _TILE * tile
+            into[first : first + len(tensor)] = tensor
+        count += part.shape[0]
+    if whole is None or count != outputs:
+        raise ValueError(f"the weights have {count} outputs in place of {outputs}")
+    return whole
+
+
 def _tiles(codes: Tensor, group: int, zero: int, pack: Callable[[Tensor], Tensor]) -> Tensor:
     """Codes [out, in] in tiles, padded with ``zero`` in both dimensions.
 
     ``pack`` makes of [..., in] the bytes of an output: [..., blocks of inputs, vectors, 4].
     """
-    pieces = []
+    tiles, place = codes.new_empty(0), 0
     for piece in codes.split(_PIECE):
         missing = (0, -codes.shape[1] % group, 0, -len(piece) % _TILE)
         filled = functional.pad(piece, missing, value=zero)
         lanes = pack(filled.view(-1, 2, _HALF, filled.shape[1]))
-        pieces.append(lanes.permute(0, 3, 4, 1, 2, 5).reshape(-1))
-    return torch.cat(pieces)
+        if not place:  # the first is as large as any: filled in place, there is no second copy of the whole
+            tiles = codes.new_empty(-(-len(codes) // _TILE) * _TILE * (lanes.numel() // len(filled)))
+        made = lanes.permute(0, 3, 4, 1, 2, 5).reshape(-1)
+        tiles[place : place + len(made)] = made
+        place += len(made)
+    return tiles
 
 
 def _bytes(codes: Tensor) -> Tensor:

@@ -16,10 +16,12 @@ from gguf import GGMLQuantizationType as Type
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
+from engine.layers.embedding import Embedding
 from engine.models import builder
-from engine.weights import cache_file, digest, weight_cache
+from engine.weights import cache_file, digest, gguf_rows, weight_cache
 from engine.weights.gguf_folder import as_folder
 from engine.weights.quantize import to_int8
+from engine.weights.weight_loader import WeightLoader
 from engine.worker.memory import predict_weights
 from kernels.native.linear import available, pack_int8
 from tests.engine.models.hub import Paged, save
@@ -65,6 +67,7 @@ def no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builder.LayerBuilder, "_product", convert)
     monkeypatch.setattr(builder.LayerBuilder, "_plain", convert)
+    monkeypatch.setattr(builder.LayerBuilder, "_in_pieces", convert)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,19 @@ def test_logits_are_the_same_to_the_bit_without_made_and_found(
     request.getfixturevalue("no_conversion")
     assert torch.equal(run(folder, tmp_path / "cache", **options), plain)
     assert kept(tmp_path / "cache") == [path] and path.read_bytes() == before
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("method", [None, "int4"])
+def test_a_head_made_in_pieces_is_the_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: bool, method: str | None
+) -> None:
+    folder = quantized(tmp_path, tie_word_embeddings=tied)
+    monkeypatch.setattr(gguf_rows, "_PIECE", 96)
+    found = run(folder, "off", quantization=method)
+    monkeypatch.setattr(WeightLoader, "pieces", lambda *_: None)
+    monkeypatch.setattr(Embedding, "pieces", lambda _: None)
+    assert torch.equal(run(folder, "off", quantization=method), found)
 
 
 def test_a_folder_that_is_quantized_at_start_is_converted_once(

@@ -29,8 +29,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CC", raising=False)
     library.load.cache_clear()
+    library._version.cache_clear()
     yield
     library.load.cache_clear()
+    library._version.cache_clear()
 
 
 def seven() -> int:
@@ -56,6 +58,7 @@ def test_it_is_compiled_once_and_then_needs_no_compiler(
     assert seven() == 7
     (file,) = kept(tmp_path)
     library.load.cache_clear()
+    library._version.cache_clear()
     monkeypatch.setenv("CC", "/nowhere/cc")
     assert seven() == 7
     assert kept(tmp_path) == [file]
@@ -64,6 +67,7 @@ def test_it_is_compiled_once_and_then_needs_no_compiler(
 def test_another_source_is_another_library(tmp_path: Path) -> None:
     assert seven() == 7
     library.load.cache_clear()
+    library._version.cache_clear()
     (tmp_path / "sources" / "seven.c").write_text("int seven(void) { return 8; }\n")
     assert seven() == 8
     assert len(kept(tmp_path)) == 2
@@ -74,6 +78,7 @@ def test_another_header_is_another_library(tmp_path: Path) -> None:
     (tmp_path / "sources" / "number.h").write_text("#define NUMBER 7\n")
     assert seven() == 7
     library.load.cache_clear()
+    library._version.cache_clear()
     (tmp_path / "sources" / "number.h").write_text("#define NUMBER 8\n")
     assert seven() == 8
 
@@ -93,9 +98,11 @@ def test_another_compiler_and_another_version_of_it_make_other_libraries(
         upgraded.chmod(stat.S_IRWXU)
         monkeypatch.setenv("CC", str(upgraded))
         library.load.cache_clear()
+        library._version.cache_clear()
         assert seven() == answer
     monkeypatch.delenv("CC")
     library.load.cache_clear()
+    library._version.cache_clear()
     assert seven() == 7
     assert len(kept(tmp_path)) == 3
 
@@ -184,6 +191,7 @@ def test_what_belongs_to_another_user_is_not_loaded(
     (file,) = kept(tmp_path)
     os.chown(file if what == "file" else file.parent, 65534, 65534)
     library.load.cache_clear()
+    library._version.cache_clear()
     with caplog.at_level(logging.INFO, "engine.kernels"):
         assert seven() == 7
     assert "belongs to user 65534" in caplog.text

@@ -12,7 +12,7 @@ from torch.nn import functional
 from engine.layers.quantized import Int8Linear
 from engine.weights.quantize import Int4Weight, to_int4, to_int6, to_int8
 from kernels.native import linear
-from kernels.native.linear import Kind, PackedWeight, pack_int4, pack_int6, pack_int8
+from kernels.native.linear import Kind, PackedTensors, PackedWeight, joined, pack_int4, pack_int6, pack_int8
 
 pytestmark = pytest.mark.skipif(not linear.available(), reason="no AVX-512 VNNI or no compiler")
 
@@ -76,6 +76,29 @@ def error(found: Tensor, x: Tensor, plain: Tensor) -> float:
     x = x.double()
     size = x.norm(dim=1)[:, None] * plain.norm(dim=1) / x.shape[1] ** 0.5
     return float((found.double() - x @ plain.T).norm() / size.norm())
+
+
+@pytest.mark.parametrize("kind", [Kind.INT8, Kind.INT6, Kind.INT4_SMALL])
+def test_parts_joined_are_the_whole(kind: Kind) -> None:
+    def packed(weight: Tensor) -> PackedTensors:
+        if kind == Kind.INT8:
+            eight = to_int8(weight)
+            return pack_int8(eight.codes, eight.scale, None).packed
+        if kind == Kind.INT6:
+            six = to_int6(weight)
+            return pack_int6(six.codes, six.scale, None).packed
+        four = to_int4(weight, 32)
+        return pack_int4(four.codes, four.scale, four.offset, None).packed
+
+    weight = torch.randn(100, 96)
+    whole, parts = packed(weight), [packed(part) for part in weight.split(64)]
+    found = joined(parts, 100)
+    assert found[:3] == whole[:3]
+    assert all(map(torch.equal, found.tensors, whole.tensors))
+    with pytest.raises(ValueError, match="64 outputs in place of 100"):
+        joined(parts[:1], 100)
+    with pytest.raises(ValueError, match="different forms"):
+        joined(reversed(parts), 100)
 
 
 @pytest.mark.parametrize("kind", Kind)
