@@ -80,6 +80,12 @@ class Channel:
         """Until a message has come or a bell rings, or so many seconds."""
         self._poll.poll(timeout * 1000)
 
+    def gone(self) -> None:
+        """Waits until the other process is gone, whatever it has said before."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLRDHUP)
+        poll.poll(None)
+
     def receive(self, timeout: float | None = 0.0) -> list[Any]:
         """All messages that have come. Waits up to ``timeout`` seconds for the first (``None``: for ever), or until a
         bell rings.

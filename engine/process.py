@@ -38,11 +38,14 @@ def main(fd: int) -> int:
             raise TypeError(f"the first message must be Start, not {start!r}")
         logs.set_up(start.config.log_level)
         _spare_triton(start.config)
+        loaded = threading.Event()
+        threading.Thread(target=_leave_with, args=(channel, loaded), daemon=True).start()
         try:
             core = load(start.config, channel)
         except StartupError as error:
             channel.send(Failed(error.message))
             return 1
+        loaded.set()
         channel.send(core.ready)
         # While the HTTP process takes that up. What start-up has left stays for ever: spare the collector from it.
         gc.enable()
@@ -58,6 +61,13 @@ def load(config: EngineConfig, channel: Channel) -> EngineCore | PoolingCore:
     """Raises ``StartupError``."""
     spec = find_spec(config.model, config.task, matryoshka=config.matryoshka)
     return EngineCore(config, channel) if spec is None else PoolingCore(config, spec, channel)
+
+
+def _leave_with(channel: Channel, loaded: threading.Event) -> None:
+    """While a model is loaded, for minutes, nobody reads the channel."""
+    channel.gone()
+    if not loaded.is_set():
+        os._exit(0)
 
 
 def _import_torch() -> None:

@@ -37,9 +37,14 @@ class RemoteRank:
         """``send`` of a message that is pickled already."""
         self._channel.send_payload(payload)
 
-    def receive(self) -> Any:
-        """Its next message. Raises ``EOFError`` when it is gone."""
-        (message,) = self._channel.receive()
+    def receive(self, timeout: float) -> Any:
+        """Its next message. Raises ``EOFError`` when it is gone, ``TimeoutError`` if it gives no sign of life for so
+        many seconds."""
+        message = None
+        while message is None:
+            if not self._channel.wait(timeout):
+                raise TimeoutError
+            (message,) = self._channel.receive()
         return message
 
     def wait(self) -> bool:

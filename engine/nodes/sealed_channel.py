@@ -60,6 +60,12 @@ class SealedChannel:
         self._received += 1
         return [pickle.loads(payload)]
 
+    def wait(self, timeout: float) -> bool:
+        """Whether something comes within so many seconds."""
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        return bool(self._buffer or poll.poll(timeout * 1000))
+
     def gone(self, *, speaking: bool) -> None:
         """Waits until the other side is gone or, unless it is ``speaking``, says something unasked."""
         poll = select.poll()

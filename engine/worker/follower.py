@@ -13,6 +13,7 @@ from engine.parallel.meeting import meet
 from engine.parallel.ranks import Ranks
 from engine.worker.join import Join, join_part, layout_of, open_store
 from engine.worker.plan_deltas import PlanDelta, PlanReceiver
+from engine.worker.pulse import Pulse
 
 _NOTICE = 5.0
 """Seconds that rank 0 gets to say which rank was lost, and to end this one."""
@@ -21,25 +22,28 @@ _NOTICE = 5.0
 class FollowerRank(Ranks):
     """Raises ``EOFError`` when rank 0 has exited."""
 
-    def __init__(self, join: Join, channel: Channel | SealedChannel) -> None:
+    def __init__(self, join: Join, channel: Channel | SealedChannel, pulse: Pulse) -> None:
+        """``pulse``: of the same channel. It ends when the model is loaded."""
         super().__init__(join.rank, layout_of(join.config))
         self._channel = channel
+        self._pulse = pulse
         self._plans = PlanReceiver()
         self._inbox: deque[object] = deque()
         self._device = device = torch.device(join.device)
-        channel.send(True)
+        pulse.send(True)
         if device.index is not None:
             torch.cuda.set_device(device)
         store = open_store(join.store, self.size)
         tensor, self.pipe = meet(self.layout, join.rank, store, device, join.host, _lost)
         # Rank 0 keeps the store until all have met: groups that it is not in may be later than its own.
-        channel.send(True)
+        pulse.send(True)
         self.part = join_part(join.config, join.rank, tensor, vocabulary=join.vocabulary)
 
     def local_device(self, device: torch.device) -> torch.device:
         return self._device
 
     def all_reduce_min(self, blocks: int) -> int:
+        self._pulse.end()
         self._channel.send(blocks)
         least = self.receive()
         if not isinstance(least, int):

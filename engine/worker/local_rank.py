@@ -47,10 +47,13 @@ class LocalRank:
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError("the other process is gone") from None
 
-    def receive(self) -> Any:
-        """Its next message. Raises ``EOFError`` when it is gone."""
-        if not self._inbox:
-            self._inbox.extend(self._channel.receive(None))
+    def receive(self, timeout: float) -> Any:
+        """Its next message. Raises ``EOFError`` when it is gone, ``TimeoutError`` if it gives no sign of life for so
+        many seconds."""
+        while not self._inbox:
+            if not (came := self._channel.receive(timeout)):
+                raise TimeoutError
+            self._inbox.extend(message for message in came if message is not None)
         return self._inbox.popleft()
 
     def wait(self) -> bool:

@@ -12,6 +12,7 @@ from engine.nodes.sealed_channel import SealedChannel
 from engine.version import version
 from engine.weights.digest import model_digest
 from engine.weights.weight_cache import cache_home
+from engine.worker.pulse import PATIENCE, Pulse
 
 
 def reach(config: EngineConfig) -> list[RemoteRank]:
@@ -26,13 +27,15 @@ def reach(config: EngineConfig) -> list[RemoteRank]:
             found.append(RemoteRank(address, secret))
             found[-1].send(mine)
         for node in found:
-            if (answer := node.receive()) != "":
+            if (answer := node.receive(PATIENCE)) != "":
                 raise StartupError(f"The node{node.where} cannot take part. {answer}")
     except BaseException as error:
         for node in found:
             node.close()
         if isinstance(error, EOFError):
             raise StartupError("A node has closed the connection: its log says why.") from error
+        if isinstance(error, TimeoutError):
+            raise StartupError(f"A node gave no sign of life for {PATIENCE:.0f} s: is it stopped?") from error
         raise
     return found
 
@@ -40,8 +43,10 @@ def reach(config: EngineConfig) -> list[RemoteRank]:
 def answer(channel: SealedChannel, model: Path) -> bool:
     """A node's side: whether it takes part."""
     (theirs,) = channel.receive()
+    pulse = Pulse(channel)  # of large files digests take minutes
     complaint = _complaint(theirs, model)
-    channel.send(complaint)
+    pulse.send(complaint)
+    pulse.end()
     return not complaint
 
 

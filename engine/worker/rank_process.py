@@ -27,6 +27,7 @@ from engine.worker.follower import FollowerRank
 from engine.worker.join import Join
 from engine.worker.nodes import answer
 from engine.worker.pipelined_runner import PipelinedRunner
+from engine.worker.pulse import Pulse
 from engine.worker.rank_messages import DropAdapter, Finish, HeadRows, RecordGraphs
 from engine.worker.runner import Runner
 
@@ -72,12 +73,13 @@ def _leave_with(channel: SealedChannel) -> None:
 
 def _run(join: Join, channel: Channel | SealedChannel) -> int:
     logs.set_up(join.config.log_level)
+    pulse = Pulse(channel)
     try:
-        follower = FollowerRank(join, channel)
+        follower = FollowerRank(join, channel, pulse)
         kind = Runner if follower.stages == 1 else PipelinedRunner
         runner = kind(join.config, follower)
     except StartupError as error:
-        channel.send(error.message)
+        pulse.send(error.message)
         return 0
     serve(runner, follower)
     return 0

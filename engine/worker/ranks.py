@@ -32,6 +32,7 @@ from engine.worker.join import LOOPBACK, Join, join_part, layout_of, local_devic
 from engine.worker.local_rank import LocalRank
 from engine.worker.nodes import reach
 from engine.worker.plan_deltas import PlanSender
+from engine.worker.pulse import PATIENCE
 
 log = logging.getLogger("engine.parallel")
 
@@ -54,6 +55,7 @@ class LeaderRank(Ranks):
         """Called in a thread of its own with the rank of a process that has exited."""
         self._plans = PlanSender(config.block_size)
         self._closing = False
+        self._patience = PATIENCE
         self._gone = threading.Event()
         self._peers: list[LocalRank | RemoteRank] = []
         try:
@@ -138,11 +140,17 @@ class LeaderRank(Ranks):
         return [peer.pid for peer in self._peers if isinstance(peer, LocalRank)]
 
     def _receive_from(self, rank: int) -> int:
+        peer = self._peers[rank - 1]
         try:
-            reply = self._peers[rank - 1].receive()
+            reply = peer.receive(self._patience)
         except EOFError:
             raise StartupError(
-                f"Rank {rank}{self._peers[rank - 1].where} died while it loaded its part of the model."
+                f"Rank {rank}{peer.where} died while it loaded its part of the model."
+            ) from None
+        except TimeoutError:
+            raise StartupError(
+                f"Rank {rank}{peer.where} gave no sign of life for {self._patience:.0f} s while it loaded its part of "
+                "the model: it is stopped, or its disk does not answer. Look at it, and start the engine again."
             ) from None
         if isinstance(reply, str):
             raise StartupError(reply)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from engine.begun_process import BegunProcess
+from engine.channel import encode
 from engine.client import EngineClient
 from engine.config import EngineConfig
+from engine.messages import Start
 from kernels import launch
 from tests.engine.live import alive, eventually
 
@@ -36,6 +38,19 @@ def test_it_imports_torch_before_it_is_told_anything_and_spares_triton(tiny_mode
     finally:
         begun.end()
     assert not alive(begun.pid)
+
+
+def test_who_is_gone_while_it_loads_takes_it_along(tmp_path: Path) -> None:
+    """A model of which nothing can be read yet: the load would wait for it."""
+    os.mkfifo(tmp_path / "config.json")
+    begun = BegunProcess()
+    try:
+        config = EngineConfig(model=tmp_path, device="cpu", kv_cache_blocks=50, threads=1)
+        begun.socket.sendall(encode(Start(config)))
+        begun.socket.close()
+        asyncio.run(asyncio.wait_for(begun.wait(), 120))
+    finally:
+        begun.end()
 
 
 def test_it_ends_where_nothing_came_of_it() -> None:

@@ -32,7 +32,9 @@ from engine.parallel.group import TPGroup
 from engine.parallel.layout import Layout
 from engine.parallel.part import Part
 from engine.server.tokenizer import Tokenizer
+from engine.worker import local_rank, ranks
 from engine.worker.local_rank import LocalRank
+from engine.worker.pulse import Pulse
 from engine.worker.ranks import LeaderRank
 from engine.worker.runner import Runner
 from tests.engine.live import EngineServer, alive, eventually
@@ -63,7 +65,45 @@ def test_what_another_rank_says_before_it_was_asked_is_kept() -> None:
     rank._channel, rank._inbox = Channel(ours), deque()
     with ours, theirs:
         theirs.sendall(encode(True) + encode("it is too small"))
-        assert [rank.receive(), rank.receive()] == [True, "it is too small"]
+        assert [rank.receive(60), rank.receive(60)] == [True, "it is too small"]
+
+
+def test_a_rank_that_loads_gives_signs_of_life_which_are_no_messages() -> None:
+    ours, theirs = socket.socketpair()
+    rank = LocalRank.__new__(LocalRank)
+    rank._channel, rank._inbox = Channel(ours), deque()
+    with ours, theirs:
+        pulse = Pulse(Channel(theirs), interval=0.001)
+        before = Channel(ours).receive(None)
+        assert set(before) == {None}
+        pulse.send("it is too small")
+        assert rank.receive(60) == "it is too small"
+        pulse.end()
+        Channel(theirs).send(True)
+        assert rank.receive(60) is True
+        with pytest.raises(TimeoutError):
+            rank.receive(0)
+
+
+def test_a_rank_that_is_stopped_while_it_loads_is_given_up(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(LocalRank):
+        def __init__(self) -> None:
+            super().__init__()
+            os.kill(self.pid, signal.SIGSTOP)
+            pids.append(self.pid)
+
+    pids: list[int] = []
+    monkeypatch.setattr(ranks, "LocalRank", Stopped)
+    monkeypatch.setattr(ranks, "PATIENCE", 0.05)
+    monkeypatch.setattr(local_rank, "_LEAVE", 0.05)
+    with (
+        pytest.raises(StartupError, match=r"Rank 1 gave no sign of life for .* stopped"),
+        started(tiny_model),
+    ):
+        pass
+    assert pids and not any(map(alive, pids))
 
 
 def requests(lengths: tuple[int, ...] = (1, 9, 33, 50)) -> list[tuple[list[int], SamplingParams]]:
