@@ -58,7 +58,12 @@ class Machine:
     max_itl_ratio: float = 2.0
     max_waiting: int = 1_000_000
     stateful: bool = False
-    """Whether layers keep a state of each request: nothing is found in a prefix cache then."""
+    """Whether layers keep a state of each request: a prefix is then found where a state of it was kept."""
+
+    @property
+    def checkpoints(self) -> int:
+        """States of prefixes, as ``--state-checkpoints`` has it by default."""
+        return self.max_num_seqs // 2 if self.stateful else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,8 @@ class Simulation:
         self._patience = patience or Patience(1.0)
         self._late = 0
         self._block_tokens = block_tokens
-        self._caching = not machine.stateful and any(arrival.blocks for arrival in arrivals)
+        keeps = not machine.stateful or machine.checkpoints > 0
+        self._caching = keeps and any(arrival.blocks for arrival in arrivals)
         self.scheduler = Scheduler(
             BlockPool(machine.blocks),
             block_size=machine.block_size,
@@ -125,6 +131,7 @@ class Simulation:
             prefix_caching=self._caching,
             windows=machine.windows,
             stateful=machine.stateful,
+            checkpoints=machine.checkpoints if self._caching else 0,
         )
         self._chunks = PrefillChunkController(machine.max_itl_ratio, machine.max_batched_tokens)
         self.served: list[Served | None] = []

@@ -169,7 +169,9 @@ def candidate(
         longest=longest,
         step_tokens=serving.max_batched_tokens,
     )
-    states = serving.max_num_seqs * shape.state_bytes(COMPUTE_BYTES)
+    # The engine's: of each sequence, of half as many prefixes, and a spare one.
+    slots = serving.max_num_seqs + serving.max_num_seqs // 2 + 1
+    states = slots * shape.state_bytes(COMPUTE_BYTES)
     blocks = int((memory.cache - states) // told["block_bytes"])
     if blocks < told["request_blocks"]:
         return Misfit(

@@ -51,6 +51,14 @@ def test_a_prompt_that_came_before_is_found_again() -> None:
     assert found["hits"] == [0, 1024, 0]
 
 
+def test_where_layers_keep_a_state_a_prefix_is_found_where_a_state_was_kept() -> None:
+    """The second prompt leaves there what the first has in common with it, and keeps its state for the third."""
+    arrivals = [[60.0 * number, 1100, 2, [7, 9]] for number in range(3)]
+    assert simulate(arrivals, {"stateful": True})["hits"] == [0, 0, 1024]
+    # Half of one sequence: no state is kept of prefixes.
+    assert simulate(arrivals, {"stateful": True, "max_num_seqs": 1})["hits"] == [0, 0, 0]
+
+
 def test_it_stops_when_too_many_are_late() -> None:
     arrivals = [[0.001 * number, 400, 20, []] for number in range(200)]
     whole = simulate(arrivals)
