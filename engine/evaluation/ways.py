@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.core.plan import Plan, ScheduledRequest
 from engine.evaluation.samples import Sample
 from engine.kv_cache import KVCache
+from engine.layers.float8 import Float8Linear
 from engine.layers.linear import Linear
 from engine.layers.native import Int6Linear
 from engine.layers.quantized import Fp8Linear, Int4Linear, Int8Linear
@@ -78,7 +79,7 @@ def weight_bytes(model: object) -> int:
         if id(item) in seen:
             continue
         seen.add(id(item))
-        if isinstance(item, (Linear, Int8Linear, Int6Linear, Int4Linear, Fp8Linear)):
+        if isinstance(item, (Linear, Int8Linear, Int6Linear, Int4Linear, Fp8Linear, Float8Linear)):
             # Packed weights have no storage that could be asked.
             total += item.nbytes
         elif isinstance(item, Tensor):

@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.errors import UnsupportedModel
 from engine.heap import return_freed
 from engine.layers.embedding import Embedding, ShardedEmbedding
+from engine.layers.float8 import Float8Linear
 from engine.layers.linear import Linear
 from engine.layers.lora import AdaptedLinear, AdapterBank
 from engine.layers.native import Int6Linear, unpacked
@@ -28,7 +29,7 @@ from engine.layers.quantized import (
 )
 from engine.layers.row_parallel import GatheredLinear, RowParallelLinear
 from engine.parallel.part import WHOLE_MODEL, Part
-from engine.weights.quantize import ChannelWeight, Int4Weight, Int6Weight, join, same_inputs
+from engine.weights.quantize import ChannelWeight, Float8Weight, Int4Weight, Int6Weight, join, same_inputs
 from engine.weights.weight_cache import WeightCache
 from engine.weights.weight_loader import DIMENSION, Split, Weight, WeightLoader
 from kernels.native.linear import PackedTensors, joined
@@ -176,6 +177,13 @@ class LayerBuilder:
         if len(weights) == len(six) > 1:
             codes, scales = torch.cat([part.codes for part in six]), torch.cat([part.scale for part in six])
             return self._layer(Int6Weight(codes, scales), bias)
+        eight = [weight for weight in weights if isinstance(weight, Float8Weight)]
+        if len(weights) == len(eight) > 1 and len({part.group for part in eight}) == 1:
+            codes, scales = (
+                torch.cat([part.codes for part in eight]),
+                torch.cat([part.scale for part in eight]),
+            )
+            return self._layer(Float8Weight(codes, scales, eight[0].group), bias)
         if len(plain) == len(weights):
             return self._plain(torch.cat(plain), bias, head)
         if len(grouped) == len(weights) and same_inputs(grouped):
@@ -208,6 +216,8 @@ class LayerBuilder:
                 return self._grouped(weight, bias)
             case Int6Weight():
                 return Int6Linear(weight, bias)
+            case Float8Weight():
+                return Float8Linear(weight, bias)
             case ChannelWeight() if weight.codes.dtype == torch.int8:
                 return Int8Linear(weight, bias, invariant=self.invariant)
             case ChannelWeight():

@@ -2,7 +2,7 @@
 
 ``weight`` float8_e4m3fn [out, in] is multiplied by its scale, ``weight_scale`` or (despite its name)
 ``weight_scale_inv``: a scalar, one for each output [out] or [out, 1], or one for each block of 128 x 128, the last ones
-partial; the shape tells which. The weights are widened when loaded.
+partial; the shape tells which.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from engine.errors import UnsupportedModel
+from engine.weights.quantize import Float8Weight
 from engine.weights.quantized_format import RawTensors, pick
 
 _SCALES = ("weight_scale_inv", "weight_scale")
@@ -45,23 +45,21 @@ class Fp8:
     def holds(self, tensors: RawTensors, name: str) -> bool:
         return any(f"{name}.{scale}" in tensors for scale in _SCALES)
 
-    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Tensor:
-        """The plain weight."""
+    def read(self, tensors: RawTensors, name: str, out_features: int, in_features: int) -> Float8Weight:
         for extra in _ACTIVATIONS:
             tensors.ignore(f"{name}.{extra}")
-        weight = pick(tensors, f"{name}.weight", (out_features, in_features)).float()
+        weight = pick(tensors, f"{name}.weight", (out_features, in_features))
         stored_as = next(scale for scale in _SCALES if f"{name}.{scale}" in tensors)
         scale = tensors.raw(f"{name}.{stored_as}").float()
         high, wide = self._block
         blocks = (-(-out_features // high), -(-in_features // wide))
         match tuple(scale.shape):
             case () | (1,) | (1, 1) if blocks != (1, 1) or scale.dim() < 2:
-                return weight * scale.reshape(())
+                return Float8Weight(weight, scale.reshape(1, 1).expand(out_features, 1), in_features)
             case shape if shape == blocks:
-                rows, columns = torch.arange(out_features) // high, torch.arange(in_features) // wide
-                return weight * scale[rows][:, columns]
+                return Float8Weight(weight, scale[torch.arange(out_features) // high], wide)
             case (outputs,) | (outputs, 1) if outputs == out_features:
-                return weight * scale.reshape(-1, 1)
+                return Float8Weight(weight, scale.reshape(-1, 1), in_features)
             case shape:
                 raise UnsupportedModel(
                     f"{name}.{stored_as} has the shape {shape}; one scale for all, one an output or one a block of "

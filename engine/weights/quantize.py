@@ -35,6 +35,21 @@ class ChannelWeight:
 
 
 @dataclass(frozen=True, slots=True)
+class Float8Weight:
+    """``codes * scale``, with a scale for each group of so many inputs, the last one perhaps with fewer."""
+
+    codes: Tensor
+    """float8_e4m3fn [out, in]"""
+    scale: Tensor
+    """float32 [out, groups]"""
+    group: int
+
+    def weight(self) -> Tensor:
+        """float32 [out, in]"""
+        return self.codes.float() * self.scale.repeat_interleave(self.group, 1)[:, : self.codes.shape[1]]
+
+
+@dataclass(frozen=True, slots=True)
 class Int4Weight:
     """``(codes - 8) * scale + offset``, with a scale and an offset for each group of ``size`` inputs."""
 

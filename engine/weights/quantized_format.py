@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.weights.quantize import ChannelWeight, Int4Weight, Int6Weight
+from engine.weights.quantize import ChannelWeight, Float8Weight, Int4Weight, Int6Weight
 
 
 @runtime_checkable
@@ -34,7 +34,7 @@ class QuantizedFormat(Protocol):
 
     def read(
         self, tensors: RawTensors, name: str, out_features: int, in_features: int
-    ) -> Int4Weight | ChannelWeight | Int6Weight | Tensor:
+    ) -> Int4Weight | ChannelWeight | Float8Weight | Int6Weight | Tensor:
         """Raises ``UnsupportedModel`` if a tensor has the wrong shape."""
         ...
 

@@ -17,6 +17,7 @@ from engine.weights.quantize import (
     GROUPS,
     W8A8,
     ChannelWeight,
+    Float8Weight,
     Int4Weight,
     Int6Weight,
     regrouped,
@@ -27,6 +28,7 @@ from engine.weights.quantize import (
 )
 from engine.weights.quantized_format import QuantizedFormat, RawTensors, pick
 from engine.weights.stored_rows import StoredRows
+from kernels.native import float8
 from kernels.native.linear import available
 
 Split = Literal["out", "in", "each"]
@@ -35,7 +37,7 @@ Split = Literal["out", "in", "each"]
 DIMENSION: Mapping[Split, int | None] = {"out": 0, "in": 1, "each": None}
 """The dimension of a weight [out, in] that is sharded."""
 
-Weight = Tensor | Int4Weight | ChannelWeight | Int6Weight
+Weight = Tensor | Int4Weight | ChannelWeight | Float8Weight | Int6Weight
 
 
 class Checkpoint(Protocol):
@@ -208,6 +210,8 @@ class WeightLoader:
         whole: Weight | None = self._read(name, out_features, in_features)
         if whole is None:
             whole = finite(self._checkpoint.take(f"{name}.weight", (out_features, in_features)), name)
+        elif isinstance(whole, Float8Weight):
+            whole = self._eight_bits(whole, name)
         elif isinstance(whole, Tensor):
             whole = finite(whole.to(self.device, self.dtype), name)
         elif isinstance(whole, Int4Weight):
@@ -232,6 +236,7 @@ class WeightLoader:
             codes, scale = (tp.shard(part, dimension, what) for part in (whole.codes, whole.scale))
             return Int6Weight(codes, scale)
         if not isinstance(whole, Int4Weight):
+            # Floats of 8 bits are plain on several ranks.
             raise TypeError(f"{type(whole).__name__} cannot be sharded")
         if split == "in" and whole.order is not None:
             raise UnsupportedModel(
@@ -247,6 +252,14 @@ class WeightLoader:
         whole_groups = split != "in" or weight.scale.shape[1] % self.tp.size == 0
         if self.device.type == "cpu" and available() and whole_groups:
             return weight
+        return finite(weight.weight().to(self.device, self.dtype), name)
+
+    def _eight_bits(self, weight: Float8Weight, name: str) -> Float8Weight | Tensor:
+        """As it is where there is a product for it, of one rank; else plain."""
+        kept = self.device.type == "cpu" and self._quantization is None and self.tp.size == 1
+        # Codes of all ones are no numbers.
+        if kept and float8.available() and not bool((weight.codes.view(torch.uint8) & 127 == 127).any()):
+            return replace(weight, scale=finite(weight.scale, name))
         return finite(weight.weight().to(self.device, self.dtype), name)
 
     def bias(self, name: str, out_features: int, split: Split | None = None, copies: int = 1) -> Tensor:
@@ -276,9 +289,7 @@ class WeightLoader:
             return to_fp8(weight)
         return weight
 
-    def _read(
-        self, name: str, out_features: int, in_features: int
-    ) -> Int4Weight | ChannelWeight | Int6Weight | Tensor | None:
+    def _read(self, name: str, out_features: int, in_features: int) -> Weight | None:
         """A quantized checkpoint's weight of that name; ``None`` if it is plain."""
         reader = self._checkpoint
         if self._format is None or not isinstance(reader, RawTensors) or not self._format.holds(reader, name):

@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.core.plan import Plan, ScheduledRequest
 from engine.errors import UnsupportedModel
 from engine.evaluation.samples import exam
-from engine.evaluation.ways import FULL, Way, predict
+from engine.evaluation.ways import FULL, Way, predict, weight_bytes
 from engine.kv_cache import KVCache
 from engine.models.registry import load_model
 from engine.parallel.group import TPGroup
@@ -23,9 +23,10 @@ from engine.weights.formats import check, detect_format
 from engine.weights.fp8 import Fp8
 from engine.weights.gptq import Gptq
 from engine.weights.int8 import Int8Channels
-from engine.weights.quantize import ChannelWeight, Int4Weight
+from engine.weights.quantize import ChannelWeight, Float8Weight, Int4Weight
 from engine.weights.weight_loader import WeightLoader
 from engine.worker.batch import BatchBuilder
+from kernels.native import float8
 from tests.engine.tiny import SHAPE, make_weights, write_model
 from tests.engine.weights.packed import write
 
@@ -120,13 +121,14 @@ def test_fp8_scales_for_all_for_each_output_and_for_blocks() -> None:
     codes = torch.randn(6, 10).to(torch.float8_e4m3fn)
     for scale in (torch.tensor(2.0), torch.tensor([2.0]), torch.full((6, 1), 2.0), torch.full((6,), 2.0)):
         read = Fp8({}).read(Tensors({"x.weight": codes, "x.weight_scale": scale}), "x", 6, 10)
-        assert torch.equal(read, codes.float() * 2)
+        assert torch.equal(read.weight(), codes.float() * 2)
     blocks = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     read = Fp8({"weight_block_size": [4, 4]}).read(
         Tensors({"x.weight": codes, "x.weight_scale_inv": blocks}), "x", 6, 10
     )
     rows, columns = torch.arange(6) // 4, torch.arange(10) // 4
-    assert torch.equal(read, codes.float() * blocks[rows][:, columns])
+    assert isinstance(read, Float8Weight)
+    assert torch.equal(read.weight(), codes.float() * blocks[rows][:, columns])
     for shape in ((3,), (1, 6), (3, 2), (6, 1, 1), (2, 2)):
         with pytest.raises(UnsupportedModel, match="weight_scale has the shape"):
             Fp8({}).read(Tensors({"x.weight": codes, "x.weight_scale": torch.ones(shape)}), "x", 6, 10)
@@ -142,7 +144,8 @@ def test_fp8_blocks_as_compressed_tensors_has_them() -> None:
     assert stored_format is not None
     read = stored_format.read(Tensors({"x.weight": codes, "x.weight_scale": blocks}), "x", 8, 8)
     rows, columns = torch.arange(8) // 4, torch.arange(8) // 2
-    assert torch.equal(read, codes.float() * blocks[rows][:, columns])
+    assert isinstance(read, Float8Weight)
+    assert torch.equal(read.weight(), codes.float() * blocks[rows][:, columns])
     other = {"weights": {**group["weights"], "block_structure": [2, 2]}}
     with pytest.raises(UnsupportedModel, match="several sizes"):
         detect_format({"quantization_config": {**settings, "config_groups": {"0": group, "1": other}}})
@@ -286,6 +289,8 @@ def test_a_whole_model_of_fp8(tmp_path: Path) -> None:
         save_file(other, plain / "model.safetensors")
     save_file(tensors, folder / "model.safetensors")
     torch.testing.assert_close(logits(folder), logits(plain))
+    kept, widened = (weight_bytes(load_model(path, CPU, torch.float32)) for path in (folder, plain))
+    assert not float8.available() or kept < 0.7 * widened
 
 
 @pytest.mark.parametrize(
