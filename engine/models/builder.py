@@ -217,7 +217,7 @@ class LayerBuilder:
             case Int6Weight():
                 return Int6Linear(weight, bias)
             case Float8Weight():
-                return Float8Linear(weight, bias)
+                return Float8Linear(weight, bias, invariant=self.invariant)
             case ChannelWeight() if weight.codes.dtype == torch.int8:
                 return Int8Linear(weight, bias, invariant=self.invariant)
             case ChannelWeight():

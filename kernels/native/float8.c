@@ -26,12 +26,23 @@ typedef struct {
 
 int width(void) { return WIDTH; }
 
-/* Exponent and mantissa, where float32 has them, are the number times 2^-120: 7 - 127. */
+/* Without arithmetic on float32's subnormal numbers, which is slow. */
 INLINE vec widened(const uint8_t *from) {
+#if defined(__AVX512F__)
+    /* Exponent and mantissa, where float16 has them, are the number times 2^-8: 7 - 15. */
+    const __m256i codes = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)from));
+    const __m256i number = _mm256_and_si256(_mm256_slli_epi16(codes, 7), _mm256_set1_epi16(0x3f80));
+    const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(codes, 8), _mm256_set1_epi16((short)0x8000));
+    return (vec)_mm512_cvtph_ps(_mm256_or_si256(number, sign)) * 0x1p8f;
+#else
     bytes codes;
     memcpy(&codes, from, sizeof codes);
-    const bits word = __builtin_convertvector(codes, bits);
-    return (vec)((word & 0x7f) << 20 | (word & 0x80) << 24) * 0x1p120f;
+    const bits word = __builtin_convertvector(codes, bits), number = (word & 0x7f) << 20;
+    /* From float32's exponent, 127 - 7 more. Subnormal ones have no leading one: (1 + m / 8) / 128 for m / 8 / 64. */
+    const vec found = (vec)(number + (120u << 23));
+    const vec more = (vec)((bits)(found - 0x1p-6f) & (bits)(number < (1u << 23)));
+    return (vec)((bits)(found + more) | (word & 0x80) << 24);
+#endif
 }
 
 /* sums [rows, WIDTH] of so many rows of x, which lie stride apart, with the first vectors of a tile. */
@@ -99,6 +110,36 @@ int product(const Product *job, int threads) {
                         job->into[(r + i) * w->outputs + column + o] =
                             sums[i * WIDTH + o] + (w->bias ? w->bias[column + o] : 0);
             }
+        }
+    return 0;
+}
+
+typedef struct {
+    const Weight *weight;
+    uint16_t *into; /* [inputs, WIDTH * (last - first)] */
+    int64_t first, last; /* tiles */
+} Plain;
+
+INLINE uint16_t to_bfloat16(float x) {
+    uint32_t word;
+    memcpy(&word, &x, sizeof word);
+    return (word + 0x7fff + (word >> 16 & 1)) >> 16;
+}
+
+/* Tiles first to last - 1 in bfloat16, with an output a column, as libraries multiply. Returns 0. */
+int plain(const Plain *job, int threads) {
+    const Weight *w = job->weight;
+    const int64_t columns = WIDTH * (job->last - job->first), groups = w->inputs / w->group;
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (int64_t tile = job->first; tile < job->last; tile++)
+        for (int64_t k = 0; k < w->inputs; k++) {
+            const float *scales = w->scales + (tile * groups + k / w->group) * WIDTH;
+            uint16_t *into = job->into + k * columns + (tile - job->first) * WIDTH;
+            float row[WIDTH];
+            UNROLL for (int v = 0; v < VECTORS; v++)
+                save(row + v * LANES, widened(w->codes + (tile * w->inputs + k) * WIDTH + v * LANES) *
+                                          load(scales + v * LANES));
+            for (int64_t i = 0; i < WIDTH; i++) into[i] = to_bfloat16(row[i]);
         }
     return 0;
 }

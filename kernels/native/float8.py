@@ -1,6 +1,7 @@
 """``float8.c``: products with weights in 8-bit floats (e4m3), which are widened in registers.
 
-A row's result is the same to the last bit in any batch, and with any number of threads.
+A row's result is the same to the last bit in any batch, and with any number of threads; but ``product_by_library``'s is
+not.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from torch.nn import functional
 
 from kernels.native.calls import Function
 from kernels.native.library import load
+
+_COLUMNS = 512
+"""Outputs widened at a time."""
 
 
 class _Weight(ctypes.Structure):
@@ -34,9 +38,19 @@ class _Product(ctypes.Structure):
     )
 
 
+class _Plain(ctypes.Structure):
+    """As in float8.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "into")),
+        *((name, ctypes.c_int64) for name in ("first", "last")),
+    )
+
+
 class _Library:
     def __init__(self, library: ctypes.CDLL) -> None:
         self.product = Function(library.product)
+        self.plain = Function(library.plain)
         self.width: int = library.width()
         """Outputs of a tile."""
 
@@ -44,7 +58,7 @@ class _Library:
 @cache
 def library() -> _Library | None:
     """``None`` if it is not available."""
-    found = load("float8", "product", "width")
+    found = load("float8", "product", "plain", "width")
     return None if found is None else _Library(found)
 
 
@@ -93,6 +107,21 @@ class PackedFloat8:
             _Product(self._address, wide.data_ptr(), out.data_ptr(), wide.stride(0), len(x))
         )
         return out.to(x.dtype)
+
+    def product_by_library(self, x: Tensor) -> Tensor:
+        """The same in bfloat16 by torch's product, for many rows: weights are widened in pieces."""
+        width, tiles = self._library.width, len(self._codes)
+        wide = functional.pad(x, (0, self._missing)) if self._missing else x
+        step = max(1, _COLUMNS // width)
+        out = x.new_empty(len(x), tiles * width)
+        scratch = x.new_empty(wide.shape[1] * width * min(step, tiles))
+        for first in range(0, tiles, step):
+            last = min(first + step, tiles)
+            piece = scratch[: wide.shape[1] * width * (last - first)].view(wide.shape[1], -1)
+            self._library.plain(_Plain(self._address, piece.data_ptr(), first, last))
+            torch.mm(wide, piece, out=out[:, first * width : last * width])
+        found = out[:, : self.out_features]
+        return found if self._bias is None else found + self._bias.to(x.dtype)
 
 
 def _tiles(rows: Tensor, width: int, missing: int) -> Tensor:

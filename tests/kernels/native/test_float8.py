@@ -60,3 +60,12 @@ def test_rows_that_lie_apart_or_across() -> None:
     weight, x = made(40, 64, 64), torch.randn(5, 64)
     for other in (torch.randn(5, 80).copy_(torch.cat([x, x[:, :16]], 1))[:, :64], x.t().contiguous().t()):
         assert torch.equal(product(weight, other), product(weight, x))
+
+
+@pytest.mark.parametrize(("out", "inputs", "group"), [(40, 96, 96), (70, 300, 128)])
+def test_many_rows_in_bfloat16(out: int, inputs: int, group: int) -> None:
+    weight, bias, x = made(out, inputs, group), torch.randn(out), torch.randn(33, inputs).bfloat16()
+    packed = PackedFloat8(weight.codes, weight.scale, group, bias)
+    wanted = torch.nn.functional.linear(x, weight.weight().bfloat16(), bias.bfloat16()).float()
+    error = (packed.product_by_library(x).float() - wanted).norm() / wanted.norm()
+    assert float(error) < 0.01
