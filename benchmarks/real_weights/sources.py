@@ -43,7 +43,13 @@ def llama_cpp(model: Path, texts: Sequence[Text], threads: int) -> Iterator[Tens
         ) from error
     longest = max(len(text.tokens) for text in texts)
     found = Llama(
-        str(model), n_ctx=longest, n_batch=longest, n_threads=threads, logits_all=True, verbose=False
+        str(model),
+        n_ctx=longest,
+        n_batch=longest,
+        n_threads=threads,
+        n_threads_batch=threads,
+        logits_all=True,
+        verbose=False,
     )
     for text in texts:
         tokens = found.tokenize(text.text.encode(), special=False)[: len(text.tokens)]
