@@ -29,14 +29,25 @@ class Costs:
     """Measured: what such a look takes of the engine's HTTP process."""
     stream_at_engine: float = 41 * MICRO
     """Measured: a token's event in the engine's HTTP process, 16 to 64 streams at once (one alone: 280)."""
-    reservation: float = 68 * MICRO
-    """Measured: of Redis, a request's reservation and settlement with four limits."""
-    renewal: float = 30 * MICRO
-    """Assumed, as it is too little to be measured: of Redis, a worker's renewal each second, of each part of a cluster,
-    where nothing has changed."""
-    renewed_counter: float = 2.8 * MICRO
-    """Measured: for each budget (or limit by the day) that changed since; 1,000 at most are told at once."""
+    reservation: float = 86 * MICRO
+    """Measured: of Redis, a request's reservation and settlement with four limits, 64 at once in shared round trips,"""
+    receipt: float = 5 * MICRO
+    """its receipt,"""
+    round_trip: float = 6 * MICRO
+    """what each round trip takes besides (``redis-benchmark -c 50 -P 1`` less ``-P 64``),"""
+    wake: float = 40 * MICRO
+    """and where Redis sleeps until it comes (400 a second; at 20 a second, between other programs, 150)."""
+    receipts_together: float = 0.05
+    """Seconds of a worker's receipts that are one round trip (``gateway/observe/batch_writer.py``)."""
+    renewal: float = 27 * MICRO
+    """Measured: of Redis, a worker's renewal, of each part of a cluster, where nothing has changed;"""
+    told_counter: float = 0.12 * MICRO
+    """for each budget (or limit by the day) that has, as another has read it;"""
+    read_counter: float = 2.7 * MICRO
+    """and reading it: 1,000 at most at once, by one worker of a gateway, and one within ``shared`` seconds."""
     most_renewed: int = 1000
+    renew_every: float = 0.9
+    shared: float = 0.1
     ledger_row: float = 28 * MICRO
     """Measured: of PostgreSQL (fsync off), a row and its part of the sums,"""
     ledger_batch: float = 920 * MICRO

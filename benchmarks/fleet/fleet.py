@@ -26,6 +26,7 @@ from benchmarks.fleet.topology import (
     Topology,
     renewals,
     request_cost,
+    reservation_cost,
     worker_background,
 )
 from benchmarks.fleet.traffic import Traffic
@@ -114,7 +115,9 @@ def simulate(
     reserved_at = at_places(traffic.at, service, worker)
     master = _masters(topology, traffic, cell)
     taken = min(OVERLOADED, renewals(costs, topology, load))
-    answered = at_places(reserved_at + WIRE, np.full(count, costs.reservation / (1 - taken)), master)
+    hottest = float(np.bincount(master).max()) / max(1, count) * topology.cells
+    reserving = reservation_cost(costs, topology, load, hottest)
+    answered = at_places(reserved_at + WIRE, np.full(count, reserving / (1 - taken)), master)
     refused = np.zeros(count, np.bool_)
     for outage in outages:
         if outage.master is not None:
@@ -149,7 +152,7 @@ def simulate(
         {
             "workers": float(per_worker.mean() / horizon * request_cost(costs, topology) * slow + background),
             "the busiest master": float(
-                np.bincount(master).max() / horizon * costs.reservation + renewals(costs, topology, load)
+                np.bincount(master).max() / horizon * reserving + renewals(costs, topology, load)
             ),
             "engines": float(busiest.mean()),
             "the busiest engine": float(busiest.max()),

@@ -44,7 +44,7 @@ def climb(start: Topology, machine: Machine, load: Load, costs: Costs, tenants: 
         why = max(mine, key=lambda name: mine[name])
         if share <= BUSY:
             return [*steps, Step(topology, full, share, why, "", parts)]
-        mended, mend = _mend(topology, full, why, share, mine, gateways_for(load, costs, topology.workers))
+        mended, mend = _mend(topology, full, share, mine, gateways_for(load, costs, topology.workers))
         steps.append(Step(topology, full, share, why, mend, parts))
         topology = mended
     return steps
@@ -65,7 +65,7 @@ def gateways_for(load: Load, costs: Costs, workers: int = 4) -> int:
 
 
 def _mend(
-    now: Topology, full: str, why: str, share: float, mine: Mapping[str, float], streams: int
+    now: Topology, full: str, share: float, mine: Mapping[str, float], streams: int
 ) -> tuple[Topology, str]:
     """``streams``: the gateways that requests and streams need, wherever engines are polled from."""
     divided = _in_cells(now, max(now.cells + 1, now.engines // CELL))
@@ -82,8 +82,9 @@ def _mend(
         gateways = math.ceil(gateways / now.cells) * now.cells
         return replace(now, gateways=gateways), f"{gateways} gateways"
     masters = {1: 3, 3: 6, 6: 12}.get(now.redis_masters)
-    renewed = why == "Redis: renewals" and now.engines > CELL and now.cells == 1
-    if full == "engines: HTTP" or masters is None or renewed:
+    # A cluster would do as well, with everybody in one boat, and one tenant's master the busiest.
+    apart = full == "Redis" and now.engines > CELL and now.cells == 1
+    if full == "engines: HTTP" or masters is None or apart:
         return divided, f"{divided.cells} cells of {divided.cell_engines} GPUs"
     return replace(now, redis_masters=masters), f"a cluster of {masters} masters"
 

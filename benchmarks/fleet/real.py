@@ -1,7 +1,7 @@
 """The simulation beside the real thing, small: two gateways, a Redis, three servers whose tokens come one by one.
 
-Costs are calibrated by two loads (whole answers, and streams); then other loads are predicted and tried: the processor
-time of gateways and Redis, how long answers take, and how many are in flight.
+Costs are calibrated by three loads (few whole answers, many, and streams); then other loads are predicted and tried:
+the processor time of gateways and Redis, and how long answers take.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.fleet.outcome import Outcome
 from benchmarks.fleet.topology import Topology
 from benchmarks.fleet.traffic import Traffic
 from benchmarks.load import question
-from benchmarks.processes import free_port, processor_seconds, running, wait_for
+from benchmarks.processes import free_port, processor_seconds, running, thread_seconds, wait_for
 from benchmarks.proxies import Candidate, start_gateway
 
 ENGINES, GATEWAYS = 3, 2
@@ -42,7 +42,7 @@ class Part(NamedTuple):
     streams: float
 
 
-CALIBRATION = (Part(40, 0), Part(0, 8))
+CALIBRATION = (Part(20, 0), Part(100, 0), Part(0, 15))
 TRIED = (Part(0, 20), Part(30, 10), Part(80, 4))
 
 
@@ -112,7 +112,7 @@ async def ask(place: Place, part: Part, seconds: float, seed: int) -> Seen:
             took.append(time.perf_counter() - began)
 
     def busy() -> tuple[float, float]:
-        return sum(processor_seconds(one.pids[0]) for one in place.gateways), processor_seconds(place.redis)
+        return sum(processor_seconds(one.pids[0]) for one in place.gateways), thread_seconds(place.redis)
 
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
@@ -139,15 +139,36 @@ async def ask(place: Place, part: Part, seconds: float, seed: int) -> Seen:
     )
 
 
-def calibrated(whole: Seen, streams: Seen, idle: tuple[float, float]) -> Costs:
-    """``idle``: of gateways and Redis, processor seconds in a second of nothing to do."""
-    request = (whole.gateways - idle[0] * whole.seconds) / whole.requests
-    chunks = streams.streams * CHUNKS
-    chunk = (streams.gateways - idle[0] * streams.seconds - request * streams.requests) / chunks
-    reservation = (whole.redis - idle[1] * whole.seconds) / whole.requests
-    return replace(
-        MEASURED, request=request, chunk=chunk, reservation=reservation, looked_at=0.0, replica=0.0
-    )
+class PerRequest(NamedTuple):
+    """Seconds of a processor for each request. Receipts, ledger and log are written in batches, whatever came within
+    50 ms: the more there are, the less of a batch each has to bear."""
+
+    alone: float
+    batch: float
+    stream: float
+    """More, of a stream."""
+
+    def of(self, requests: float, streams: float, seconds: float) -> float:
+        """In a second."""
+        return (
+            requests * (self.alone + _share(requests / seconds) * self.batch) + streams * self.stream
+        ) / seconds
+
+
+def _share(rate: float) -> float:
+    return 1 / (1 + rate / GATEWAYS * MEASURED.receipts_together)
+
+
+def fitted(few: Seen, many: Seen, streams: Seen, of: str, idle: float) -> PerRequest:
+    """``idle``: processor seconds in a second of nothing to do."""
+
+    def each(seen: Seen) -> tuple[float, float]:
+        return _share(seen.requests / seen.seconds), (getattr(seen, of) - idle * seen.seconds) / seen.requests
+
+    (one, dear), (other, cheap), (third, streamed) = each(few), each(many), each(streams)
+    batch = max(0.0, (dear - cheap) / (one - other))
+    alone = cheap - other * batch
+    return PerRequest(alone, batch, streamed - alone - third * batch)
 
 
 def predicted(costs: Costs, part: Part, seconds: float) -> Outcome:
@@ -173,29 +194,41 @@ def main(seconds: float) -> None:
     with ExitStack() as stack:
         place = start(stack)
         time.sleep(2.0)
-        cpu = [processor_seconds(one.pids[0]) for one in place.gateways], processor_seconds(place.redis)
+        cpu = [processor_seconds(one.pids[0]) for one in place.gateways], thread_seconds(place.redis)
         time.sleep(4.0)
-        now = [processor_seconds(one.pids[0]) for one in place.gateways], processor_seconds(place.redis)
+        now = [processor_seconds(one.pids[0]) for one in place.gateways], thread_seconds(place.redis)
         idle = (sum(now[0]) - sum(cpu[0])) / 4.0, (now[1] - cpu[1]) / 4.0
-        whole, streams = (asyncio.run(ask(place, part, seconds, 1)) for part in CALIBRATION)
-        costs = calibrated(whole, streams, idle)
-        print(
-            f"\ncalibrated: {costs.request * 1e6:.0f} µs a request, {costs.chunk * 1e6:.0f} a chunk, Redis "
-            f"{costs.reservation * 1e6:.0f}\n"
+        few, many, streams = (asyncio.run(ask(place, part, seconds, 1)) for part in CALIBRATION)
+        gateways = fitted(few, many, streams, "gateways", idle[0])
+        redis = fitted(few, many, streams, "redis", idle[1])
+        for name, one in (("gateways", gateways), ("Redis", redis)):
+            print(
+                f"{name}: {one.alone * 1e6:.0f} µs a request, {one.batch * 1e6:.0f} a batch, "
+                f"{one.stream * 1e6:.0f} more a stream of {CHUNKS} chunks"
+            )
+        costs = replace(
+            MEASURED,
+            request=gateways.alone + gateways.batch,
+            chunk=gateways.stream / CHUNKS,
+            reservation=redis.alone + redis.batch,
+            looked_at=0.0,
+            replica=0.0,
         )
+        print()
         print(
-            "| whole + streams a second | gateways, cores: predicted | real | | Redis | real | a stream, s | real |"
+            "| whole + streams a second | gateways, cores: predicted | real | | Redis | real | | a stream, s | real |"
         )
-        print("|---|--:|--:|--:|--:|--:|--:|--:|")
+        print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
         for number, part in enumerate(TRIED):
             told, seen = predicted(costs, part, seconds), asyncio.run(ask(place, part, seconds, 2 + number))
-            asked = part.whole + part.streams
-            mine = asked * costs.request + part.streams * CHUNKS * costs.chunk + idle[0]
-            real = seen.gateways / seconds
-            redis = asked * costs.reservation + idle[1]
+            # Of as many as came: arrivals by chance are a tenth more or fewer.
+            came = seen.requests, seen.streams, seen.seconds
+            mine, real = gateways.of(*came) + idle[0], seen.gateways / seen.seconds
+            store, real_store = redis.of(*came) + idle[1], seen.redis / seen.seconds
             stays = (told.last - told.traffic.at)[told.traffic.answer > 1]
             print(
                 f"| {part.whole:.0f} + {part.streams:.0f} | {mine:.3f} | {real:.3f} | {mine / real:.2f} "
-                f"| {redis:.4f} | {seen.redis / seconds:.4f} | {np.median(stays):.3f} | {seen.took:.3f} |",
+                f"| {store:.4f} | {real_store:.4f} | {store / real_store:.2f} "
+                f"| {np.median(stays):.3f} | {seen.took:.3f} |",
                 flush=True,
             )

@@ -96,12 +96,24 @@ def master_shares(masters: int, tenants: Times) -> Times:
     return shares
 
 
+def reservation_cost(costs: Costs, topology: Topology, load: Load, share: float) -> float:
+    """Of a master that has this ``share`` of its cell's requests, for each of them: two round trips, as few come
+    together in one worker, and one for what receipts there are by then. The busier it is, the less often it sleeps."""
+    worker = load.requests / topology.all_workers
+    trips = 2 + 1 / (1 + worker * costs.receipts_together)
+    alone = costs.reservation + costs.receipt + trips * (costs.round_trip + costs.wake)
+    return alone / (1 + load.requests / topology.cells * share * trips * costs.wake)
+
+
 def renewals(costs: Costs, topology: Topology, load: Load) -> float:
-    """The share of a master's core that workers' looks at changes take: every worker, every second, every part."""
+    """The share of a master's core that workers' looks at changes take: of every worker at every part. Those of a
+    gateway look at the same time, so that one of them reads what the others are told."""
     parts = PARTS if topology.redis_masters > 1 else 1
     changed = min(costs.most_renewed, load.counters / topology.cells / parts)
-    each = costs.renewal + costs.renewed_counter * changed
-    return topology.cell_workers * each * parts / min(topology.redis_masters, parts)
+    workers, gateways = topology.cell_workers, topology.cell_workers / topology.workers
+    told = workers / costs.renew_every * (costs.renewal + costs.told_counter * changed)
+    read = min(gateways / costs.renew_every, 1 / costs.shared) * costs.read_counter * changed
+    return (told + read) * parts / min(topology.redis_masters, parts)
 
 
 def busy(
@@ -121,7 +133,10 @@ def busy(
         "gateways: choosing a replica": rate * choice_cost(costs, topology) / topology.all_workers,
         "gateways: streams": rate * load.answer * costs.chunk / topology.all_workers,
         "gateways: polling": polls_share(costs, topology),
-        "Redis: reservations": rate / topology.cells * hottest_master * costs.reservation,
+        "Redis: reservations": rate
+        / topology.cells
+        * hottest_master
+        * reservation_cost(costs, topology, load, hottest_master),
         "Redis: renewals": renewals(costs, topology, load),
         "PostgreSQL: rows": rate * costs.ledger_row / costs.ledger_cores / topology.databases,
         "PostgreSQL: transactions": transactions

@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.stores.outage_log import OutageLog
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.redis_parts import part_of, prefixes
 from gateway.stores.store import StoreDown
@@ -103,6 +104,10 @@ class MemoryAnswerStore:
             self.evict(next(iter(self._entries)))
 
 
+def outage_log(parts: int = 1) -> OutageLog:
+    return OutageLog("cache", "requests are answered without it", parts=parts)
+
+
 class RedisAnswerStore:
     """``url`` as for ``RedisLink``; of a cluster these are the answers of one part, whose hash tag ``prefix`` has.
 
@@ -110,8 +115,11 @@ class RedisAnswerStore:
     stored; evictions requested meanwhile are made before anything is found again.
     """
 
-    def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
-        self._link = RedisLink(url, "cache", prefix=prefix, on_down=self._drop_unsent, recover=self._recover)
+    def __init__(self, url: str, *, prefix: str = PREFIX, told: OutageLog | None = None) -> None:
+        """``told``: what the parts of a cluster share."""
+        self._link = RedisLink(
+            url, told or outage_log(), prefix=prefix, on_down=self._drop_unsent, recover=self._recover
+        )
         self._prefix = prefix
         self._unsent: OrderedDict[str, tuple[bytes, float] | None] = OrderedDict()
         """An answer and its time to live, or None for an eviction."""
@@ -228,5 +236,7 @@ class SpreadAnswerStore:
 
 
 def open_redis_answers(url: str) -> AnswerStore:
-    parts = [RedisAnswerStore(url, prefix=prefix) for prefix in prefixes(url, "answer", PREFIX)]
+    places = prefixes(url, "answer", PREFIX)
+    told = outage_log(len(places))
+    parts = [RedisAnswerStore(url, prefix=prefix, told=told) for prefix in places]
     return SpreadAnswerStore(parts) if len(parts) > 1 else parts[0]

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from gateway.databases.database import Change, DatabaseError
 from gateway.databases.migrations import Migrations
 from gateway.databases.own_tables import OwnTables
+from gateway.stores.outage_log import OutageLog
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.redis_parts import part_of, prefixes
 from gateway.stores.store import StoreDown
@@ -70,7 +71,9 @@ class RedisStates:
     """Without a time to live: a roll-out that has ended stays so. In a cluster each is in a part by its name."""
 
     def __init__(self, url: str, *, prefix: str = "tollgate:rollout:") -> None:
-        self._links = [RedisLink(url, "roll-outs", prefix=one) for one in prefixes(url, "rollout", prefix)]
+        places = prefixes(url, "rollout", prefix)
+        told = OutageLog("roll-outs", "they stay where they are", parts=len(places))
+        self._links = [RedisLink(url, told, prefix=one) for one in places]
 
     def place(self, name: str) -> str:
         return f"the key '{part_of(name, self._links).prefix}{name}' of Redis"

@@ -335,12 +335,11 @@ _SHARED = (FailoverCounters, SpreadCounters)
 def open_counters(url: str, clock: Callable[[], float] | None = None) -> FailoverCounters | SpreadCounters:
     """In Redis. ``url`` as for ``RedisAddress``."""
     # It loads the client library, which counters in memory do without.
-    from gateway.quota.redis import PREFIX, RedisCounters
+    from gateway.quota.redis import PREFIX, RedisCounters, outage_log
 
-    parts = [
-        FailoverCounters(RedisCounters(url, prefix=prefix), clock=clock)
-        for prefix in prefixes(url, "quota", PREFIX)
-    ]
+    places = prefixes(url, "quota", PREFIX)
+    told = outage_log(len(places))
+    parts = [FailoverCounters(RedisCounters(url, prefix=prefix, told=told), clock=clock) for prefix in places]
     return SpreadCounters(parts) if len(parts) > 1 else parts[0]
 
 

@@ -33,6 +33,7 @@ from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits, Window
 from gateway.quota.redis_commands import Loss, QuotaCommands, Settled
 from gateway.quota.redis_loss import begin_anew, replication_id, wait_for_all
+from gateway.stores.outage_log import OutageLog
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.script import Command
 from gateway.stores.store import StoreDown
@@ -69,6 +70,10 @@ class _Reservation:
     """It is settled with the reservation that it extends."""
 
 
+def outage_log(parts: int = 1) -> OutageLog:
+    return OutageLog("quotas", "requests are let in as 'on_store_failure' says", parts=parts)
+
+
 class RedisCounters:
     """``url`` as for ``RedisLink``; of a cluster these are the counters of one part, whose hash tag ``prefix`` has.
 
@@ -76,10 +81,18 @@ class RedisCounters:
     replaces the server's clock, in milliseconds of Unix time.
     """
 
-    def __init__(self, url: str, *, now: Callable[[], int] | None = None, prefix: str = PREFIX) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        now: Callable[[], int] | None = None,
+        prefix: str = PREFIX,
+        told: OutageLog | None = None,
+    ) -> None:
+        """``told``: what the parts of a cluster share."""
         self._link = RedisLink(
             url,
-            "quotas",
+            told or outage_log(),
             prefix=prefix,
             one_server=True,
             on_down=self._refuse_queued,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.control.changes import ChangeRefused
+from gateway.stores.outage_log import OutageLog
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.redis_parts import prefixes
 from gateway.stores.store import StoreDown
@@ -17,7 +18,11 @@ class CommonDrains:
     """Every method raises ``StoreDown``."""
 
     def __init__(self, url: str, *, prefix: str = "tollgate:") -> None:
-        self._link = RedisLink(url, "drained backends", prefix=prefixes(url, "drained", prefix)[0])
+        self._link = RedisLink(
+            url,
+            OutageLog("drained backends", "those that were drained last stay so, and none can be"),
+            prefix=prefixes(url, "drained", prefix)[0],
+        )
         self._key = self._link.prefix + "drained"
 
     async def names(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gateway.stores.outage_log import OutageLog
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.redis_parts import by_part, part_of, prefixes
 
@@ -21,7 +22,9 @@ class RedisStore:
     """``url`` as for ``RedisLink``; ``name`` is what it stores, for the log. Keys spread over a cluster's parts."""
 
     def __init__(self, url: str, *, name: str = "receipts", prefix: str = PREFIX) -> None:
-        self._links = [RedisLink(url, name, prefix=one) for one in prefixes(url, prefix.strip("{}:"), prefix)]
+        places = prefixes(url, prefix.strip("{}:"), prefix)
+        told = OutageLog(name, "new ones are lost", parts=len(places))
+        self._links = [RedisLink(url, told, prefix=one) for one in places]
 
     @property
     def down(self) -> bool:

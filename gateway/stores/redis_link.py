@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.redis_address import RedisAddress
+from gateway.stores.outage_log import OutageLog
 from gateway.stores.store import StoreDown
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class RedisLink:
     Connects at the first request.
 
     After a failed request the server counts as down: requests then fail at once, while the link probes the server in
-    the background, with new connections. Both changes of state are logged, under ``name``, and another reason that
-    lasts.
+    the background, with new connections. Both changes of state are logged, by ``name`` or the log that all links of
+    one use share, and another reason that lasts.
 
     ``one_server``: where another server answers than before the link first goes down, so that ``recover`` hears of it.
 
@@ -54,7 +55,7 @@ class RedisLink:
     def __init__(
         self,
         url: str,
-        name: str,
+        name: str | OutageLog,
         *,
         prefix: str = "tollgate:",
         one_server: bool = False,
@@ -84,7 +85,7 @@ class RedisLink:
         self.redis, self._server = connect()
         self.down = False
         self.closed = False
-        self._name = name
+        self._told = OutageLog(name) if isinstance(name, str) else name
         self.prefix = prefix
         self._on_down = on_down
         self._recover = recover or self.write_probe
@@ -138,7 +139,7 @@ class RedisLink:
         if self.down or self.closed:
             return
         self.down = True
-        log.warning("%s: %s", self._name, error)
+        self._told.went(str(error))
         if self._on_down is not None:
             self._on_down(error)
         first = PROBE_EVERY if probe_in is None else probe_in
@@ -171,17 +172,17 @@ class RedisLink:
                 if str(error) != reason:
                     reason, since = str(error), clock()
                 elif reason != told and clock() - since >= SECONDS_TO_TELL:
-                    log.warning("%s: %s", self._name, reason)
+                    self._told.lasts(reason)
                     told = reason
                 continue
             except Exception:
-                log.exception("%s: a bug keeps Redis from being used again", self._name)
+                log.exception("a bug keeps Redis from being used again")
                 continue
             break
         if self.closed:
             return
         self.down = False
-        log.warning("%s: Redis answers again", self._name)
+        self._told.came_back()
         if self._on_up is not None:
             self._on_up()
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.stores.outage_log import OutageLog
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.redis_parts import by_part, prefixes
 
@@ -59,7 +60,9 @@ class RedisTally:
     """``url`` as for ``RedisLink``. In a cluster sums spread over its parts."""
 
     def __init__(self, url: str, *, prefix: str = PREFIX) -> None:
-        self._links = [RedisLink(url, "callbacks", prefix=one) for one in prefixes(url, "tally", prefix)]
+        places = prefixes(url, "tally", prefix)
+        told = OutageLog("callbacks", "each worker tells its own", parts=len(places))
+        self._links = [RedisLink(url, told, prefix=one) for one in places]
 
     async def add(self, amounts: Mapping[str, int], ttl: float) -> dict[str, int]:
         milliseconds = max(1, round(ttl * 1000))

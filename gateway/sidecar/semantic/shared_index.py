@@ -22,6 +22,7 @@ from redis import asyncio as redis
 from redis.exceptions import NoScriptError
 
 from gateway.sidecar.semantic.entries import IndexEntry
+from gateway.stores.outage_log import OutageLog
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.redis_parts import part_of, prefixes
 from gateway.stores.script import Script
@@ -66,6 +67,10 @@ class _Position:
     reading: asyncio.Task[None] | None = None
 
 
+def outage_log(parts: int = 1) -> OutageLog:
+    return OutageLog("semantic cache", "each sidecar finds its own answers alone", parts=parts)
+
+
 class SharedIndex:
     """``url`` as for the gateway's store; of a cluster this is one part, whose hash tag ``prefix`` has. Never raises:
     without Redis there is nothing new."""
@@ -79,6 +84,7 @@ class SharedIndex:
         clock: Callable[[], float],
         prefix: str = PREFIX,
         space: str = "",
+        told: OutageLog | None = None,
     ) -> None:
         """``space`` names what made the vectors: those of another embedding model are not comparable, and not read."""
         self._prefix = prefix
@@ -88,7 +94,7 @@ class SharedIndex:
         self._origin = uuid.uuid4().hex.encode()
         self._space = space.encode()
         self._positions: OrderedDict[str, _Position] = OrderedDict()
-        self._link = RedisLink(url, "semantic cache", prefix=prefix, recover=self._recover)
+        self._link = RedisLink(url, told or outage_log(), prefix=prefix, recover=self._recover)
         self._add_script = Script.load("semantic_common", "semantic_add")
         self._remove_script = Script.load("semantic_common", "semantic_remove")
         self._removals: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -226,6 +232,7 @@ class SpreadIndex:
         space: str = "",
     ) -> None:
         names = prefixes(url, "semantic", PREFIX)
+        told = outage_log(len(names))
         self._parts = [
             SharedIndex(
                 url,
@@ -234,6 +241,7 @@ class SpreadIndex:
                 clock=clock,
                 prefix=name,
                 space=space,
+                told=told,
             )
             for name in names
         ]
