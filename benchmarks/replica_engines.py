@@ -8,9 +8,11 @@ prompts of several lengths and several answers at once: that gives the costs of 
 each engine ``busy`` so much of the time by that, without anything cached. Then each policy chooses, with the code and
 by the figures by which it chooses in the model, and the same arrivals are played to the model with these costs.
 
-``hits`` need no clock, and should agree as they are. Seconds do where the machine is idle and has a core for each
-engine that works; on two cores, or beside other programs, look at ``real/model``, and by how much it differs from
-policy to policy.
+The model is told twice: ``machines``, a core for each engine, and ``cores``, those of this machine, which engines
+share with each other, the gateway and its clients (``benchmarks.replica_cores``): how many an engine keeps busy, and
+how much longer two take side by side, is measured in the same run, as is what gateway and clients take.
+
+``hits`` need no clock, and should agree as they are. Seconds should where nothing else runs here.
 """
 
 from __future__ import annotations
@@ -30,21 +32,12 @@ from random import Random
 
 import httpx
 
-from benchmarks.processes import free_port, running, wait_for
+from benchmarks.processes import free_port, processor_seconds, running, wait_for
 from benchmarks.replay import DATA, Arrival, percentile
-from benchmarks.replica_choice import (
-    HEAD,
-    POLICIES,
-    TRACE,
-    Play,
-    Replica,
-    Result,
-    Worker,
-    choose,
-    recorded,
-    row,
-)
+from benchmarks.replica_choice import HEAD, TRACE, recorded, row
+from benchmarks.replica_cores import Cores
 from benchmarks.replica_model import Costs, Job, Server
+from benchmarks.replica_play import POLICIES, Play, Replica, Result, Worker, choose
 from gateway.backends.engine_poller import read_figures
 from gateway.policy.schema import Target, Timeouts
 from gateway.routing.affinity import Affinity
@@ -64,6 +57,7 @@ BUDGET = 512
 class Engine:
     name: str
     url: str
+    pid: int
     client: httpx.AsyncClient
 
     async def ask(self, prompt: Sequence[int], answer: int) -> tuple[float, float, int]:
@@ -96,8 +90,8 @@ class Engine:
 
 
 @contextmanager
-def engines(model: str, count: int) -> Iterator[list[tuple[str, str]]]:
-    """Names and addresses."""
+def engines(model: str, count: int) -> Iterator[list[tuple[str, str, int]]]:
+    """Names, addresses and processes."""
     with ExitStack() as stack:
         found = []
         for number in range(count):
@@ -105,11 +99,11 @@ def engines(model: str, count: int) -> Iterator[list[tuple[str, str]]]:
             command = [sys.executable, "-m", "engine", "serve", "--model", model, "--served-model-name", "m"]
             command += ["--port", str(port), "--threads", "1", "--kv-cache-blocks", str(BLOCKS)]
             command += ["--max-batched-tokens", str(BUDGET)]
-            stack.enter_context(running(command, cores=os.sched_getaffinity(0)))
-            found.append((f"r{number}", port))
-        for _, port in found:
+            pid = stack.enter_context(running(command, cores=os.sched_getaffinity(0)))
+            found.append((f"r{number}", port, pid))
+        for _, port, _ in found:
             wait_for(port, "/health")
-        yield [(name, f"http://127.0.0.1:{port}") for name, port in found]
+        yield [(name, f"http://127.0.0.1:{port}", pid) for name, port, pid in found]
 
 
 def prompt_of(arrival: Arrival | Job) -> list[int]:
@@ -139,31 +133,57 @@ def spread(arrivals: Sequence[Arrival]) -> list[Arrival]:
     return found
 
 
-async def calibrated(engine: Engine) -> tuple[Costs, float]:
-    """The costs of a step, and the seconds of a request that are spent outside of steps."""
+def _prompts(lot: Random, length: int, count: int) -> list[list[int]]:
+    return [[lot.randrange(10, 250) for _ in range(length)] for _ in range(count)]
+
+
+async def _gap(engine: Engine, lot: Random, count: int) -> float:
+    """Seconds between two tokens of so many answers at once."""
+    answers = await asyncio.gather(*(engine.ask(prompt, 48) for prompt in _prompts(lot, 32, count)))
+    return statistics.median((last - first) / 47 for first, last, _ in answers)
+
+
+async def calibrated(engine: Engine) -> Costs:
+    """The costs of a step, by what one engine takes alone."""
     lot, points = Random(1), []
     for _ in range(3):
         for length in (16, 128, 256, 512, 1024, 1536):
-            first, _, _ = await engine.ask([lot.randrange(10, 250) for _ in range(length)], 1)
+            first, _, _ = await engine.ask(*_prompts(lot, length, 1), 1)
             points.append((length, first))
     lengths = sorted({length for length, _ in points})
     best = {length: min(first for one, first in points if one == length) for length in lengths}
     slope, base = statistics.linear_regression(lengths, [best[length] for length in lengths])
-
-    async def gap(count: int) -> float:
-        prompts = [[lot.randrange(10, 250) for _ in range(32)] for _ in range(count)]
-        answers = await asyncio.gather(*(engine.ask(prompt, 48) for prompt in prompts))
-        return statistics.median((last - first) / 47 for first, last, _ in answers)
-
-    one = min([await gap(1) for _ in range(3)])
-    eight = min([await gap(8) for _ in range(3)])
+    one = min([await _gap(engine, lot, 1) for _ in range(3)])
+    eight = min([await _gap(engine, lot, 8) for _ in range(3)])
     decode = max(0.0, (eight - one) / 7)
     step = max(1e-5, one - decode)
-    return Costs(step, max(1e-7, slope - step / BUDGET), decode), max(0.0, base - step)
+    return Costs(step, max(1e-7, slope - step / BUDGET), decode, max(0.0, base - step))
 
 
-async def play(policy: str, arrivals: list[Arrival], speed: float, found: list[Engine]) -> Result:
-    """Each engine is emptied by others' prompts first."""
+async def together(one: Engine, other: Engine) -> tuple[float, float]:
+    """Cores that an engine keeps busy which computes alone, and how many times as long it takes beside another."""
+    lot = Random(2)
+
+    async def work(engine: Engine) -> float:
+        began = time.perf_counter()
+        for prompt in _prompts(lot, 1024, 3):
+            await engine.ask(prompt, 24)
+        return time.perf_counter() - began
+
+    alone, busy = [], []
+    for _ in range(3):
+        before = processor_seconds(one.pid)
+        alone.append(await work(one))
+        busy.append((processor_seconds(one.pid) - before) / alone[-1])
+    pairs = [max(await asyncio.gather(work(one), work(other))) for _ in range(3)]
+    return statistics.median(busy), max(1.0, min(pairs) / min(alone))
+
+
+async def play(
+    policy: str, arrivals: list[Arrival], speed: float, found: list[Engine]
+) -> tuple[Result, float]:
+    """What came of it, and the cores that this process took: it is gateway and clients. Each engine is emptied by
+    others' prompts first."""
     worker = Worker(Affinity(), Scores(clock=time.perf_counter))
     worker.replicas = {
         engine.name: Replica(
@@ -205,14 +225,15 @@ async def play(policy: str, arrivals: list[Arrival], speed: float, found: list[E
 
     await _emptied(found)
     polling = asyncio.create_task(told())
-    began = time.perf_counter()
+    began, own = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as group:
         for number, arrival in enumerate(arrivals):
             await asyncio.sleep(max(0.0, began + arrival.at / speed - time.perf_counter()))
             group.create_task(ask(number, arrival))
+    own = (time.process_time() - own) / (time.perf_counter() - began)
     polling.cancel()
     tokens = sum(one.length for one in arrivals)
-    return Result(
+    result = Result(
         policy,
         len(found),
         requests=len(arrivals),
@@ -223,6 +244,7 @@ async def play(policy: str, arrivals: list[Arrival], speed: float, found: list[E
         imbalance=max(computed.values()) / statistics.mean(computed.values()),
         microseconds=choosing / len(arrivals) * 1e6,
     )
+    return result, own
 
 
 async def _emptied(found: list[Engine]) -> None:
@@ -233,47 +255,55 @@ async def _emptied(found: list[Engine]) -> None:
             await engine.ask([lot.randrange(10, 250) for _ in range(1600)], 1)
 
 
-async def compare(options: argparse.Namespace, urls: list[tuple[str, str]]) -> list[tuple[Result, Result]]:
+async def compare(options: argparse.Namespace, urls: list[tuple[str, str, int]]) -> list[dict[str, Result]]:
     arrivals = scaled_down(recorded(options), options.requests)
     if options.spread:
         arrivals = spread(arrivals)
     found = []
     async with httpx.AsyncClient(timeout=600, limits=httpx.Limits(max_connections=None)) as client:
-        four = [Engine(name, url, client) for name, url in urls]
-        costs, outside = await calibrated(four[0])
-        each = [costs.step * (one.generate + 1) + costs.prefill * one.length for one in arrivals]
+        four = [Engine(name, url, pid, client) for name, url, pid in urls]
+        costs = await calibrated(four[0])
+        each, beside = await together(four[0], four[1])
+        seconds = [costs.step * (one.generate + 1) + costs.prefill * one.length for one in arrivals]
         span = arrivals[-1].at
-        speed = options.busy * 4 * span / sum(each)
+        speed = options.busy * 4 * span / sum(seconds)
+        cores = len(os.sched_getaffinity(0))
         print(
             f"a step {costs.step * 1e3:.2f} ms, a prompt's token {costs.prefill * 1e6:.1f} µs, a sequence that decodes "
-            f"{costs.decode * 1e6:.0f} µs, outside of steps {outside * 1e3:.1f} ms; {len(arrivals)} requests in "
+            f"{costs.decode * 1e6:.0f} µs, outside of steps {costs.outside * 1e3:.1f} ms; an engine takes {each:.2f} "
+            f"of {cores} cores, and {beside:.2f} times as long beside another; {len(arrivals)} requests in "
             f"{span / speed:.0f} s\n"
         )
-        print(f"{'':<8}{HEAD}")
+        print(f"{'':<9}{HEAD}")
         for policy in options.policies:
-            real = await play(policy, arrivals, speed, four)
-            model = Play(
-                policy,
-                arrivals,
-                4,
-                speed=speed,
-                churn=False,
-                blocks=BLOCKS,
-                tokens=TOKENS,
-                costs=costs,
-                sequences=64,
-                budget=BUDGET,
-            ).run()
-            for name in ("ttft_p50_s", "ttft_p99_s", "ttft_mean_s"):
-                setattr(model, name, getattr(model, name) + outside)
-            real.best_hit_rate = model.best_hit_rate
-            print(f"{'real':<8}{_row(real)}\n{'model':<8}{_row(model)}")
-            ratios = [
-                getattr(real, name) / getattr(model, name)
-                for name in ("ttft_p50_s", "ttft_p99_s", "ttft_mean_s")
-            ]
-            print(f"{'':<8}{'real/model':>49} {ratios[0]:8.2f} {ratios[1]:8.2f} {ratios[2]:8.2f}", flush=True)
-            found.append((real, model))
+            real, own = await play(policy, arrivals, speed, four)
+            told = {"real": real}
+            shared = Cores(max(0.5, cores - own), each, max(1.0, beside / max(1.0, 2 * each / cores)))
+            for name, machine in (("machines", None), ("cores", shared)):
+                told[name] = Play(
+                    policy,
+                    arrivals,
+                    4,
+                    speed=speed,
+                    churn=False,
+                    blocks=BLOCKS,
+                    tokens=TOKENS,
+                    costs=costs,
+                    cores=machine,
+                    sequences=64,
+                    budget=BUDGET,
+                ).run()
+            real.best_hit_rate = told["cores"].best_hit_rate
+            for name, one in told.items():
+                print(f"{name:<9}{_row(one)}")
+            for name in ("machines", "cores"):
+                ratios = [
+                    getattr(real, figure) / getattr(told[name], figure)
+                    for figure in ("ttft_p50_s", "ttft_p99_s", "ttft_mean_s")
+                ]
+                print(f"{'':<9}{'real/' + name:>49} {ratios[0]:8.2f} {ratios[1]:8.2f} {ratios[2]:8.2f}")
+            print(f"{'':<9}gateway and clients took {own:.2f} cores", flush=True)
+            found.append(told)
     return found
 
 
@@ -306,8 +336,8 @@ def main() -> None:
     with engines(options.model, 4) as urls:
         results = asyncio.run(compare(options, urls))
     if options.json:
-        pairs = [{"real": asdict(real), "model": asdict(model)} for real, model in results]
-        options.json.write_text(json.dumps(pairs, indent=1))
+        told = [{name: asdict(one) for name, one in each.items()} for each in results]
+        options.json.write_text(json.dumps(told, indent=1))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.replay import HASHED
+from benchmarks.replica_cores import Cores
 from engine.core.prefill_chunk import PrefillChunkController
 
 
@@ -24,6 +25,8 @@ class Costs:
     step: float = 8e-3
     prefill: float = 25e-6
     decode: float = 50e-6
+    outside: float = 0.0
+    """Of a request, until its first token, outside of steps."""
 
 
 @dataclass(slots=True)
@@ -61,8 +64,10 @@ class Server:
         slowness: float = 1.0,
         max_itl_ratio: float = 2.0,
         now: float = 0.0,
+        cores: Cores | None = None,
     ) -> None:
-        """``blocks``: of ``block_tokens`` tokens. ``slowness``: how many times as long all takes."""
+        """``blocks``: of ``block_tokens`` tokens. ``slowness``: how many times as long all takes. ``cores``: of a
+        machine that it shares with others, where it stays to the end; without, it has one of its own."""
         self.now = now
         self.total = blocks
         self.block_tokens = block_tokens
@@ -84,6 +89,9 @@ class Server:
         """Cached blocks that nobody holds, the longest unused first."""
         self._held: dict[int, int] = {}
         """Of cached blocks, how many hold them."""
+        self._cores = cores
+        if cores is not None:
+            cores.add(self)
         self._own = 0
         """Blocks that requests hold and nobody finds."""
 
@@ -106,17 +114,32 @@ class Server:
     def submit(self, job: Job) -> None:
         self._waiting.append(job)
 
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._prefills or self._decodes)
+
     def run(self, until: float) -> None:
-        """All steps that begin before ``until``."""
-        while self.now < until and (self._waiting or self._prefills or self._decodes):
+        """All steps that begin before ``until``; of all servers that share its cores."""
+        if self._cores is not None:
+            self._cores.run(until)
+            return
+        while self.now < until and self.has_work:
             self._step(until)
         self.now = max(self.now, until)
 
     def drain(self) -> None:
-        while self._waiting or self._prefills or self._decodes:
+        while self.has_work:
             self._step(float("inf"))
 
     def _step(self, until: float) -> None:
+        seconds, finish = self.begin(until)
+        self.now += seconds
+        self.busy += seconds
+        finish(seconds)
+
+    def begin(self, until: float) -> tuple[float, Callable[[float], None]]:
+        """A step, or several of decodes alone: the seconds that it takes on a core of its own, and what is done at its
+        end, to be told the seconds that it took."""
         while self._waiting and self.running < self._sequences and self._admit(self._waiting[0]):
             self._waiting.popleft()
         decoding, costs = len(self._decodes), self._costs
@@ -125,32 +148,44 @@ class Server:
             seconds = (costs.step + costs.decode * decoding) * self._slowness
             if until < float("inf"):
                 steps = max(1, min(steps, int((until - self.now) / seconds) + 1))
-            self._chunks.observe(seconds, prefill_tokens=0, decode_tokens=decoding)
-            self._passed(seconds * steps, steps)
-            return
+
+            def decoded(took: float) -> None:
+                self._chunks.observe(took / steps, prefill_tokens=0, decode_tokens=decoding)
+                self._passed(steps)
+
+            return seconds * steps, decoded
         budget = self._budget - decoding
         if decoding:
             budget = min(budget, self._chunks.chunk(len(self._prefills)))
         given = self._given(budget) if budget > 0 else []
         tokens = sum(count for _, count in given)
         seconds = (costs.step + costs.prefill * tokens + costs.decode * decoding) * self._slowness
-        self._chunks.observe(seconds, prefill_tokens=tokens, decode_tokens=decoding)
-        self.computed += tokens
-        done = []
-        for job, count in given:
-            job.left -= count
-            if not job.left:
-                done.append(job)
-        self._passed(seconds, 1 if decoding else 0)
-        for job in done:
-            self._prefills.remove(job)
-            self._cache(job)
-            job.first = self.now
-            job.began(self.now)
-            if job.generate > 1:
-                heapq.heappush(self._decodes, (self._steps + job.generate - 1, job.number, job))
-            else:
-                self._end(job)
+
+        def computed(took: float) -> None:
+            self._chunks.observe(took, prefill_tokens=tokens, decode_tokens=decoding)
+            self.computed += tokens
+            done = []
+            for job, count in given:
+                job.left -= count
+                if not job.left:
+                    done.append(job)
+            self._passed(1 if decoding else 0)
+            for job in done:
+                self._began(job)
+
+        return seconds, computed
+
+    def _began(self, job: Job) -> None:
+        """Its prompt is computed."""
+        self._prefills.remove(job)
+        self._cache(job)
+        stretched = self._cores.stretched if self._cores is not None else 1.0
+        job.first = self.now + self._costs.outside * stretched
+        job.began(self.now)
+        if job.generate > 1:
+            heapq.heappush(self._decodes, (self._steps + job.generate - 1, job.number, job))
+        else:
+            self._end(job)
 
     def _given(self, budget: int) -> list[tuple[Job, int]]:
         """The prompts' tokens of a step: half of it to the shortest, where they are much shorter than the first."""
@@ -172,9 +207,7 @@ class Server:
                 budget -= count
         return given
 
-    def _passed(self, seconds: float, steps: int) -> None:
-        self.now += seconds
-        self.busy += seconds
+    def _passed(self, steps: int) -> None:
         self._steps += steps
         while self._decodes and self._decodes[0][0] <= self._steps:
             self._end(heapq.heappop(self._decodes)[2])

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.replay import Replay, made_up
-from benchmarks.replica_choice import POLICIES, Play, scaled
+from benchmarks.replica_choice import scaled
+from benchmarks.replica_cores import Cores
 from benchmarks.replica_engines import LONGEST, TOKENS, prompt_of, scaled_down
-from benchmarks.replica_model import Job, Server
+from benchmarks.replica_model import Costs, Job, Server
+from benchmarks.replica_play import POLICIES, Play
 
 TRACE = made_up(120)
 
@@ -51,3 +53,43 @@ def test_a_trace_scaled_down_has_prompts_that_begin_alike_where_the_recorded_one
     )
     assert prompt_of(one)[:TOKENS] == prompt_of(other)[:TOKENS]
     assert all(0 < len(prompt_of(arrival)) == arrival.length <= LONGEST for arrival in small)
+
+
+def test_servers_that_share_cores_take_as_long_as_their_part_of_them() -> None:
+    """By hand: a prompt of 1,000 tokens takes a second on a core of its own."""
+
+    def firsts(count: int, cores: Cores) -> list[float]:
+        costs = Costs(step=0.0, prefill=1e-3, decode=0.0)
+        servers = [Server(costs=costs, block_tokens=16, cores=cores) for _ in range(count)]
+        jobs = [Job(number, 0.0, [], 1000, 1) for number in range(count)]
+        for server, job in zip(servers, jobs, strict=True):
+            server.submit(job)
+        servers[0].run(10.0)
+        return [job.first or 0.0 for job in jobs]
+
+    assert firsts(1, Cores(2.0)) == pytest.approx([1.0])
+    assert firsts(2, Cores(2.0)) == pytest.approx([1.0, 1.0])
+    assert firsts(4, Cores(2.0)) == pytest.approx([2.0] * 4)
+    assert firsts(2, Cores(1.6, each=1.2)) == pytest.approx([1.5, 1.5])
+    assert firsts(2, Cores(2.0, beside=1.25)) == pytest.approx([1.25, 1.25])
+
+
+def test_who_comes_later_has_a_part_from_then_on() -> None:
+    cores = Cores(1.0)
+    costs = Costs(step=0.0, prefill=1e-3, decode=0.0)
+    one, other = (Server(costs=costs, block_tokens=16, cores=cores) for _ in range(2))
+    first, second = (Job(number, 0.0, [], 1000, 1) for number in range(2))
+    one.submit(first)
+    one.run(0.5)
+    other.submit(second)
+    other.run(10.0)
+    assert (first.first, second.first) == (pytest.approx(1.5), pytest.approx(2.0))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_with_a_core_for_each_it_is_as_with_a_machine_for_each(policy: str) -> None:
+    alone = Play(policy, TRACE, 4, churn=False).run()
+    shared = Play(policy, TRACE, 4, churn=False, cores=Cores(4.0)).run()
+    assert shared.requests == alone.requests == len(TRACE)
+    assert shared.ttft_mean_s == pytest.approx(alone.ttft_mean_s, rel=0.05)
+    assert Play(policy, TRACE, 4, churn=False, cores=Cores(1.0)).run().ttft_mean_s > alone.ttft_mean_s
