@@ -64,7 +64,7 @@ class OutageLog:
         self._told = asyncio.get_running_loop().time()
         self._untold = True
         parts = f" ({self._most} of {self._parts} parts)" if self._parts > 1 else ""
-        log.warning("%s: %s%s%s", self._name, self._reason, parts, self._meanwhile)
+        log.warning("%s: %s%s%s", self._name, self._reason.rstrip("."), parts, self._meanwhile)
         self._most = self._away
         if not self._away:
             self._tell_back()

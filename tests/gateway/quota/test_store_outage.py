@@ -421,6 +421,7 @@ async def test_what_was_settled_after_anothers_report_is_neither_lost_nor_counte
     before = [one._store._commands.renewed for one in gateways]
     for gateway, renewed in zip(gateways, before, strict=True):
         await until([gateway], lambda one, renewed=renewed: one._store._commands.renewed > renewed)
+    await gateways[0]._store._renew()  # a report that there is for certain
     await asyncio.sleep(0.01)
     for number, gateway in enumerate(gateways):
         assert await spend(gateway, f"late-{number}", 50, 2) == 100
