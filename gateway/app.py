@@ -12,6 +12,8 @@ from functools import partial
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from gateway.adapters.derived import loads_adapters
+from gateway.adapters.listing import ListingRoom
 from gateway.adapters.room import CHANGED, USES, AdapterRoom
 from gateway.admin import page_files, playground
 from gateway.admin import routes as admin
@@ -95,6 +97,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
     state.adapters = adapters = AdapterRoom(
         settings.state_dir, peers, metrics, worker=settings.worker, on_gone=state.health.forget_model
     )
+    state.listings = listings = ListingRoom(on_gone=state.health.forget_target)
     state.held = HeldPrefixes(settings.slots, state.transport or OutgoingTransport, worker=settings.worker)
     state.scores = Scores(ToldHoldings(state.held), clock=state.pools.clock)
     state.replicas = replicas = Replicas(
@@ -135,7 +138,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         await replicas.update(loaded.policy)
         await adapters.update(loaded.policy)
         await generations.apply_policy(loaded)
-        if loaded.policy.adapters is None:
+        if not loads_adapters(loaded.policy):
             await adapters.aclose()
         for runner in runners:
             runner.policy_changed()
@@ -193,7 +196,7 @@ def build_app(settings: Settings, *, pulse: int | None = None) -> ASGIApp:
         *rollouts_api.operations(rollouts),
         *experiments_api.operations(),
         *drift_api.operations(drift),
-        *adapters_api.operations(site, adapters),
+        *adapters_api.operations(site, adapters, listings),
         *explain.operations(site, explain.Explainer(state, pool, lambda: generations.loaded)),
         *sign_in.operations(sessions),
         *provider_sign_in.operations(sessions, Seal(secret, "sign-in", PendingSignIn), provider),

@@ -101,10 +101,11 @@ class UnknownModel(NotFound):
     code = "model_not_found"
 
     @classmethod
-    def named(cls, name: str) -> UnknownModel:
-        """OpenAI's message, which clients recognise; the same for unknown models and forbidden ones."""
+    def named(cls, name: str, instead: str = "") -> UnknownModel:
+        """OpenAI's message, which clients recognise; the same for unknown models and forbidden ones. ``instead``: what
+        there is."""
         return cls(
-            f"The model `{name}` does not exist or you do not have access to it. GET /v1/models lists yours.",
+            f"The model `{name}` does not exist or you do not have access to it. GET /v1/models lists yours.{instead}",
             param="model",
         )
 

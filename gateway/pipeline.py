@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
-from gateway.adapters.loading import Loading
 from gateway.admission.phases import headers_for
 from gateway.admission.pools import Pools
 from gateway.admission.queue import Queue
@@ -65,6 +65,13 @@ _IN_NO_WHOLE = frozenset({"guard_input", "guard_output", "cascade", "shadow"})
 """Stages that know streams alone. They are left out where the policy has no use for them."""
 
 
+class AroundSending(Protocol):
+    """What an adapter needs done where a call is sent."""
+
+    def stream(self, send: Handler, /) -> Handler: ...
+    def whole(self, send: WholeHandler, /) -> WholeHandler: ...
+
+
 @dataclass(frozen=True, slots=True)
 class UpstreamPipeline:
     """From the choice of a backend on. The judges of guards enter here, past quotas, guards and caches."""
@@ -82,11 +89,11 @@ class UpstreamPipeline:
     positions_every: float = 1.0
     """Seconds between two of the positions that a waiting stream is told."""
 
-    def handler(self, loading: Loading | None = None) -> UpstreamLoop:
-        """``loading``: of the adapter that all of its calls are to."""
+    def handler(self, around: AroundSending | None = None) -> UpstreamLoop:
+        """``around``: of the adapter that all of its calls are to."""
         send, send_whole = dispatch(self.backends), dispatch_whole(self.backends)
-        if loading is not None:
-            send, send_whole = loading.stream(send), loading.whole(send_whole)
+        if around is not None:
+            send, send_whole = around.stream(send), around.whole(send_whole)
         if self.telemetry is not None:
             send = attempt(self.telemetry)(send)
         if self.scored is not None:

@@ -47,25 +47,27 @@ class AdapterServer:
     asked: list[dict[str, Any]] = field(default_factory=list)
     most: int = 0
     """That it had at once."""
+    own: list[str] = field(default_factory=list)
+    """Adapters that it was started with."""
 
     def restart(self) -> None:
         self.served.clear()
 
     async def models(self, request: Request) -> Response:
-        listed = [{"id": name, "object": "model"} for name in ("base", *self.served)]
-        return JSONResponse({"object": "list", "data": listed})
+        listed = [{"id": name, "object": "model", "parent": "base"} for name in (*self.served, *self.own)]
+        return JSONResponse({"object": "list", "data": [{"id": "base", "object": "model"}, *listed]})
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()
         self.asked.append(body)
         name = body["model"]
-        if name != "base" and name not in self.served:
+        if name not in ("base", *self.served, *self.own):
             return _error(404, f"The model `{name}` does not exist.", "model_not_found")
         if name in self.unreadable:
             return _error(
                 503, "The adapter could not be read from the disk again: it is gone", "adapter_unreadable"
             )
-        said = self.served.get(name, "the base model")
+        said = self.served.get(name, f"own {name}" if name in self.own else "the base model")
         self.in_use[name] = self.in_use.get(name, 0) + 1
         try:
             await asyncio.sleep(0)

@@ -37,6 +37,11 @@ class Catalogue:
         named = [one for one in self._by_name.get((base, name), ()) if one.is_for(tenant)]
         return next((one for one in named if one.tenant == tenant), named[0] if named else None)
 
+    def tenants_of(self, base: str, name: str) -> list[str]:
+        """All that may ask one by this name."""
+        named = self._by_name.get((base, name), ())
+        return sorted({tenant for one in named for tenant in (one.tenant, *one.shared_with)})
+
     def get(self, id: str) -> Adapter | None:
         return self._by_id.get(id)
 

@@ -7,9 +7,11 @@ models, shadows, roll-outs, experiments and downgrades. So nothing but the adapt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from gateway.adapters.adapter import Adapter
+from gateway.adapters.listed import ListedAdapter
 from gateway.policy.prices import price_of
 from gateway.policy.schema import (
     AnyBackend,
@@ -21,6 +23,11 @@ from gateway.policy.schema import (
     Target,
     Tier,
 )
+
+
+def loads_adapters(policy: Policy) -> bool:
+    """Whether any server loads what tenants upload."""
+    return policy.adapters is not None and bool(policy.adapters.servers)
 
 
 def takes_adapters(policy: Policy, backend: str) -> bool:
@@ -40,11 +47,31 @@ def policy_of(policy: Policy, adapter: Adapter) -> Policy | None:
     targets = targets_of(policy, adapter.base)
     if not targets:
         return None
-    name, base = adapter.model, policy.models[adapter.base]
+    asked = [(one, one.model_copy(update={"model": adapter.id})) for one in targets]
+    # By its id, too, which finds it beside another of its name.
+    return _derived(policy, adapter.base, asked, (adapter.name, adapter.id))
+
+
+def policy_of_listed(policy: Policy, adapter: ListedAdapter) -> Policy:
+    """``adapter`` is as ``policy`` has it. A price of its own is its own; else it has its base's."""
+    return _derived(policy, adapter.base, adapter.targets, (adapter.name,))
+
+
+def _derived(
+    policy: Policy, adapted: str, asked: Sequence[tuple[Target, Target]], names: Sequence[str]
+) -> Policy:
+    """``asked``: targets of the model ``adapted``, and what each becomes. ``names``: the adapter's, the usual one
+    first."""
+    name, base = f"{adapted}:{names[0]}", policy.models[adapted]
     own = base.model_copy(
         update={
-            "targets": tuple(one.model_copy(update={"model": adapter.id}) for one in targets),
-            "aliases": _aliases(base, adapter),
+            "targets": tuple(target for _, target in asked),
+            "aliases": tuple(
+                f"{one}:{its}"
+                for one in (adapted, *base.aliases)
+                for its in names
+                if (one, its) != (adapted, names[0])
+            ),
             "fallbacks": (),
             "spill_over": False,
             "larger_context": None,
@@ -53,7 +80,7 @@ def policy_of(policy: Policy, adapter: Adapter) -> Policy | None:
         }
     )
     prices = dict(policy.prices)
-    for target in targets:
+    for target, its in asked:
         price = price_of(policy, target)
         if price is not None:
             members = (
@@ -61,10 +88,11 @@ def policy_of(policy: Policy, adapter: Adapter) -> Policy | None:
                 for one in policy.backends
                 if one == target.backend or one.startswith(f"{target.backend}@")
             )
-            prices |= {f"{member}/{adapter.id}": price for member in members}
+            for member in members:
+                prices.setdefault(f"{member}/{its.model}", price)
     guards = {
         key: guard.model_copy(update={"models": (*guard.models, name)})
-        if guard.models != ("*",) and _is_for(guard, adapter.base)
+        if guard.models != ("*",) and _is_for(guard, adapted)
         else guard
         for key, guard in policy.guards.items()
         if key not in policy.guards_of_arms
@@ -105,12 +133,6 @@ def _without_downgrade(tier: Tier) -> Tier:
 
 def _can(backend: AnyBackend | None) -> bool:
     return isinstance(backend, EngineBackend | OpenAIBackend)
-
-
-def _aliases(base: Model, adapter: Adapter) -> tuple[str, ...]:
-    """By the base's other names, and by its id, which finds it beside another of its name."""
-    bases, names = (adapter.base, *base.aliases), (adapter.name, adapter.id)
-    return tuple(alias for one in bases for name in names if (alias := f"{one}:{name}") != adapter.model)
 
 
 def _is_for(guard: AnyGuard, model: str) -> bool:

@@ -20,6 +20,7 @@ import httpx
 from gateway.adapters import uploads
 from gateway.adapters.adapter import Adapter
 from gateway.adapters.catalogue import Catalogue
+from gateway.adapters.derived import loads_adapters
 from gateway.adapters.mounted import MountedFolder
 from gateway.adapters.residents import Residents, Uses
 from gateway.adapters.servers import Server, engine_server, vllm_server
@@ -99,7 +100,7 @@ class AdapterRoom:
 
     async def update(self, policy: Policy) -> None:
         """Before its runtime is built."""
-        if policy.adapters is None:
+        if not loads_adapters(policy):
             return  # the one before may stay in force: see ``aclose``
         self._settings = policy.adapters
         if self._table is None or self._where != policy.ledger:

@@ -21,6 +21,7 @@ import orjson
 from gateway.adapters.adapter import Adapter, is_adapter_id
 from gateway.backends.client import Client
 from gateway.backends.endpoint import Endpoint, Upload
+from gateway.backends.lora_names import Listing, read_listing
 from gateway.errors import BadRequest, Upstream, UpstreamFailed, UpstreamUnavailable
 
 CONNECT = 5.0
@@ -116,7 +117,7 @@ class _Http:
                 await response.aclose()
         except httpx.TransportError as error:
             raise UpstreamUnavailable(
-                f"Backend '{self._backend}' cannot be reached to load an adapter. Try again.",
+                f"Backend '{self._backend}' cannot be asked for its adapters. Try again.",
                 retry_after=RETRY_AFTER,
             ) from error
 
@@ -190,6 +191,31 @@ class VllmServer:
         answer = await self._http.ask("POST", "/load_lora_adapter", orjson.dumps(body))
         if answer.status != 200 and not (answer.status == 400 and b"already been loaded" in answer.body):
             _raise(self._http, adapter, answer)
+
+
+class ModelsServer:
+    """One that is only asked which models it has."""
+
+    def __init__(self, http: _Http) -> None:
+        self._http = http
+        self.aclose = http.aclose
+
+    async def listing(self) -> Listing:
+        """Raises ``Upstream`` where it does not answer as it should."""
+        answer = await self._http.ask("GET", "/models")
+        if answer.status != 200:
+            raise self._http.refused("list its models", answer)
+        try:
+            return read_listing(answer.body)
+        except ValueError as error:
+            raise self._http.failed(f"lists no models: {error}"[:200]) from None
+
+
+def models_server(
+    backend: str, root: str, key: str | None, transport: httpx.AsyncBaseTransport | None = None
+) -> ModelsServer:
+    """``root`` ends where ``/models`` follows."""
+    return ModelsServer(_Http(backend, root, key, transport))
 
 
 def engine_server(

@@ -29,7 +29,9 @@ class CreateAdapterBody(BaseModel):
     """Tenants that may ask it, too."""
 
 
-def write_adapter(adapter: Adapter) -> Json:
+def write_adapter(adapter: Adapter, *, hides_listed: bool = False) -> Json:
+    """``hides_listed``: its tenant could ask one by its name before, which a server lists."""
+    more = {"hides_listed": True} if hides_listed else {}
     return {
         "id": adapter.id,
         "object": "adapter",
@@ -43,6 +45,7 @@ def write_adapter(adapter: Adapter) -> Json:
         "target_modules": list(adapter.targets),
         "bytes": adapter.bytes,
         "sha256": adapter.sha256,
+        **more,
     }
 
 

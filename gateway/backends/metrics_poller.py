@@ -76,11 +76,14 @@ class MetricsPoller(EnginePoller):
         *,
         names: Names,
         clock: Callable[[], float] = time.monotonic,
+        on_page: Callable[[bytes], object] = lambda page: None,
         **more: Any,
     ) -> None:
+        """``on_page`` is called with each page."""
         super().__init__(base_url, transport, on_load, **more)
         self._url = httpx.URL(base_url.rstrip("/").removesuffix("/v1") + "/metrics")
         self._names = names
+        self._on_page = on_page
         self._clock = clock
         self._last: bytes | None = None
         self._changed = 0.0
@@ -91,7 +94,9 @@ class MetricsPoller(EnginePoller):
             self._last, self._changed = body, now
         elif now - self._changed > FROZEN:
             raise ValueError("the page has not changed for a while")
-        return load_of(body, self._names), {}
+        load = load_of(body, self._names)
+        self._on_page(body)
+        return load, {}
 
 
 def load_of(page: bytes, names: Names) -> EngineLoad:
@@ -122,7 +127,7 @@ def _room(page: bytes, names: tuple[bytes, ...]) -> float:
     """Tokens; 0 where it does not say. vLLM has blocks and their size in labels of a sample that is always 1."""
     room = 0.0
     for name in names:
-        for labels, value in _samples(page, name):
+        for labels, value in samples(page, name):
             known = {key: int(found) for key, found in _LABEL.findall(labels)}
             if b"num_gpu_blocks" in known:
                 room += known[b"num_gpu_blocks"] * known.get(b"block_size", 0)
@@ -134,7 +139,7 @@ def _room(page: bytes, names: tuple[bytes, ...]) -> float:
 def _counted(page: bytes, names: tuple[bytes, ...]) -> float:
     """0 where it does not count."""
     for name in names:
-        if values := [value for _, value in _samples(page, name)]:
+        if values := [value for _, value in samples(page, name)]:
             found = sum(values)
             return found if 0 <= found < MOST_COUNTED else 0.0
     return 0.0
@@ -148,13 +153,13 @@ def _first(page: bytes, names: tuple[bytes, ...]) -> list[float]:
 
 
 def _values(page: bytes, name: bytes) -> Iterator[float]:
-    for _, value in _samples(page, name):
+    for _, value in samples(page, name):
         if not 0 <= value < MOST:
             raise ValueError(f"{value} is no figure of {name.decode()}")
         yield value
 
 
-def _samples(page: bytes, name: bytes) -> Iterator[tuple[bytes, float]]:
+def samples(page: bytes, name: bytes) -> Iterator[tuple[bytes, float]]:
     """Labels and value of all samples of ``name``. Others are not looked at: such pages are long."""
     start = 0
     while (start := page.find(name, start)) >= 0:

@@ -92,6 +92,12 @@ class HealthRegistry:
             self._breakers.pop(name).close()
             self.credentials_accepted(*name)
 
+    def forget_target(self, backend: str, model: str) -> None:
+        """``backend`` does not know it any more."""
+        if (breaker := self._breakers.pop((backend, model), None)) is not None:
+            breaker.close()
+            self.credentials_accepted(backend, model)
+
     def copied(self) -> HealthRegistry:
         """One in the same state, to be asked what this one would say: what becomes of it changes nothing here, and
         nobody is told."""

@@ -390,6 +390,13 @@ class Metrics:
             mode="livemax",
             absent=0.0,
         )
+        self.adapters_listed = make.sampled(
+            "tollgate_adapters_listed",
+            "Adapters that a server lists of itself, and that can be asked.",
+            ["backend"],
+            mode="livemax",
+            absent=0.0,
+        )
         self.adapter_loads = make.counter(
             "tollgate_adapter_loads_total",
             "Loads of adapters into a server, by how they ended: ok, failed, timeout.",

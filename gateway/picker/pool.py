@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from gateway.adapters.listing import ListingRoom
 from gateway.admission.pools import Pools
 from gateway.admission.shedding import TierRules, update_terms
 from gateway.backends.engine_poller import EnginePoller
@@ -68,6 +69,8 @@ class EnginePool:
         self.transport: Callable[[], httpx.AsyncBaseTransport] | None = None
         self.pools = Pools()
         self.held = HeldPrefixes(None, lambda: (self.transport or OutgoingTransport)())
+        self.listings: ListingRoom | None = None
+        """An adapter is asked of whoever is picked."""
         self.holdings = ToldHoldings(self.held)
         self.scores = Scores(self.holdings, clock=self.pools.clock)
         self.rules = TierRules()

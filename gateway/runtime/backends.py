@@ -10,6 +10,7 @@ from typing import Protocol
 import httpx
 from pydantic import SecretStr
 
+from gateway.adapters.listing import ListingRoom
 from gateway.admission.pools import Pools
 from gateway.backends import fitting
 from gateway.backends.anthropic import AnthropicBackend
@@ -214,6 +215,11 @@ class HeardState(Protocol):
         """None where nobody keeps what they hold."""
         ...
 
+    @property
+    def listings(self) -> ListingRoom | None:
+        """None where nobody asks for adapters."""
+        ...
+
 
 def is_polled(config: schema.Backend) -> bool:
     if isinstance(config, schema.Replicated) and config.replicas is not None:
@@ -233,7 +239,10 @@ def build_poller(name: str, config: schema.Backend, state: HeardState) -> Engine
 
     if isinstance(config, schema.OpenAIBackend) and config.telemetry is not None:
         names = NAMES[config.telemetry]
-        return MetricsPoller(config.base_url, transport, told, names=names, interval=1.0).start()
+        poller = partial(MetricsPoller, config.base_url, transport, told, names=names, interval=1.0)
+        if state.listings is not None:
+            poller = partial(poller, on_page=partial(state.listings.page, name))
+        return poller().start()
     return EnginePoller(
         getattr(config, "base_url", ""),
         transport,

@@ -7,7 +7,6 @@ import logging
 from functools import partial
 from typing import Any
 
-from gateway.adapters.adapter import Adapter
 from gateway.admission.shedding import update_terms
 from gateway.backends.model_readiness import ModelReadiness
 from gateway.backends.readiness import Readiness
@@ -40,7 +39,7 @@ from gateway.rendered import RenderedCache
 from gateway.routing.router import Router
 from gateway.routing.scored import Scored
 from gateway.runtime import stores
-from gateway.runtime.adapter_views import AdapterRouter, AdapterViews
+from gateway.runtime.adapter_views import AdapterRouter, AdapterViews, Rank
 from gateway.runtime.backends import build_backends, build_engines, runs_here
 from gateway.runtime.drift import DriftAccounting
 from gateway.runtime.earlier_usage import EarlierUsage
@@ -215,19 +214,20 @@ async def build_runtime(
         evaluations=stores.evaluations(policy.ledger, state, before),
         rollouts=state.rollouts,
     )
-    if policy.adapters is not None and state.adapters is not None:
-        room = state.adapters
+    if policy.adapters is not None and state.adapters is not None and state.listings is not None:
+        room, listings = state.adapters, state.listings
         parents = {one.name: name for name, its in members.items() for one in its}
-        room.use(policy, runtime.files, {name: parents.get(name, name) for name in backends})
+        names = {name: parents.get(name, name) for name in backends}
+        room.use(policy, runtime.files, names)
+        await listings.use(policy, names)
 
-        def router_of(own: schema.Policy, adapter: Adapter) -> Router:
+        def router_of(own: schema.Policy, rank: Rank) -> Router:
             return AdapterRouter(
                 own,
                 backends.keys(),
                 state.affinity,
                 state.random,
-                adapter=adapter,
-                residents_of=room.residents,
+                rank=rank,
                 loads=state.pools,
                 disabled_since=disabled_since,
                 members=members,
@@ -236,8 +236,16 @@ async def build_runtime(
             )
 
         runtime.adapters = AdapterViews(
-            runtime, room, pipeline, upstream, router_of, lambda own: guards_of(own, scanners, offloads)
+            runtime,
+            room,
+            listings.adapters,
+            pipeline,
+            upstream,
+            router_of,
+            lambda own: guards_of(own, scanners, offloads),
         )
+    elif state.listings is not None:
+        await state.listings.use(policy, {})
     if state.evaluator is not None:
         state.evaluator.update(_bench(runtime, side_calls.stage(upstream_handler)))
     return runtime

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from gateway.adapters.adapter import Adapter
+from gateway.adapters.listed import ListedAdapter
 from gateway.adapters.room import AdapterRoom
 from gateway.backends.engine_poller import EnginePoller
 from gateway.backends.readiness import Readiness
 from gateway.batches.batch_table import BatchTable
 from gateway.caching.caches import Caches, Closable
+from gateway.errors import UnknownModel
 from gateway.evaluation.table import EvaluationTable
 from gateway.feedback.table import FeedbackTable
 from gateway.files.stored_files import StoredFiles
@@ -49,8 +51,16 @@ class Adapted(Protocol):
         """The runtime in which ``asked`` is a model, where it names an adapter that ``principal`` may ask."""
         ...
 
-    def listed(self, principal: Principal, /) -> list[Adapter]:
-        """Those that ``principal`` may ask."""
+    def unknown(self, principal: Principal, asked: str, /) -> UnknownModel:
+        """What ``principal`` is told where ``find`` finds none."""
+        ...
+
+    def uploaded(self, principal: Principal, /) -> list[Adapter]:
+        """Those of tenants that ``principal`` may ask."""
+        ...
+
+    def listed(self, principal: Principal, /) -> list[ListedAdapter]:
+        """Those that servers list, and that ``principal`` may ask."""
         ...
 
 

@@ -70,6 +70,11 @@ class Sampler:
         metrics.saturation.sample({(pool.name,): pool.saturation for pool in self._state.pools})
         metrics.cached_prompts.sample(dict(self._cached()))
         self._sample_scores()
+        if (listings := self._state.listings) is not None:
+            listed = listings.adapters.servers()
+            metrics.adapters_listed.sample(
+                {(name,): float(len(its.adapters)) for name, its in listed.items()}
+            )
         metrics.model_state.sample(dict.fromkeys(self._models(), 1.0))
         if runtime.rotation is not None:
             metrics.replica_share.sample(dict(runtime.rotation.shares()))
@@ -106,16 +111,21 @@ class Sampler:
             family[(label,)].pending += total - before if total > before else total
 
     def _breakers(self, policy: Policy) -> Iterator[tuple[tuple[str, str], float]]:
-        for model in policy.models.values():
-            for target in model.places:
-                yield (target.backend, target.model), 0.0
+        places = {
+            (target.backend, target.model) for model in policy.models.values() for target in model.places
+        }
+        yield from dict.fromkeys(places, 0.0).items()
+        listings = self._state.listings
+        listed = listings.adapters if listings is not None else None
         adapters: dict[tuple[str, str], float] = {}
         for backend, name, breaker in self._state.health.breakers():
             scopes = [scope for scope, _ in breaker.open_scopes()]
             state = 2.0 if EVERYBODY in scopes else float(bool(scopes))
             if backend not in policy.backends:
                 continue
-            if is_adapter_id(name):  # tenants make them: of all of them the worst
+            if is_adapter_id(name) or (
+                listed is not None and (backend, name) not in places and listed.is_asked_as(backend, name)
+            ):  # tenants make them, or servers list them: of all of them the worst
                 label = (backend, "adapter-*")
                 adapters[label] = max(state, adapters.get(label, 0.0))
             else:

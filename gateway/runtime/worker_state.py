@@ -11,6 +11,7 @@ from random import Random
 
 import httpx
 
+from gateway.adapters.listing import ListingRoom
 from gateway.adapters.room import AdapterRoom
 from gateway.admission.pools import Pools
 from gateway.backends.cold_start import ReplicaOf
@@ -108,6 +109,8 @@ class WorkerState:
         """As ``rollouts``."""
         self.adapters: AdapterRoom | None = None
         """As ``rollouts``."""
+        self.listings: ListingRoom | None = None
+        """As ``rollouts``."""
         self.replicas: Replicas | None = None
         """Of who serves; for what only asks what would be done, a backend is one server."""
         self.held: HeldPrefixes | None = None
@@ -129,6 +132,8 @@ class WorkerState:
             await self.replicas.aclose()
         if self.adapters is not None:
             await self.adapters.aclose()
+        if self.listings is not None:
+            await self.listings.aclose()
         if self.held is not None:
             await self.held.aclose()
         await self.callbacks.aclose()

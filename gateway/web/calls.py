@@ -64,9 +64,10 @@ def _adapted(context: RequestContext, request: ChatRequest, scope: Scope) -> Pol
     if runtime.records is not None:
         refused = UnknownModel.named(request.model)
         runtime.records.record_early_refusal(_unknown(context, request, scope), refused)
-    raise UnknownModel.named(
-        request.model
-    )  # no variable has it: this frame, which it leads to, would be kept
+    # No variable has it: this frame, which it leads to, would be kept.
+    if runtime.adapters is not None:
+        raise runtime.adapters.unknown(context.caller(), request.model)
+    raise UnknownModel.named(request.model)
 
 
 def _unknown(context: RequestContext, request: ChatRequest, scope: Scope) -> Call:

@@ -182,6 +182,30 @@ async def test_twenty_adapters_over_two_engines_of_two_slots(
 
 @pytest.mark.slow
 @pytest.mark.anyio
+async def test_what_an_engine_was_started_with_is_a_model_without_an_upload(
+    tmp_path: Path, base: Merged
+) -> None:
+    (folder,) = adapters(tmp_path / "adapters", base, 1)
+    flags = ("--served-model-name", "base", "--kv-cache-blocks", "100", "--adapter", f"sql={folder}")
+    with EngineServer(base.folder, *flags, log=tmp_path / "log") as engine:
+        policy = {
+            "version": 1,
+            "backends": {"engine": {"kind": "engine", "base_url": engine.url}},
+            "models": {"chat": {"targets": [{"backend": "engine", "model": "base"}]}},
+            "keys": [key(KEY, "acme", tenant="acme")],
+            "adapters": {"listed": {"engine": {}}},
+        }
+        async with serving(tmp_path / "policies", policy) as gateway:
+            listed = {one["id"]: one for one in (await gateway.http.get("/v1/models")).json()["data"]}
+            assert listed["chat:sql"]["parent"] == "chat"
+            for model, merged in (("chat", None), ("chat:sql", folder)):
+                body = {"model": model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
+                answer = (await gateway.http.post("/v1/completions", json=body)).json()
+                assert answer["choices"][0]["text"].startswith(base.says(merged))
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
 async def test_five_hundred_adapters_over_two_engines_of_eight_slots(
     tmp_path: Path, base: Merged, token: str
 ) -> None:

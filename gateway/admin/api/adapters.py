@@ -1,4 +1,4 @@
-"""``/admin/api/adapters``: the adapters of all tenants, and which servers have them."""
+"""``/admin/api/adapters``: the adapters of all tenants and of servers, and which servers have them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import asyncio
 import logging
 
 from gateway.adapters.adapter import Adapter
+from gateway.adapters.listed import ListedAdapter
+from gateway.adapters.listing import ListingRoom
 from gateway.adapters.room import AdapterRoom
 from gateway.admin.api.operation import operation
 from gateway.admin.endpoint import Handle, Request, Told
 from gateway.admin.site import Site, actor_of
 from gateway.errors import NotFound
+from gateway.policy.schema import Policy
 from gateway.web.operation import Operation
+
+MOST_LISTED = 1000
+"""Adapters of servers that are told."""
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +40,40 @@ class AdapterSeen(Told):
     """Servers that have it, as far as the worker knows that answers."""
 
 
+class ListedAdapterSeen(Told):
+    model: str
+    """By which callers ask it."""
+    base: str
+    listed_by: list[str]
+    """Servers."""
+    ready_on: list[str]
+    """Those of them that are likely to have it loaded, as far as the worker knows that answers."""
+    hidden_from: list[str]
+    """Tenants that get an adapter of tenants by this name in its place."""
+    hidden_by_model: bool
+    """The policy has a model by this name, which everybody gets in its place."""
+
+
+class ListingServerSeen(Told):
+    name: str
+    adapters: int
+    """That it lists."""
+    left_out: int
+    """Entries of its list that are taken for none: docs/adapters.md has what is one."""
+    problem: str | None
+    """Why it does not say what it has, where it does not."""
+
+
 class AdapterList(Told):
     enabled: bool
     adapters: list[AdapterSeen]
-    """The newest first."""
+    """Of tenants; the newest first."""
+    listed: list[ListedAdapterSeen]
+    """Of servers; by model."""
+    listed_left_out: int
+    """How many more there are."""
+    servers: list[ListingServerSeen]
+    """That are asked which they list."""
 
 
 class AdapterDeleted(Told):
@@ -45,16 +81,29 @@ class AdapterDeleted(Told):
     deleted: bool
 
 
-def operations(site: Site, room: AdapterRoom) -> list[tuple[Operation, Handle]]:
+def operations(site: Site, room: AdapterRoom, listings: ListingRoom) -> list[tuple[Operation, Handle]]:
     async def show(request: Request) -> AdapterList:
-        if request.context.runtime.adapters is None:
-            return AdapterList(enabled=False, adapters=[])
+        runtime = request.context.runtime
+        if runtime.adapters is None:
+            return AdapterList(enabled=False, adapters=[], listed=[], listed_left_out=0, servers=[])
         held = room.held()
+        listed = [one for base in runtime.policy.models for one in listings.adapters.of(runtime.policy, base)]
         return AdapterList(
             enabled=True,
             adapters=[
                 _seen(one, [name for name, ids in held.items() if one.id in ids])
                 for one in reversed(room.catalogue.all())
+            ],
+            listed=[_listed(one, listings, room, runtime.policy) for one in listed[:MOST_LISTED]],
+            listed_left_out=max(0, len(listed) - MOST_LISTED),
+            servers=[
+                ListingServerSeen(
+                    name=name,
+                    adapters=len(one.adapters),
+                    left_out=one.left_out,
+                    problem=listings.problem(name),
+                )
+                for name, one in listings.adapters.servers().items()
             ],
         )
 
@@ -73,7 +122,7 @@ def operations(site: Site, room: AdapterRoom) -> list[tuple[Operation, Handle]]:
             log.error("the deletion of '%s' is missing from the audit log: %s", adapter.model, error)
         return AdapterDeleted(id=wanted, deleted=True)
 
-    about, deletes = "The adapters of all tenants, and which servers have them", "Delete anybody's adapter"
+    about, deletes = "The adapters of tenants and of servers, and which have them", "Delete anybody's adapter"
     return [
         (operation("GET", "/adapters", "listAllAdapters", about, AdapterList), show),
         (
@@ -83,6 +132,20 @@ def operations(site: Site, room: AdapterRoom) -> list[tuple[Operation, Handle]]:
             delete,
         ),
     ]
+
+
+def _listed(
+    adapter: ListedAdapter, listings: ListingRoom, room: AdapterRoom, policy: Policy
+) -> ListedAdapterSeen:
+    known, servers = listings.adapters, listings.adapters.servers_of(adapter)
+    return ListedAdapterSeen(
+        model=adapter.model,
+        base=adapter.base,
+        listed_by=servers,
+        ready_on=[one for one in servers if known.is_ready(one, adapter)],
+        hidden_from=room.catalogue.tenants_of(adapter.base, adapter.name),
+        hidden_by_model=policy.resolve(adapter.model) is not None,
+    )
 
 
 def _seen(adapter: Adapter, held_by: list[str]) -> AdapterSeen:

@@ -52,6 +52,7 @@ ERRORS: tuple[Callable[[Draft], Findings], ...] = (
     backends.prefill_by_no_engine,
     backends.truncated_embeddings,
     adapters.adapters_of_no_server,
+    adapters.listings_of_no_server,
     prices.price_of_nothing,
     guards.foreign_embedder,
     texts.unknown_entity,

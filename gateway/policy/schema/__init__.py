@@ -25,7 +25,7 @@ from gateway.policy.schema.access import (
     Tenant,
     Tier,
 )
-from gateway.policy.schema.adapters import AdapterServer, AdapterSettings
+from gateway.policy.schema.adapters import AdapterListing, AdapterServer, AdapterSettings
 from gateway.policy.schema.admin import Admin, Oidc
 from gateway.policy.schema.any_guard import AnyGuard, Classifier
 from gateway.policy.schema.backends import (
@@ -108,6 +108,7 @@ __all__ = [
     "BACKEND_SECRETS",
     "DEFAULT_TIER",
     "HOUSE",
+    "AdapterListing",
     "AdapterServer",
     "AdapterSettings",
     "Admin",
@@ -259,7 +260,7 @@ class Policy(Frozen):
     files: FileSettings = FileSettings()
     """What ``/v1/files`` keeps."""
     adapters: AdapterSettings | None = None
-    """LoRA adapters of tenants."""
+    """LoRA adapters: those of tenants, and those that servers list."""
     batches: BatchSettings = BatchSettings()
     """What ``/v1/batches`` takes, and what its lines may use."""
     record: RecordSettings = RecordSettings()

@@ -20,11 +20,20 @@ class AdapterServer(Frozen):
     """Where a vLLM server mounts ``adapters.folder``. The bundled engine is sent the files."""
 
 
-class AdapterSettings(Frozen):
-    """Without ``adapters`` nobody can upload any."""
+class AdapterListing(Frozen):
+    """A backend whose servers are asked which adapters they list."""
 
-    servers: Annotated[dict[Name, AdapterServer], Field(min_length=1)]
-    """By backend. Models with targets there can have adapters."""
+    tenants: Annotated[tuple[Text, ...], Field(min_length=1)] = ("*",)
+    """Who may ask these adapters, of those who may ask their base; patterns as in a shell."""
+
+
+class AdapterSettings(Frozen):
+    """Without ``adapters`` nobody can upload any, and nobody can ask those that servers list."""
+
+    servers: dict[Name, AdapterServer] = Field(default={})
+    """By backend. Models with targets there can have adapters that tenants upload."""
+    listed: dict[Name, AdapterListing] = Field(default={})
+    """By backend. What its servers list with a ``parent`` can be asked as an adapter of that model."""
     folder: Text | None = None
     """Where adapters are put for servers that mount it; a relative path begins at the state folder."""
     max_rank: Annotated[int, Field(strict=True, ge=1, le=4096)] = 64

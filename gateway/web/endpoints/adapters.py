@@ -11,6 +11,7 @@ from gateway.adapters.room import AdapterRoom
 from gateway.adapters.uploads import Asked
 from gateway.adapters.wire_form import CreateAdapterBody, write_adapter, write_deleted, write_list
 from gateway.errors import BadRequest, Conflict, NotFound, UnknownModel
+from gateway.runtime.runtime import Adapted
 from gateway.types import Json
 from gateway.web.body import read_body
 from gateway.web.context import RequestContext
@@ -29,8 +30,12 @@ class Adapters:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with counted(scope, NAME) as headers:
             if scope["method"] == "POST":
+                hidden = frozenset(
+                    one.model for one in _adapted(scope).listed(RequestContext.of(scope).caller())
+                )
                 adapter = await _create(scope, receive)
-                await send_body(send, orjson.dumps(write_adapter(adapter)), headers=headers)
+                told = write_adapter(adapter, hides_listed=adapter.model in hidden)
+                await send_body(send, orjson.dumps(told), headers=headers)
             else:
                 found = _room(scope).catalogue.of(_tenant(scope))
                 await send_body(send, orjson.dumps(write_list(found)), headers=headers)
@@ -91,10 +96,14 @@ async def _create(scope: Scope, receive: Receive) -> Adapter:
 
 
 def _room(scope: Scope) -> AdapterRoom:
+    return _adapted(scope).room
+
+
+def _adapted(scope: Scope) -> Adapted:
     adapters = RequestContext.of(scope).runtime.adapters
     if adapters is None:
         raise NotFound("This gateway takes no adapters: its policy has no 'adapters'.")
-    return adapters.room
+    return adapters
 
 
 def _tenant(scope: Scope) -> str:

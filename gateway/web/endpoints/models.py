@@ -55,6 +55,10 @@ def _visible(context: RequestContext) -> list[ListedModel]:
                 one.tenant,
                 parent=one.base,
             )
+            for one in runtime.adapters.uploaded(caller)
+        ]
+        listed += [
+            ListedModel(one.model, runtime.created, one.targets[0][0].backend, parent=one.base)
             for one in runtime.adapters.listed(caller)
         ]
     return listed

@@ -10,6 +10,7 @@ import pytest
 from tests.adapter_server import TOKEN, adapter_server
 from tests.adapters import create, safetensors, shapes
 from tests.e2e.keys.harness import a_site, shows
+from tests.serving import KEY, OTHER_KEY
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +72,22 @@ async def test_what_a_server_is_told(tmp_path: Path) -> None:
                     answer = await site.gateway.http.post("/v1/chat/completions", json=body)
                     assert answer.status_code == status
             assert len(server.unloads) == unloaded
+
+
+@shows("adapters.listed", "adapters.listed.<name>.tenants")
+async def test_what_servers_list_can_be_asked_by_whom_the_policy_says(tmp_path: Path) -> None:
+    async with adapter_server(own=["sql"]) as server:
+        for name, listed, statuses in (
+            ("all", {"engine": {}}, (200, 200)),
+            ("some", {"engine": {"tenants": ["riv*"]}}, (404, 200)),
+            ("none", {}, (404, 404)),
+        ):
+            given = policy(server.url)
+            if listed:
+                given["adapters"]["listed"] = listed
+            async with a_site(tmp_path / name, given) as site:
+                answers = [await site.ask(model="base:sql", token=token) for token in (KEY, OTHER_KEY)]
+                assert tuple(answer.status_code for answer in answers) == statuses
 
 
 @shows("adapters.folder", "adapters.servers.<name>.folder")

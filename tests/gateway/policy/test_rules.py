@@ -531,6 +531,11 @@ CASES = {
         "backends: {one: {kind: openai, base_url: 'http://p:1/v1'}}\nadapters: {servers: {one: {}}}",
         "backends: {one: {kind: engine}}\nadapters: {servers: {one: {}}}",
     ),
+    "adapters.listings_of_no_server": Case(
+        "adapters.listed.one: lists adapters as which server does? Give 'backends.one' a 'telemetry'",
+        "backends: {one: {kind: openai, base_url: 'http://p:1/v1', telemetry: tgi}}\nadapters: {listed: {one: {}}}",
+        "backends: {one: {kind: openai, base_url: 'http://p:1/v1', telemetry: vllm}}\nadapters: {listed: {one: {}}}",
+    ),
     "models.rollout_to_itself": Case(
         "models.x.rollout.to: is one of the model's targets already",
         model("rollout: {to: {backend: two, model: x}}"),

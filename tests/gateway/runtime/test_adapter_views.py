@@ -12,7 +12,7 @@ import pytest
 from gateway.adapters.adapter import Adapter
 from gateway.adapters.derived import policy_of, targets_of
 from gateway.routing.affinity import Affinity
-from gateway.runtime.adapter_views import AdapterRouter
+from gateway.runtime.adapter_views import AdapterRouter, rank_of
 from tests.fakes import a_call, policy
 
 SUPPORT = Adapter(
@@ -100,8 +100,7 @@ def test_who_has_it_comes_first(case: Case, order: list[str]) -> None:
         found.backends.keys(),
         Affinity(),
         Random(1),
-        adapter=SUPPORT,
-        residents_of=known.__getitem__,  # type: ignore[arg-type]
+        rank=rank_of(SUPPORT, known.__getitem__),  # type: ignore[arg-type]
         loads=Loads(case.full),
         rotation=Rotation(case.ejected),
     )
