@@ -35,6 +35,11 @@ _NAMED = 20
 """Adapters that an error tells."""
 
 
+Rank = Callable[[str], int | None]
+"""The lower, the sooner a server is asked; None where it is not."""
+_EJECTED, _FULL = 3, 2
+
+
 @dataclass(eq=False)
 class AdapterView(Runtime):
     """It owns nothing: all that is to be closed is its base's."""
@@ -42,6 +47,7 @@ class AdapterView(Runtime):
     base: Runtime | None = None
     model: str = ""
     """The adapter's."""
+    rank: Rank = lambda server: 0
 
     def in_use(self) -> Any:
         return self.base
@@ -49,11 +55,6 @@ class AdapterView(Runtime):
     def out_of_use(self, model: str) -> bool:
         disabled = self.readiness.disabled
         return all(target.backend in disabled for target in self.policy.models[self.model].targets)
-
-
-Rank = Callable[[str], int | None]
-"""The lower, the sooner a server is asked; None where it is not."""
-_EJECTED, _FULL = 3, 2
 
 
 class AdapterRouter(Router):
@@ -240,7 +241,7 @@ class AdapterViews:
             "counter": counter,
             "rendered": _nothing_rendered(base, pipeline),
         }
-        return AdapterView(**{**own, **changed}, base=base, model=model)
+        return AdapterView(**{**own, **changed}, base=base, model=model, rank=rank)
 
 
 def _nothing_rendered(base: Runtime, pipeline: Pipeline) -> RenderedCache:

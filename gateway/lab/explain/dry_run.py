@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import orjson
@@ -45,8 +46,9 @@ from gateway.routing.affinity import ReadAffinity
 from gateway.routing.router import Router
 from gateway.routing.scored import Scored
 from gateway.routing.shadow import Counted, Shadows
+from gateway.runtime.adapter_views import AdapterRouter, AdapterView
 from gateway.runtime.background_requests import BackgroundRequests
-from gateway.runtime.runtime import Runtime
+from gateway.runtime.runtime import Adapted, Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.server.cycle import CONNECTION_STATE, ConnectionState
 from gateway.server.headers import RequestHeaders, by_name
@@ -81,12 +83,9 @@ class DryRun:
         self._unjudged: set[str] = set()
         policy = runtime.policy
         self.experiments = Experiments(policy, self.router(state.pools).serves)
-        self._guards = guards_of(
-            policy,
-            self._scanners(),
-            build_offloads(policy, state.scanning, ()),
-            self.experiments.by_id,
-        )
+        scanners, offloads = self._scanners(), build_offloads(policy, state.scanning, ())
+        self._guards = guards_of(policy, scanners, offloads, self.experiments.by_id)
+        self._guards_of = partial(guards_of, scanners=scanners, offloads=offloads)
         self._endpoints = {
             route.path: route.app
             for route in routes.build(
@@ -107,18 +106,20 @@ class DryRun:
         runtime = self.runtime
         return frozenset(name for name in runtime.policy.backends if not runtime.servers(name))
 
-    def router(self, pools: Pools) -> Router:
+    def router(self, pools: Pools, adapted: AdapterView | None = None) -> Router:
         state = self.state
-        return Router(
-            self.runtime.policy,
+        policy = (adapted or self.runtime).policy
+        kind = Router if adapted is None else partial(AdapterRouter, random=state.random, rank=adapted.rank)
+        return kind(
+            policy,
             self.runtime.backends.keys(),
-            pools,
-            ReadAffinity(state.affinity),
+            loads=pools,
+            affinity=ReadAffinity(state.affinity),
             disabled_since=state.disabled_since(self.disabled),
             rollouts=state.rollouts,
             members=self.runtime.members,
             rotation=state.replicas.rotation if state.replicas is not None else None,
-            scored=Scored.of(self.runtime.policy, state.scores, pools),
+            scored=Scored.of(policy, state.scores, pools),
         )
 
     async def ask(self, question: Question) -> Found:
@@ -191,39 +192,48 @@ class DryRun:
 
     async def _dry(self, found: Found) -> tuple[Runtime, BackgroundScans]:
         """The runtime for one question of a caller that is known."""
-        runtime, state, metrics = self.runtime, self.state, self.metrics
-        policy, principal = runtime.policy, found.context.caller()
-        quotas = cast(Quotas, _Reserving(await runtime.quotas.copied(policy, principal), found))
+        runtime = self.runtime
+        quotas = await runtime.quotas.copied(runtime.policy, found.context.caller())
+        flags = BackgroundScans(self.metrics, lambda tenant, receipt: None)
+        dry = partial(self._dry_of, found, cast(Quotas, _Reserving(quotas, found)), flags)
+        adapters = _DryAdapters(runtime.adapters, dry) if runtime.adapters is not None else None
+        return replace(dry(runtime), adapters=cast(Adapted | None, adapters)), flags
+
+    def _dry_of(self, found: Found, quotas: Quotas, flags: BackgroundScans, runtime: Runtime) -> Runtime:
+        """``runtime`` is the one in force, or that of an adapter."""
+        state, metrics, policy = self.state, self.metrics, runtime.policy
+        adapted = runtime if isinstance(runtime, AdapterView) else None
+        guards = self._guards if adapted is None else self._guards_of(policy)
+        experiments = self.experiments if adapted is None else Experiments(policy)
         accounting = Accounting(metrics, None)
-        flags = BackgroundScans(metrics, lambda tenant, receipt: None)
         pools = ReadPools(state.pools)
         queue = ReadQueue(pools, metrics)
         found.waits = queue.waits
         found.health, found.pools = state.health.copied(), pools
-        hops, router = Hops(policy, found.health), self.router(pools)
+        hops, router = Hops(policy, found.health), self.router(pools, adapted)
         found.router = router
         loop = UpstreamLoop(router, hops, queue, not_sent, _never_whole, metrics)
-        caches = self._caches(found)
+        caches = self._caches(runtime)
         pipeline = _DryPipeline(
             policy=policy,
             metrics=metrics,
             receipts=runtime.receipts,
             accounting=accounting,
             quotas=quotas,
-            guards=self._guards,
+            guards=guards,
             flags=flags,
             caches=caches,
             scorer=state.embedded_scorer if has_heads(policy) else state.scorer,
             shadows=_NoShadows(),
             side_calls=SideCalls(quotas, accounting),
-            experiments=self.experiments,
+            experiments=experiments,
         )
         handler = pipeline.handler(loop)
 
         def noticed(call: Call) -> Chunks:
             found.call = call
-            assign(self.experiments, call)  # once: the guards are looked up as its arm has them
-            found.guards = self._guards.of_call(call)
+            assign(experiments, call)  # once: the guards are looked up as its arm has them
+            found.guards = guards.of_call(call)
             entry = caches.entry(call) if caches.exact is not None else None
             if entry is not None:
                 key = (entry.key, call.request.stream, call.principal.tier)
@@ -237,7 +247,7 @@ class DryRun:
             )
         unused = RenderedCache(
             Caches(policy, None, None),
-            self._guards,
+            guards,
             quotas,
             metrics=metrics,
             receipts=runtime.receipts,
@@ -255,12 +265,12 @@ class DryRun:
             whole=None,
             ledger=None,
             telemetry=None,
-        ), flags
+        )
 
-    def _caches(self, found: Found) -> Caches:
-        of = self.runtime.caches
+    def _caches(self, runtime: Runtime) -> Caches:
+        of = runtime.caches
         answers = ReadAnswers(of.answers) if of.answers is not None else None
-        caches = Caches(self.runtime.policy, answers, of.semantic)
+        caches = Caches(runtime.policy, answers, of.semantic)
         if caches.exact is not None:  # who waits for another's answer is looked at by itself
             caches.exact = caches.exact.model_copy(update={"single_flight": False})
         return caches
@@ -279,6 +289,21 @@ class Known:
             return self._authenticator.still(Principal(self._key, self._tenant, tier=DEFAULT_TIER))
         shown: RequestHeaders = {b"authorization": f"Bearer {self._key}".encode()}
         return await self._authenticator.principal(scope, shown)
+
+
+class _DryAdapters:
+    """Adapters are found as ever; what is asked of one is not sent."""
+
+    def __init__(self, adapted: Adapted, dry: Callable[[Runtime], Runtime]) -> None:
+        self._adapted = adapted
+        self._dry = dry
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._adapted, name)
+
+    def find(self, principal: Principal, asked: str) -> Runtime | None:
+        view = self._adapted.find(principal, asked)
+        return None if view is None else self._dry(view)
 
 
 class _DryPipeline(Pipeline):

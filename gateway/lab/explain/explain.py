@@ -71,6 +71,8 @@ def _assumed(dry: DryRun, found: Found) -> Iterator[str]:
     if found.used:
         yield "nothing is used of any limit: what is spent is known to the running gateway alone"
     yield "every backend is idle and answers, no circuit breaker is open, nobody waits"
+    if dry.runtime.policy.adapters is not None:
+        yield "there are no adapters: which there are is known to the running gateway alone"
     if dry.runtime.policy.caches.exact or dry.runtime.policy.caches.semantic:
         yield "the caches are empty"
     if found.call is not None and dry.runtime.policy.files.enabled is False and found.sent is not None:

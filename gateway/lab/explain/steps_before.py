@@ -26,7 +26,7 @@ class StepsBefore:
     def __init__(self, dry: DryRun, found: Found, lines: PolicyLines) -> None:
         self._found = found
         self._lines = lines
-        self._policy: Policy = dry.runtime.policy
+        self._policy: Policy = found.call.policy if found.call is not None else dry.runtime.policy
         self._experiments = dry.experiments
         self._deciding = Deciding(self._policy, lines)
 

@@ -40,7 +40,7 @@ class StepsRoute:
         """As it was routed: a step of a cascade, where it is one."""
         self._lines = lines
         self._loaded = loaded
-        self._policy = dry.runtime.policy
+        self._policy = call.policy
         self._deciding = Deciding(self._policy, lines)
 
     def steps(self) -> Iterator[Step]:

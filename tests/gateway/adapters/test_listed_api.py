@@ -182,6 +182,25 @@ async def test_what_is_counted_has_its_name_and_its_bases_price(tmp_path: Path) 
         assert rows["chat"]["usd"] == rows["chat:sql"]["usd"] > 0
 
 
+async def test_what_is_explained_is_not_sent(tmp_path: Path) -> None:
+    servers = [LoraServer(["law"]), LoraServer(["sql"])]
+    async with gateway(
+        tmp_path, *servers, guards={"length": {"models": ["ch*"], "max_characters": 1000}}
+    ) as found:
+        for name, backend in (("sql", servers[1]), ("none", None)):
+            asked = {"key": "acme-1", "body": {"model": f"c:{name}", **QUESTION}}
+            told = (await found.http.post("/admin/api/explain", headers=BOSS, json=asked)).json()
+            if backend is None:
+                assert told["outcome"]["status"] == 404 and "`chat:sql`" in told["outcome"]["message"]
+            else:
+                assert told["outcome"]["status"] is None and told["outcome"]["model"] == "chat:sql"
+                assert told["outcome"]["backend"] == f"vllm@{backend.url.removeprefix('http://')}"
+                assert told["outcome"]["target"] == "sql"
+                assert {"route", "cost"} <= {one["stage"] for one in told["steps"]}
+        assert not any(server.asked for server in servers)
+        assert not any(one["ready_on"] for one in (await seen(found))["listed"])
+
+
 async def test_metrics_have_one_label_for_all_of_a_model(tmp_path: Path) -> None:
     async with gateway(tmp_path, LoraServer(["sql", "law"])) as found:
         for model in ("chat:sql", "chat:law"):
