@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from gateway.cli import cache_days, init
+from gateway.cli import backends, cache_days, init
 from gateway.cli.user import state_dir, user
 from gateway.control.changes import REFUSALS
 from gateway.control.client import change
@@ -19,12 +19,25 @@ from gateway.replicas.drains import drain_for_all
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     shared = init.option()
-    backends = _group(commands, "backends", "drain|undrain", "take backends out of use, and back into it")
+    backends_group = _group(
+        commands, "backends", "list|drain|undrain", "see backends; take them out of use, and back into it"
+    )
+    listed = backends_group.add_parser(
+        "list",
+        help="show them, with their replicas, as a running gateway has them",
+        description="Show each backend and its replicas as a running gateway has them: whether it is in use, its "
+        "circuit breaker, what is in flight and waits for a place there, and, where its server tells, what runs and "
+        "waits in it (RUNS) and how much of its KV memory is used. A replica's share and PROBLEM are those of the "
+        "worker that answers, the rest is of all workers.",
+    )
+    backends.add_arguments(listed)
     for name, about in (
         ("drain", "send a backend no more requests; those in flight end as ever"),
         ("undrain", "use a backend again"),
     ):
-        one = backends.add_parser(name, parents=[shared], help=about, description=about.capitalize() + ".")
+        one = backends_group.add_parser(
+            name, parents=[shared], help=about, description=about.capitalize() + "."
+        )
         one.add_argument("backend", metavar="NAME", help="its name in the policy")
         one.set_defaults(run=lambda arguments, do=name: _change(arguments, do=do, backend=arguments.backend))
     caches = _group(commands, "caches", "flush|days", "have cached answers forgotten; what they spared")
