@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.adapter_server import adapter_server
+from tests.adapters import create
 from tests.browser import Page, browsing, needs_chromium
 from tests.fakes import FakeUpstream, reply
 from tests.serving import KEY, Gateway, a_policy, chat, key, serving
@@ -124,6 +126,31 @@ async def test_every_view_fits_a_phone_and_reads_without_eyes(gateway: Gateway, 
         assert await page.run("document.querySelectorAll('main h1').length") == 1
         if view != "#/overview":
             assert await page.run("document.activeElement.id") == "main", "the focus follows"
+
+
+async def test_adapters_of_tenants_and_of_servers_are_told_and_deleted(tmp_path: Path) -> None:
+    async with adapter_server(own=["sql"]) as server:
+        whole = policy()
+        whole["backends"]["engine"] = {"kind": "engine", "base_url": server.url}
+        whole["models"]["base"] = {"targets": [{"backend": "engine", "model": "base"}]}
+        whole["adapters"] = {"servers": {"engine": {}}, "listed": {"engine": {}}}
+        async with serving(tmp_path / "policies", whole) as gateway, browsing(tmp_path) as page:
+            for name in ("support", "sql"):
+                assert (await create(gateway.http, name)).status_code == 200
+            await page.look(390, 844)
+            await page.open(f"{gateway.url}/admin")
+            await sign_in(page)
+            await page.run("location.hash = '#/models'")
+            await page.until("document.body.innerText.includes('Adapters that servers list')")
+            assert "base:support" in await page.text("[aria-label='Adapters of tenants']")
+            listed = await page.text("[aria-label='Adapters that servers list']")
+            assert "base:sql" in listed and "hidden by their own from acme" in listed
+            assert await page.run("document.documentElement.scrollWidth") == 390
+            await page.run("document.querySelector('[id^=remove-]').click()")
+            await page.until("!!document.querySelector('#discard')")
+            await page.run("document.querySelector('#discard').click()")
+            await page.until("document.querySelectorAll('[id^=remove-]').length === 1")
+            assert page.log == []
 
 
 async def test_an_experiment_is_told_on_a_phone(gateway: Gateway, page: Page) -> None:

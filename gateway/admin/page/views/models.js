@@ -1,6 +1,6 @@
 // The public models, who answers them, and how that goes now.
 
-import { get, post } from "../api.js";
+import { get, post, remove } from "../api.js";
 import { announce, fill, h } from "../dom.js";
 import { count, dollars, percent, rate, seconds } from "../format.js";
 import { failed, limited } from "../live_data.js";
@@ -14,10 +14,11 @@ export function models(place, { live, state }) {
   const rollouts = h("div.stack", {});
   const experiments = h("div.stack", {});
   const drifts = h("div.stack", {});
+  const adapters = h("div.stack", {});
   const opinions = h("div", {}, loading());
   const judged = h("div.stack", {});
   let evaluation = null;
-  fill(place, h("h1", {}, "Models"), trouble, rollouts, experiments, drifts, panel("Models and targets", list), panel("Backends", backends), judged, panel("What callers think of answers, 30 days", opinions));
+  fill(place, h("h1", {}, "Models"), trouble, rollouts, experiments, drifts, panel("Models and targets", list), panel("Backends", backends), adapters, judged, panel("What callers think of answers, 30 days", opinions));
   let found = null;
   let known = null;
   let turned = null;
@@ -43,6 +44,12 @@ export function models(place, { live, state }) {
       fill(drifts, driftPanel(drifted));
     } catch (error) {
       fill(drifts, problem(error));
+    }
+    try {
+      const [{ adapterPanels, sure }, told] = await Promise.all([import("./adapters.js"), get("/adapters")]);
+      fill(adapters, ...adapterPanels(told, may && ((one) => fill(trouble, sure(one, discard, () => fill(trouble))))));
+    } catch (error) {
+      fill(adapters, problem(error));
     }
     try {
       const [{ feedback }, told] = await Promise.all([import("./feedback.js"), get("/feedback?by=model&comments=10")]);
@@ -88,6 +95,16 @@ export function models(place, { live, state }) {
     try {
       await post(`/backends/${encodeURIComponent(name)}/${drained ? "undrain" : "drain"}`);
       announce(`${name} is ${drained ? "in use again" : "drained"}`);
+    } catch (error) {
+      fill(trouble, problem(error));
+    }
+    read();
+  }
+  async function discard(adapter) {
+    fill(trouble);
+    try {
+      await remove(`/adapters/${encodeURIComponent(adapter.id)}`);
+      announce(`${adapter.model} of ${adapter.tenant} is deleted`);
     } catch (error) {
       fill(trouble, problem(error));
     }
