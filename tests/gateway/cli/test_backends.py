@@ -105,4 +105,12 @@ def test_each_state_has_its_word() -> None:
         and "\x1b" not in off
     )
     assert "ejected" in first and "open 30 s: x for acme, 1 more" in first
-    assert [one.strip() for one in second.split("  ") if one] == ["one@b:1", "25% share", "closed", "4", "1", "3+2", "50%"]
+    assert [one.strip() for one in second.split("  ") if one] == [
+        "one@b:1",
+        "25% share",
+        "closed",
+        "4",
+        "1",
+        "3+2",
+        "50%",
+    ]
