@@ -87,7 +87,17 @@ def test_a_table_that_is_kept_is_as_one_built_anew(mirrored: bool, steps: int) -
         for _ in range(250):
             ACTIONS[rng.choice(CHOICES)](world)
             world.check()
-    for name in ("altered", "preempted", "hits", "copies", "behind", "drafts right", "ahead", "slack", "parked"):
+    for name in (
+        "altered",
+        "preempted",
+        "hits",
+        "copies",
+        "behind",
+        "drafts right",
+        "ahead",
+        "slack",
+        "parked",
+    ):
         assert tally[name] >= steps / 1000, name
 
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -289,3 +290,35 @@ def test_branches_are_accepted_and_moved_into_place(drafted: Runner, monkeypatch
     assert len(shapes) > 1 and any(
         list(shape) != list(range(-1, len(shape) - 1)) for shape in shapes if shape
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"draft_tree": 64}, "from 1 to 63"),
+        ({"speculation": "ngram", "draft_model": None}, "not ngram"),
+        ({"deterministic": True}, "--deterministic"),
+        ({"kv_cache_dtype": "int4"}, "--kv-cache-dtype int4"),
+        ({"tensor_parallel": 2}, "--tensor-parallel"),
+    ],
+)
+def test_what_does_not_go_with_trees_is_refused_by_name(changes: dict[str, Any], complaint: str) -> None:
+    given = {"speculation": "eagle", "draft_model": Path("head"), "draft_tree": 8, **changes}
+    with pytest.raises(StartupError, match=complaint):
+        EngineConfig(model=Path("model"), **given)
+
+
+def test_trees_over_sliding_windows_are_refused(model_of: Callable[..., Path], tmp_path: Path) -> None:
+    model = model_of(architectures=["MistralForCausalLM"], sliding_window=32)
+    folder = write_eagle(tmp_path / "head")
+    with pytest.raises(StartupError, match="sliding windows"):
+        Runner(
+            EngineConfig(
+                model=model,
+                kv_cache_blocks=40,
+                threads=1,
+                speculation="eagle",
+                draft_model=folder,
+                draft_tree=4,
+            )
+        )
