@@ -253,15 +253,17 @@ _TILE_ELEMENTS = {"sm_80": 8192, "sm_90": 8192, "sm_100": 8192, "gfx942": 4096}
 """Upper bound of TILE * DIM that registers allow beside 16 query rows. Beside more rows the smallest one applies."""
 
 
-def _tiles(rows: int, head_dim: int, itemsize: int, chip: str, *, in_4_bits: bool = False) -> dict[str, int]:
+def _tiles(
+    rows: int, head_dim: int, itemsize: int, chip: str, *, in_4_bits: bool = False, tree: bool = False
+) -> dict[str, int]:
     """Launch constants for ``rows`` (new tokens * group) over a cache with elements of ``itemsize`` bytes."""
     dim = triton.next_power_of_2(head_dim)
     # More rows would spill registers: their keys are read once more instead.
     max_rows = (_TILE_ELEMENTS[chip] // 2 if itemsize == 1 else 8192) // dim
     rows = max(16, min(64, max_rows, triton.next_power_of_2(rows)))
     elements = _TILE_ELEMENTS[chip] if rows == 16 else min(_TILE_ELEMENTS.values())
-    if in_4_bits:
-        elements //= 2  # the rest of the registers is for scales
+    if in_4_bits or tree:
+        elements //= 2  # the rest of the registers is for scales, or for what each token sees
     return {
         "ROWS": rows,
         "DIM": dim,
@@ -300,7 +302,7 @@ def paged_decode_triton(
     new = tokens // sequences
     chip = arch(q.device)
     rows = new * heads // kv_heads
-    tiles = _tiles(rows, head_dim, k_cache.itemsize, chip, in_4_bits=kv.in_4_bits)
+    tiles = _tiles(rows, head_dim, k_cache.itemsize, chip, in_4_bits=kv.in_4_bits, tree=tree is not None)
     capacity = block_tables.shape[1] * block_size
     splits = max_splits_of(capacity, tiles["SPLIT"], new, window)
     if workspace is None:
@@ -387,7 +389,14 @@ def variants(arch: str) -> Iterator[Variant]:
     for dtype, stored, head_dim, heads, kv_heads, new, window, features in _SHAPES:
         quantized = stored != dtype
         rows = new * heads // kv_heads
-        tiles = _tiles(rows, head_dim, 1 if quantized else 2, arch, in_4_bits=stored == "int4")
+        tiles = _tiles(
+            rows,
+            head_dim,
+            1 if quantized else 2,
+            arch,
+            in_4_bits=stored == "int4",
+            tree="tree" in features,
+        )
         element = {"int4": "u8", "int8": "i8", "fp8": "fp8e4nv" if _converts_fp8(arch) else "i8"}.get(
             stored, stored
         )
