@@ -59,7 +59,7 @@ class Verified:
             drafts = np.full((len(found), most), -1)
             for request in found:
                 for i in range(request.scheduled.num_draft_tokens):
-                    drafts[request.place, i] = rows[request.sample + i].draft_token
+                    drafts[request.place, i] = rows[request.sample + i + 1].draft_tokens[i]
             arrays += [drafts, np.array([request.scheduled.num_draft_tokens for request in found])]
         first_samples, first_rows, *more = upload(
             [array.astype(np.int64) for array in arrays], sampled.device
