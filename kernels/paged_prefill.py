@@ -11,7 +11,8 @@ where ``t`` is a row of sequence ``s`` at position ``p = seq_lens[s] - new[s] + 
 through the cache, so chunked prefill is not a special case.
 
 Shapes: ``q`` [tokens, heads, head_dim], the sequences' rows one after another; ``query_starts`` int64
-[sequences + 1]; of the cache, see paged_kv.py. Returns [tokens, heads, head_dim]. On a GPU: see flash_prefill.py.
+[sequences + 1], where a sequence may have no row; of the cache, see paged_kv.py. Returns [tokens, heads, head_dim].
+On a GPU: see flash_prefill.py.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def paged_prefill_reference(
         sinks = sinks.view(kv_heads, -1, 1).repeat_interleave(tile, 1)
     for s, length in enumerate(lens):
         new = q[starts[s] : starts[s + 1]]
+        if not len(new):
+            continue
         start = length - len(new)
         rows, padding = tiled(new, start, scale, kv_heads, tile)
         # Whole tiles of keys; positions past the end are masked, and finite in any block.

@@ -149,7 +149,8 @@ def _run(setup: VerifySetup, feature: Feature, compared: bool, folder: Path) -> 
         runner = engine.runner
         # As on a GPU, where decodes are one group.
         runner._batches = BatchBuilder(runner.cache, runner.device)
-        runner.recordings.record(replays)
+        # An interpreter takes long for large ones.
+        runner.recordings.record(replays, chunks=(32,))
     asked = requests(setup, engine.runner.model.vocab_size, length, feature.grammar)
     if feature.grammar and engine.runner.grammars is None:
         raise StartupError("the model has no tokenizer, which forms need")

@@ -121,18 +121,10 @@ class DecodeGraphs:
             width = min(group.block_tables.shape[1], tables.shape[1])
             tables[:sequences, :width] = group.block_tables[:, :width]
         if adapted and new > 1:
-            self._place_adapters(places, rows, new * size)
+            place_adapters(self._adapters, places, rows, new * size)
         replay, hidden = self._recorded[new, size, adapted]
         replay()
         return hidden[places]
-
-    def _place_adapters(self, places: slice | Tensor, rows: int, recorded: int) -> None:
-        """From the batch's rows to those of the recording."""
-        if self._adapters is not None and self._adapters.index is not None:
-            index = self._adapters.index
-            own = index[:rows].clone()
-            index[:recorded] = -1
-            index[places] = own
 
     def _places(self, batch: Batch, new: int) -> Tensor:
         """Of the batch's rows in a recording of ``new`` a sequence. Those that lack are its first, as if it had got
@@ -173,6 +165,15 @@ class DecodeGraphs:
             return self._model.forward(self._tokens[rows], self._positions[rows], batch, self._cache)
 
         return forward
+
+
+def place_adapters(adapters: AdapterBank | None, places: slice | Tensor, rows: int, recorded: int) -> None:
+    """From a batch's ``rows`` to their ``places`` among those of a recording."""
+    if adapters is not None and adapters.index is not None:
+        index = adapters.index
+        own = index[:rows].clone()
+        index[:recorded] = -1
+        index[places] = own
 
 
 def _sizes(most: int) -> list[int]:

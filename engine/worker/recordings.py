@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from engine.worker.batch import SHORT, Batch
 from engine.worker.cpu_recordings import CpuRecordings, records
 from engine.worker.cuda_graphs import Capture, DecodeGraphs, Recorder
 from engine.worker.loaded_model import LoadedModel
+from engine.worker.mixed_graphs import CHUNKS, MixedGraphs
 from engine.worker.speculative import HeadProposer
 from kernels.native.recording import NotRecordable
 
@@ -27,6 +29,7 @@ class Recordings:
 
     def __init__(self, loaded: LoadedModel, cache: KVCache, ranks: Ranks) -> None:
         self.graphs: DecodeGraphs | CpuRecordings | None = None
+        self.mixed: MixedGraphs | None = None
         self.cache = cache
         self.loaded = loaded
         self._ranks = ranks
@@ -48,7 +51,10 @@ class Recordings:
         try:
             if isinstance(self.graphs, CpuRecordings):
                 return self.graphs.forward(batch, states)
-            return self.graphs.forward(batch) if self.graphs and states is None else None
+            if self.graphs is None or states is not None:
+                return None
+            hidden = self.graphs.forward(batch)
+            return self.mixed.forward(batch) if hidden is None and self.mixed else hidden
         except NotRecordable as error:
             self._stop(error)
             return None
@@ -83,13 +89,26 @@ class Recordings:
         except RuntimeError as error:
             log.warning("decode steps are slower, as CUDA graphs cannot be recorded: %s", error)
         if not self._on_all_ranks(self.graphs is not None):
-            self.graphs = None
+            self.graphs = self.mixed = None
 
     @torch.inference_mode()
-    def record(self, recorder: Recorder) -> None:
-        """From now on decode steps replay graphs."""
+    def record(self, recorder: Recorder, chunks: Sequence[int] = CHUNKS) -> None:
+        """From now on decode steps replay graphs, and those with some tokens of prompts beside: up to ``chunks``."""
         most_new, loaded = 1, self.loaded
         config = loaded.config
+        mixed, most_tokens = None, config.max_batched_tokens
+        if most_tokens is not None and self.cache.states is None and not any(self.cache.chunks):
+            # The largest recordings first: the others find their memory in what these have taken.
+            mixed = MixedGraphs(
+                loaded.model,
+                self.cache,
+                self._most,
+                most_tokens,
+                loaded.max_model_len,
+                recorder,
+                adapters=loaded.adapters,
+                chunks=chunks,
+            )
         if config.speculation != "off" and self.replays:
             most_new = min(1 + config.max_drafts, SHORT)
         self.graphs = DecodeGraphs(
@@ -101,6 +120,7 @@ class Recordings:
             most_new=most_new,
             adapters=loaded.adapters,
         )
+        self.mixed = mixed
 
     def _stop(self, error: NotRecordable) -> None:
         self.graphs = None

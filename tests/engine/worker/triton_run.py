@@ -63,7 +63,7 @@ def reported(options: dict[str, Any]) -> dict[str, Any]:
     if options["graphs"]:
         # As on a GPU, where decodes are a group: a CPU would compute float32 on the path of prompts.
         runner._batches = BatchBuilder(runner.cache, runner.device)
-        runner.recordings.record(recorder)
+        runner.recordings.record(recorder, chunks=(16,))
     prompts = NUMBERS
     if not tiny:
         tokenizer = Tokenizer(locate("demo"))
