@@ -58,8 +58,8 @@ class Verified:
             # No token equals the padding.
             drafts = np.full((len(found), most), -1)
             for request in found:
-                for i in range(request.scheduled.num_draft_tokens):
-                    drafts[request.place, i] = rows[request.sample + i + 1].draft_tokens[i]
+                if count := request.scheduled.num_draft_tokens:
+                    drafts[request.place, :count] = request.scheduled.tokens[-count:]
             arrays += [drafts, np.array([request.scheduled.num_draft_tokens for request in found])]
         first_samples, first_rows, *more = upload(
             [array.astype(np.int64) for array in arrays], sampled.device
