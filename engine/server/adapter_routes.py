@@ -18,9 +18,9 @@ from engine.errors import Forbidden
 from engine.server.adapter_access import AdapterAccess
 from engine.server.adapter_upload import AdapterUploads
 from engine.server.adapters import Adapters, Served
+from engine.server.body import StrictBody, read
 from engine.server.disconnect import ClientDisconnected, read_body
 from engine.server.failures import json_response
-from engine.server.requests import StrictBody, read
 
 _MAX_BODY = 2**16
 """Bytes of an order, which is a name and a path."""

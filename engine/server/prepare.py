@@ -12,6 +12,7 @@ from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import ContextLengthExceeded, InvalidRequest, UnsupportedParameter
 from engine.messages import Ready
 from engine.server.adapters import Adapters
+from engine.server.body import read
 from engine.server.fields import listed
 from engine.server.generate import ChoiceRequest
 from engine.server.reasoning import ReasoningFormat, place_of, shown, split
@@ -24,7 +25,6 @@ from engine.server.requests import (
     DetokenizeBody,
     SamplingBody,
     TokenizeBody,
-    read,
 )
 from engine.server.responses import ChatResponseWriter, CompletionResponseWriter, ResponseWriter, Usage
 from engine.server.structured import chat_grammar_of, grammar_of

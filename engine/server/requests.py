@@ -11,17 +11,15 @@ open-weight servers, as vLLM has them: ``top_k``, ``min_p``, ``repetition_penalt
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from engine.errors import InvalidRequest, UnsupportedParameter
+from engine.server.body import MAX_BIASES, StrictBody
 from engine.server.fields import ignored
 
 MAX_CHOICES = 128
-MAX_BIASES = 1024
 MAX_STOP_TOKENS = 128
 MAX_MESSAGES = 8192
 MAX_PARTS = 1024
@@ -30,19 +28,8 @@ MAX_TOOLS = 256
 """Twice as many as OpenAI takes."""
 MAX_TEXTS = 16_384
 """To choose from in ``guided_choice``."""
-MAX_FIELDS = 256
-"""Of a body, ignored ones included."""
-
-
 _DAY = 86400.0
 """Seconds."""
-
-
-class StrictBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
-
-    def check(self) -> None:
-        """Raises ``InvalidRequest`` for what types do not express."""
 
 
 class StreamOptions(StrictBody):
@@ -383,65 +370,7 @@ class CompletionBody(SamplingBody):
         return self.prompt
 
 
-Body = TypeVar("Body", bound=StrictBody)
-
-
-def read(kind: type[Body], data: bytes) -> Body:
-    """Raises ``InvalidRequest``, which names the field."""
-    try:
-        raw = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
-    if not isinstance(raw, dict):
-        raise InvalidRequest("The body must be a JSON object.")
-    if len(raw) > MAX_FIELDS:
-        raise InvalidRequest(f"The body has {len(raw)} fields, and {MAX_FIELDS} is the most.")
-    biases = raw.get("logit_bias")
-    if isinstance(biases, dict) and len(biases) > MAX_BIASES:
-        # Checked here, as pydantic validates objects to their end.
-        raise InvalidRequest(
-            f"'logit_bias' has {len(biases)} tokens, and {MAX_BIASES} is the most.", param="logit_bias"
-        )
-    try:
-        body = kind.model_validate(raw)
-    except ValidationError as error:
-        raise _from_pydantic(error) from None
-    body.check()
-    return body
-
-
 def _text(content: str | list[dict[str, Any]] | None) -> str | None:
     if isinstance(content, list):
         return "".join(part[part["type"]] for part in content)
     return content
-
-
-def _from_pydantic(error: ValidationError) -> InvalidRequest:
-    problems = error.errors(include_url=False, include_context=False)
-    # For a field of several types pydantic reports an error for each: the deepest one is the relevant one.
-    first = problems[0]["loc"][:1]
-    problem = max((p for p in problems if p["loc"][:1] == first), key=_got_far)
-    param = _path(problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return UnsupportedParameter(
-            f"'{param}' is not a parameter of this engine. Leave it out.", param=param
-        )
-    if problem["type"] == "missing":
-        return InvalidRequest(f"'{param}' is missing.", param=param)
-    return InvalidRequest(f"'{param}': {problem['msg']}.", param=param)
-
-
-def _got_far(problem: Mapping[str, Any]) -> tuple[int, bool]:
-    depth = sum(isinstance(step, int) for step in problem["loc"])
-    return depth, not problem["type"].endswith("_type")
-
-
-def _path(place: tuple[int | str, ...]) -> str:
-    """``("messages", 0, "content", "str")`` → ``messages[0].content``: pydantic's names of types are left out."""
-    path = ""
-    for step in place:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif step.isidentifier() and step not in ("str", "int", "float", "bool", "dict", "list"):
-            path += f".{step}" if path else step
-    return path

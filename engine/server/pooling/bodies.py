@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator
 
 from engine.errors import InvalidRequest
+from engine.server.body import StrictBody
 from engine.server.fields import ignored
-from engine.server.requests import StrictBody
 
 MAX_TEXTS = 2048
 """Of a request, as OpenAI has it."""

@@ -10,6 +10,7 @@ from engine.errors import InvalidRequest, ModelNotFound, UnsupportedParameter
 from engine.pooling.client import PoolingClient
 from engine.pooling.messages import PoolingReady
 from engine.pooling.spec import PoolingSpec
+from engine.server.body import read
 from engine.server.fields import listed
 from engine.server.hints import Hints
 from engine.server.pooling import answers
@@ -17,7 +18,6 @@ from engine.server.pooling.bodies import EmbeddingsBody, PairsBody, PoolingBody,
 from engine.server.pooling.metrics import PoolingMetrics
 from engine.server.pooling.text_encoder import Limits, PairEncoder, Rows, TextEncoder
 from engine.server.prepare import IGNORED
-from engine.server.requests import read
 
 _MOST = 2**24
 """Characters of a request's pairs: each has the query, which a body has but once."""

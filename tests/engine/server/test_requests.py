@@ -8,9 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from engine.errors import InvalidRequest, UnsupportedParameter
-from engine.server import requests
+from engine.server import body
+from engine.server.body import read
 from engine.server.fields import listed
-from engine.server.requests import ChatBody, CompletionBody, read
+from engine.server.requests import ChatBody, CompletionBody
 
 USER = {"role": "user", "content": "hi"}
 PARTIAL = {"role": "assistant", "content": "he"}
@@ -374,13 +375,13 @@ def test_many_mistakes_are_as_cheap_as_one(
 ) -> None:
     """pydantic makes an object of each that it finds: no more than a few are to be found."""
     found: list[int] = []
-    reported = requests._from_pydantic
+    reported = body._from_pydantic
 
     def count(error: ValidationError) -> InvalidRequest:
         found.append(error.error_count())
         return reported(error)
 
-    monkeypatch.setattr(requests, "_from_pydantic", count)
+    monkeypatch.setattr(body, "_from_pydantic", count)
     with pytest.raises(InvalidRequest) as refused:
         chat(**fields)
     assert refused.value.param == param
