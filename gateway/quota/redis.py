@@ -11,31 +11,21 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
 import orjson
-from redis import asyncio as redis
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    TryAgainError,
-)
 
 from gateway.quota.counters import ElasticRequest, QuotaDecision
 from gateway.quota.last_known import LastKnown
 from gateway.quota.limits import Amounts, Limits, Window
 from gateway.quota.redis_commands import Loss, QuotaCommands, Settled
+from gateway.quota.redis_decisions import Reservation, data_lost, decided
 from gateway.quota.redis_loss import begin_anew, replication_id, wait_for_all
 from gateway.stores.outage_log import OutageLog
 from gateway.stores.redis_link import RedisLink
 from gateway.stores.script import Command
+from gateway.stores.script_runner import ScriptRunner
 from gateway.stores.store import StoreDown
 
 log = logging.getLogger(__name__)
@@ -58,16 +48,6 @@ SECONDS_TO_RETURN = 10.0
 """After a loss, for all who shared the server to be known to it again."""
 _NOTHING: Mapping[str, int] = {}
 _LOST = "Redis has lost its data; this process restores what it knows"
-
-
-@dataclass(slots=True)
-class _Reservation:
-    request_id: str
-    limits: Limits
-    command: Command
-    decision: asyncio.Future[QuotaDecision]
-    extends: bool
-    """It is settled with the reservation that it extends."""
 
 
 def outage_log(parts: int = 1) -> OutageLog:
@@ -100,7 +80,8 @@ class RedisCounters:
             on_up=self._send_settlements,
         )
         self._commands = QuotaCommands(prefix, now)
-        self._reservations: deque[_Reservation] = deque()
+        self._runner = ScriptRunner(self._link, self._commands.scripts)
+        self._reservations: deque[Reservation] = deque()
         self._settlements: deque[Command] = deque()
         self._settled: deque[tuple[int, Command]] = deque(maxlen=MOST_UNSETTLED)
         """Since the last renewal, and when: the server may lose them before anybody has read what they came to."""
@@ -112,8 +93,6 @@ class RedisCounters:
         self._closing = False
         self._phase = crc32(f"{platform.node()}:{os.getppid()}".encode()) / 2**32
         """When in a second it renews; the same for all workers of a gateway."""
-        self._loaded = False
-        """Whether the scripts were loaded since the server was last down."""
         self._changes_until = "-inf"
         """Changes up to this time, by the server's clock, are known."""
         self._lost = False
@@ -173,7 +152,7 @@ class RedisCounters:
             raise StoreDown("Redis did not answer when it was last asked.")
         command = self._commands.reserve(request_id, limits, amounts, elastic, extends=extends)
         decision: asyncio.Future[QuotaDecision] = asyncio.get_running_loop().create_future()
-        reservation = _Reservation(request_id, limits, command, decision, extends)
+        reservation = Reservation(request_id, limits, command, decision, extends)
         self._reservations.append(reservation)
         self._send_soon()
         try:
@@ -276,7 +255,7 @@ class RedisCounters:
                 down = StoreDown(str(error))
                 for one in reservations:
                     self._release(one, void=True)
-                    _refuse(one, down)
+                    one.refuse(down)
                 if not isinstance(error, Exception):
                     raise
                 if not isinstance(error, StoreDown):
@@ -298,52 +277,33 @@ class RedisCounters:
                 log.error("Redis refused the settlement of %s: %s", command.args[0], answer)
             self._link.fail(StoreDown(f"Redis refused a settlement: {answer}"))
 
-    def _take_decision(self, one: _Reservation, answer: Any) -> None:
-        figures = [] if isinstance(answer, Exception) else [int(figure) for figure in answer.split()]
-        if len(figures) < _FIRST_COUNT:
-            self._lost = self._lost or figures == _DATA_LOST
+    def _take_decision(self, one: Reservation, answer: Any) -> None:
+        decision = decided(answer)
+        if decision is None:
+            self._lost = self._lost or data_lost(answer)
             down = StoreDown(_LOST if self._lost else f"Redis refused a reservation: {answer}")
-            _refuse(one, down)
+            one.refuse(down)
             self._link.fail(down, probe_in=0 if self._lost else None)
         elif one.decision.done():  # the caller has left meanwhile
             self._release(one)
         else:
-            one.decision.set_result(_decision(figures))
+            one.decision.set_result(decision)
 
     def _refuse_queued(self, error: Exception) -> None:
-        self._loaded = False
+        self._runner.forget()
         while self._reservations:
-            _refuse(self._reservations.popleft(), error)
+            self._reservations.popleft().refuse(error)
 
     def _send_settlements(self) -> None:
         if self._settlements:
             self._send_soon()
 
-    def _release(self, one: _Reservation, *, void: bool = False) -> None:
+    def _release(self, one: Reservation, *, void: bool = False) -> None:
         if one.limits.settles and not one.extends:
             self._put(one.request_id, one.limits, Amounts(0, 0, 0), void=void)
 
     async def _run(self, commands: Sequence[Command], *, probing: bool = False) -> list[Any]:
-        """One round trip; an answer may be an error of its own command. Raises ``StoreDown``."""
-        load = () if self._loaded else self._commands.scripts
-
-        async def request(client: redis.Redis) -> list[Any]:
-            async with client.pipeline(transaction=False) as pipe:
-                for script in load:
-                    pipe.execute_command("SCRIPT LOAD", script.text)
-                for command in commands:
-                    pipe.evalsha(command.script.sha, len(command.keys), *command.keys, *command.args)
-                answers = (await pipe.execute(raise_on_error=False))[len(load) :]
-            self._loaded = True
-            if any(isinstance(answer, NoScriptError) for answer in answers):
-                self._loaded = False
-                raise RedisError("it was restarted")  # and may have lost all else with its scripts
-            for answer in answers:
-                if isinstance(answer, _NOT_ITS_OWN):
-                    raise answer
-            return answers
-
-        return await self._link.ask(request, TIMEOUT, probing=probing)
+        return await self._runner.run(commands, TIMEOUT, probing=probing)
 
     async def _keep_alive(self) -> None:
         """While the server is down, the link's probe renews."""
@@ -477,31 +437,9 @@ class RedisCounters:
                     raise StoreDown(f"Redis refused what it had missed: {answer}") from answer
 
 
-_NOT_ITS_OWN = (AskError, ClusterDownError, MasterDownError, MovedError, ReadOnlyError, TryAgainError)
-"""Errors of a server that has no say in these keys any more, or not yet."""
-_DATA_LOST = [-2]
 _LATER = 2**52
 """Than anybody has read what was used."""
-_FIRST_COUNT = 3 + len(Amounts._fields)
-"""In the answer to a reservation: before it are its decision and what is held."""
 
 
 def _text(field: Any) -> str:
     return field.decode() if isinstance(field, bytes) else str(field)
-
-
-def _refuse(one: _Reservation, error: Exception) -> None:
-    if not one.decision.done():
-        one.decision.set_exception(error)
-
-
-def _decision(figures: list[int]) -> QuotaDecision:
-    admitted, refused, wait = figures[:3]
-    return QuotaDecision(
-        admitted=admitted == 1,
-        used=tuple(figures[_FIRST_COUNT::2]),
-        reset=tuple([reset / 1000 for reset in figures[_FIRST_COUNT + 1 :: 2]]),
-        refused=refused,
-        wait=wait / 1000 if wait >= 0 else None,
-        granted=Amounts(*figures[3:_FIRST_COUNT]) if admitted == 1 else None,
-    )
