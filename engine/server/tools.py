@@ -165,7 +165,8 @@ def call_rules(format: Format, forced: ForcedCalls, marker: Callable[[str], str]
         # What ends the answer ends the call.
         rules.append("calls: call")
     elif format.layout == "args" or not format.bare:
-        more = f"({gap} wrapped)*" if forced.several else ""
+        # A model that writes the gap has not decided on another call yet: it may still end.
+        more = f"({gap} wrapped)* {gap and f'{gap}?'}" if forced.several else ""
         rules.append(f"wrapped: {begin} {gap} call {gap} {end}")
         rules.append(f"calls: wrapped {more}")
     else:

@@ -129,8 +129,9 @@ class ToolParser:
                     self._tell()
             self._give_up(cut=cut)
         rest = self._text.lstrip()
-        unfinished = cut and self.complete and not self._spoken and self._format.end.startswith(rest)
-        if not self.done and not unfinished:
+        behind = self.complete and not self._spoken
+        nothing = behind and (not rest or (cut and self._format.end.startswith(rest)))
+        if not self.done and not nothing:
             self._say(self._text)
         self._text = ""
         return self._release()

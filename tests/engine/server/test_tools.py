@@ -255,6 +255,11 @@ def test_forced_calls_are_a_grammar_whose_texts_are_read_back(format: Format, se
     found = parser.push(two if fits(two) else one)
     assert [(call.name, call.arguments) for call in found.calls] == calls[: 2 if fits(two) else 1]
     assert found.text == ""
+    # Real models write a line's end before they decide whether to go on.
+    assert fits(f"{one}\n") == bool(several and format.gap)
+    found = parser.push("\n")
+    rest = parser.finish(cut=False)
+    assert found.text + rest.text == ""
 
 
 def test_forced_calls_in_tags_keep_to_their_schema() -> None:
