@@ -33,8 +33,9 @@ class Way:
     """Prompts are sent twice with the prefix cache on; the second answers are compared."""
     adapters: bool = False
     """Of each three prompts two have an adapter, not the same; beside an engine that has the adapters, too."""
-    limit: float = 1e-4
-    """Nats a token, on average."""
+    limit: float = 2e-3
+    """Nats a token, on average. Without ``--deterministic`` products of many rows are rounded to bfloat16 elsewhere
+    than those of few, which is less than half of what bfloat16 and 4 bits take from the model anyway."""
     seen: str = ""
     """The counter that shows that it happened."""
 
