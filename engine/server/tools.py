@@ -195,10 +195,18 @@ def _call(
 def template_tools(
     tools: Sequence[Mapping[str, Any]] | None, format: Format
 ) -> Sequence[Mapping[str, Any]] | None:
-    """As templates expect them: gpt-oss's fails for a tool without a description."""
-    if tools is None or format is not HARMONY:
-        return tools
-    return [{**tool, "function": {"description": "", **tool["function"]}} for tool in tools]
+    """As templates expect them.
+
+    Most write all that a function has. ``strict``, which agent frameworks send with each, is a word to the server:
+    models were not trained with it. gpt-oss's template fails for a tool without a description.
+    """
+    if tools is None:
+        return None
+    least = {"description": ""} if format is HARMONY else {}
+    return [
+        {**tool, "function": {**least, **{k: v for k, v in tool["function"].items() if k != "strict"}}}
+        for tool in tools
+    ]
 
 
 def template_messages(

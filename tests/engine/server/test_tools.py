@@ -316,6 +316,13 @@ def test_gpt_oss_gets_its_past_calls_one_by_one_with_their_results() -> None:
     assert template_tools(None, HARMONY) is None
 
 
+def test_what_is_for_the_server_is_not_for_the_model() -> None:
+    tool = {"type": "function", "function": {"name": "now", "strict": True, "parameters": {"strict": {}}}}
+    assert template_tools([tool], HERMES) == [
+        {"type": "function", "function": {"name": "now", "parameters": {"strict": {}}}}
+    ]
+
+
 def test_phi_4_minis_template_sees_tools_and_past_calls() -> None:
     template = (
         "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}"
