@@ -4,9 +4,10 @@
     {"name": "weather", "arguments": {"city": "Paris"}}
     ```
 
-The object may also stand alone, in ``<tools>`` tags or in doubled braces, and there may be several of them or a list.
-Qwen2.5-Coder writes most of its calls so (https://github.com/vllm-project/vllm/issues/32926). Whether a text is such an
-answer is certain only at its end: a call in an explanation is none.
+The object may also stand alone, in ``<tools>`` tags or in doubled braces, with its last brace missing or one too many,
+and there may be several of them or a list. Qwen2.5-Coder writes most of its calls so
+(https://github.com/vllm-project/vllm/issues/32926). Whether a text is such an answer is certain only at its end: a call
+in an explanation is none.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class UnmarkedCalls:
         """Whether no call is being read."""
         self._name: str | None = None
         self._arguments: str | None = None
+        self._may_close_again = False
+        """Whether a call has just ended: models that double braces close them once too often."""
         self._lacks_brace = False
         """Whether nothing but the call's last brace is missing."""
         self._reading = self._answer()
@@ -110,6 +113,7 @@ class UnmarkedCalls:
 
     def _item(self, char: str) -> Reading:
         """A call or a list of them, or what may stand between."""
+        surplus, self._may_close_again = self._may_close_again, False
         if char == "[":
             while char != "]":
                 yield from self._source.sign("{")
@@ -117,7 +121,8 @@ class UnmarkedCalls:
                 char = yield from self._source.sign(",", "]")
         elif char == "{":
             yield from self._call()
-        elif char not in ",;" or not self._calls:
+            self._may_close_again = True
+        elif not (surplus and char == "}") and (char not in ",;" or not self._calls):
             raise Broken
         return ""
 

@@ -56,6 +56,9 @@ CALLS = [
     (f"{CALL}\n{SECOND}", [ONE, TWO]),
     (f"{CALL}; {SECOND}", [ONE, TWO]),
     (f"```json\n{CALL}\n```\n\n```json\n{SECOND}\n```", [ONE, TWO]),
+    # Qwen2.5-Coder-1.5B counts its doubled braces wrong.
+    ('{{"name": "sum", "arguments": {"a": 1}}}}', [ONE]),
+    (f"<tools>\n{CALL}}}\n{SECOND}}}\n</tools>", [ONE, TWO]),
     # Nothing but what closes it is missing.
     ('{"name": "sum", "arguments": {"a": 1}', [ONE]),
     (f"```json\n[{CALL}", [ONE]),
@@ -64,6 +67,9 @@ CALLS = [
 """Answers, and what they call."""
 
 TEXTS = [
+    f"{CALL}}}}}",
+    f"}}{CALL}",
+    f"{CALL},}}",
     f"Say {CALL}",
     f"{CALL} is how it is called.",
     f"```json\n{CALL}\n```\nThis is how it is called.",
