@@ -5,13 +5,14 @@
     ```
 
 The object may also stand alone, in ``<tools>`` tags or in doubled braces, with its last brace missing or one too many,
-and there may be several of them or a list. Qwen2.5-Coder writes most of its calls so
-(https://github.com/vllm-project/vllm/issues/32926). Whether a text is such an answer is certain only at its end: a call
-in an explanation is none.
+and there may be several of them or a list; a tool's definition that is repeated before them is passed over.
+Qwen2.5-Coder writes most of its calls so (https://github.com/vllm-project/vllm/issues/32926). Whether a text is such an
+answer is certain only at its end: a call in an explanation is none.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 
 from engine.server.tools_source import Broken, Reading, Source, decoded, is_object
@@ -46,6 +47,8 @@ class UnmarkedCalls:
         """Whether no call is being read."""
         self._name: str | None = None
         self._arguments: str | None = None
+        self._is_definition = False
+        """Whether the tool is repeated as it was offered, and not called: such an object is passed over."""
         self._may_close_again = False
         """Whether a call has just ended: models that double braces close them once too often."""
         self._lacks_brace = False
@@ -84,6 +87,7 @@ class UnmarkedCalls:
                 raise Broken
             else:
                 yield from self._item(char)
+            self._alone = True
 
     def _calls_until(self, opening: str) -> Reading:
         closing = _CLOSING[opening]
@@ -128,7 +132,7 @@ class UnmarkedCalls:
 
     def _call(self) -> Reading:
         """A call's object after its first brace."""
-        self._between, self._name, self._arguments = False, None, None
+        self._between, self._name, self._arguments, self._is_definition = False, None, None, False
         char = yield from self._source.sign('"', "{")
         doubled = char == "{"
         if doubled:
@@ -142,7 +146,8 @@ class UnmarkedCalls:
     def _add(self) -> None:
         if self._name is None or self._arguments is None:
             raise Broken
-        self._calls.append((self._name, self._arguments))
+        if not self._is_definition:
+            self._calls.append((self._name, self._arguments))
         self._between, self._lacks_brace = True, False
 
     def _fields(self, char: str, *, inner: bool = False) -> Reading:
@@ -159,6 +164,7 @@ class UnmarkedCalls:
                 text: list[str] = []
                 yield from self._source.value(char, text.append)
                 self._arguments = _object("".join(text))
+                self._is_definition = key == "parameters" and _is_schema(self._arguments)
             elif key == "function" and char == "{" and not inner:
                 yield from self._fields((yield from self._source.sign('"')), inner=True)
             elif key in _KNOWN or (self._name is None and key not in ("type", "id")):
@@ -171,6 +177,12 @@ class UnmarkedCalls:
                 return ""
             self._lacks_brace = False
             char = yield from self._source.sign('"')
+
+
+def _is_schema(source: str) -> bool:
+    """Whether a JSON object is one that describes arguments."""
+    found = json.loads(source)
+    return found.get("type") == "object" and isinstance(found.get("properties"), dict)
 
 
 def _object(source: str) -> str:

@@ -31,6 +31,10 @@ CALL = '{"name": "sum", "arguments": {"a": 1}}'
 ONE = ("sum", '{"a": 1}')
 TWO = ("weather", '{"city": "}]\\"```{["}')
 SECOND = f'{{"name": "weather", "arguments": {TWO[1]}}}'
+DEFINITION = (
+    '{"type": "function", "function": {"name": "sum", "description": "Adds.", "parameters": '
+    '{"type": "object", "properties": {"a": {}}}, "strict": true}}'
+)
 
 CALLS = [
     (CALL, [ONE]),
@@ -59,6 +63,8 @@ CALLS = [
     # Qwen2.5-Coder-1.5B counts its doubled braces wrong.
     ('{{"name": "sum", "arguments": {"a": 1}}}}', [ONE]),
     (f"<tools>\n{CALL}}}\n{SECOND}}}\n</tools>", [ONE, TWO]),
+    # It repeats what it was offered, and forgets a fence.
+    (f"<tools>\n{DEFINITION}\n</tools>\n{{{CALL}}}\n{{{SECOND}}}}}\n```", [ONE, TWO]),
     # Nothing but what closes it is missing.
     ('{"name": "sum", "arguments": {"a": 1}', [ONE]),
     (f"```json\n[{CALL}", [ONE]),
@@ -67,6 +73,8 @@ CALLS = [
 """Answers, and what they call."""
 
 TEXTS = [
+    DEFINITION,
+    f"<tools>\n{DEFINITION}\n</tools>",
     f"{CALL}}}}}",
     f"}}{CALL}",
     f"{CALL},}}",
