@@ -17,14 +17,14 @@ class Missing(Exception):
     """A suite cannot be had on this machine."""
 
 
-def from_pypi(requirement: str) -> Path:
+def from_pypi(requirement: str, *others: str) -> Path:
     """The environment's Python. Raises ``Missing`` where neither it nor the package index is there."""
-    home = FOLDER / requirement.replace("==", "-")
+    home = FOLDER / "+".join((requirement, *others)).replace("==", "-")
     python = home / "bin" / "python"
     made = home / "made"
     if not made.exists():
         run([sys.executable, "-m", "venv", "--clear", str(home)], requirement)
-        run([str(python), "-m", "pip", "install", "--quiet", "--no-input", requirement], requirement)
+        run([str(python), "-m", "pip", "install", "--quiet", "--no-input", requirement, *others], requirement)
         made.touch()
     return python
 

@@ -1,0 +1,1 @@
+"""Tasks that agent frameworks do with a model behind the gateway, each with a check in code."""
