@@ -54,7 +54,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
         "fleet",
         "*",
     ),
-    "kernels": ("launch", "native", "*", "compile report", "bench", "__main__"),
+    "kernels": ("launch tree_mask", "native", "*", "compile report", "bench", "__main__"),
 }
 """From the ground up. ``*`` is every file that is not named; without one, all must be."""
 CAPABILITIES = frozenset(

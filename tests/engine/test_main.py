@@ -77,7 +77,7 @@ def test_every_setting_has_a_flag_and_the_flag_an_effect(tiny_model: Path) -> No
         assert getattr(holder, name) == value
     settings = {field.name for kind in (EngineConfig, ServerConfig) for field in fields(kind)}
     others = {"adapters", "context_caps", "prefix_caching", "check_integrity", "deterministic", "draft_model"}
-    others |= {"draft_quantization", "pipeline_parallel", "nodes", "nodes_secret"}
+    others |= {"draft_quantization", "draft_tree", "pipeline_parallel", "nodes", "nodes_secret"}
     others |= {
         "digests",
         "cuda_graphs",
