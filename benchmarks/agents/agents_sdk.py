@@ -17,7 +17,7 @@ from benchmarks.agents.task import CHAT, Bench, Task, holds
 
 set_tracing_disabled(True)
 NAME = "Agents SDK"
-SETTINGS = ModelSettings(temperature=0, max_tokens=120)
+SETTINGS = ModelSettings(temperature=0, max_tokens=200)
 TURNS = 6
 """A model that repeats itself ends here."""
 

@@ -13,7 +13,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from benchmarks.agents.task import CHAT, Bench, Task, holds
 
 NAME = "pydantic-ai"
-SETTINGS = ModelSettings(temperature=0, max_tokens=120)
+SETTINGS = ModelSettings(temperature=0, max_tokens=200)
 LIMITS = UsageLimits(request_limit=6)
 """A model that repeats itself ends here."""
 
