@@ -140,7 +140,7 @@ def test_a_checkpoint_in_blocks_of_fp8_is_read_as_what_it_stands_for(tmp_path: P
     config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [32, 32]}
     (tmp_path / "fp8" / "config.json").write_text(json.dumps(config))
     found, wanted = (Paged(tmp_path / name).run(PROMPTS[0], [20]) for name in ("fp8", "plain"))
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=2e-4)  # scales are multiplied in elsewhere
 
 
 @pytest.mark.parametrize("method", ["int8", "int4"])

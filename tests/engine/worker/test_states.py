@@ -213,7 +213,7 @@ def test_steps_replayed_on_a_cpu_have_the_same_bits(saved: Saved, dtype: str) ->
     params = [replace(GREEDY, logprobs=1, max_tokens=9 + 5 * i) for i in range(len(PROMPTS))]
     requests = list(zip(PROMPTS, params, strict=True))
     replayed = run(runner, requests, sequences=4)
-    assert sorted(runner.recordings.graphs._recorded) == [1, 2, 3, 4]
+    assert {sequences for sequences, _ in runner.recordings.graphs._recorded} == {1, 2, 3, 4}
     runner.recordings.graphs = None
     plain = run(runner, requests, sequences=4)
     assert (replayed.tokens, replayed.logprobs) == (plain.tokens, plain.logprobs)
