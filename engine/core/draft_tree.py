@@ -22,6 +22,11 @@ class DraftTree:
             number = self.parents[number]
         return found[::-1]
 
+    def first_branch(self) -> DraftTree:
+        """The chain that it begins with."""
+        count = next((i for i, parent in enumerate(self.parents) if parent != i - 1), len(self.parents))
+        return DraftTree(self.tokens[:count], self.parents[:count])
+
     def path(self, sampled: Sequence[int]) -> list[int]:
         """The places of the tokens that were accepted, where those of ``sampled`` follow the request's last."""
         children = {

@@ -187,14 +187,19 @@ class Speculation:
         ready = self.proposer.prepare(lengths)
         preparing = self._clock() - began
         self.policy.record_preparation(preparing)
-        draft_tokens = self._propose(ready) if ready else {}
+        draft_tokens = self._propose(plan, ready) if ready else {}
         self._proposing = self._clock() - now - preparing
         return draft_tokens
 
-    def _propose(self, ready: Mapping[int, int]) -> dict[int, list[int]]:
+    def _propose(self, plan: Plan, ready: Mapping[int, int]) -> dict[int, list[int]]:
         if self._grower is None:
             return self.proposer.propose(ready)
         trees = self._grower.propose_trees(ready)
+        for scheduled in plan.requests:
+            # A matcher goes through draft tokens one after another.
+            bound = scheduled.sampling is not None and scheduled.sampling.grammar is not None
+            if bound and (tree := trees.get(scheduled.request_id)):
+                trees[scheduled.request_id] = tree.first_branch()
         self.parents = {request_id: tree.parents for request_id, tree in trees.items()}
         return {request_id: tree.tokens for request_id, tree in trees.items()}
 

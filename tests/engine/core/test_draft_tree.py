@@ -19,6 +19,8 @@ def test_the_path_is_the_branch_that_was_sampled() -> None:
     assert TREE.path([6, 7]) == [3]
     assert TREE.path([9]) == TREE.path([]) == []
     assert [TREE.branch(i) for i in range(-1, 5)] == [[], [5], [5, 6], [5, 7], [6], [6, 8]]
+    assert TREE.first_branch() == DraftTree([5, 6], [-1, 0])
+    assert DraftTree([5, 6], [-1, 0]).first_branch().tokens == [5, 6]
     assert depths_of(TREE.parents) == [0, 1, 1, 0, 1]
     assert branches_of(TREE.parents) == [0b1, 0b11, 0b101, 0b1000, 0b11000]
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.config import EngineConfig
 from engine.core.plan import Plan, SamplerOutput
-from engine.core.sampling_params import SamplingParams
+from engine.core.sampling_params import Grammar, SamplingParams
 from engine.errors import StartupError, UnsupportedModel
 from engine.worker.cpu_recordings import CpuRecordings
 from engine.worker.eagle import EagleProposer
@@ -131,6 +131,17 @@ def test_choices_of_a_prompt_and_prefixes_are_drafted_as_well(plain: Runner, dra
     assert reported.tokens == expected.tokens
     assert reported.copies > 0
     assert reported.hit_tokens >= 64
+    assert drafted.speculation.accepted - before > 10
+
+
+def test_a_grammar_holds_beside_requests_without(plain: Runner, drafted: Runner) -> None:
+    """Its requests get chains."""
+    assert drafted.speculation is not None
+    bound = Grammar("regex", "(GI|K[GIM]|M+K|I)+")
+    said = [replace(kind, grammar=bound, seed=i, max_tokens=24) for i, kind in enumerate([GREEDY, WARM] * 3)]
+    requests = [*zip(prompts([9, 20, 33, 40, 5, 12], seed=8), said, strict=True), *mixed()[:3]]
+    before = drafted.speculation.accepted
+    assert run(drafted, requests).tokens == run(plain, requests).tokens
     assert drafted.speculation.accepted - before > 10
 
 
