@@ -146,14 +146,12 @@ _PARTIAL = ".partial"
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what a process that was killed has left. Raises ``OSError``."""
+    """Removes what a process that was killed has left."""
     for path in folder.glob(f".*{SUFFIX}.*{_PARTIAL}"):
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue  # it is being written
-            path.unlink(missing_ok=True)
+        # Not what is being written, is another user's, or was finished or removed by a start beside this one.
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
 
 
 def _mapped(mapped: mmap.mmap, start: int, part: dict[str, Any]) -> PackedTensors:

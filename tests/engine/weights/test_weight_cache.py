@@ -329,6 +329,15 @@ def test_what_a_killed_engine_left_is_removed_but_not_what_is_being_written(tmp_
     assert len(kept(cache)) == 2
 
 
+def test_leftovers_that_cannot_be_opened_are_no_reason_to_convert_again(tmp_path: Path) -> None:
+    """As one that a start beside this one has finished in between."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / ".q-1.tollgate-weights.abc.partial").symlink_to("gone")
+    run(quantized(tmp_path), cache)
+    assert len(kept(cache)) == 2
+
+
 def test_a_cache_folder_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three results of a model, and so many bytes of all: what was used least recently goes first."""
     for number in range(5):
