@@ -80,7 +80,6 @@ def draws_of(
             prompt + answer,
             len(prompt),
             draft_tokens[:i],
-            draft_tokens[i] if i < len(draft_tokens) else None,
         )
         for i in range(len(draft_tokens) + 1)
     ]
