@@ -257,6 +257,8 @@ class WeightLoader:
     def _eight_bits(self, weight: Float8Weight, name: str) -> Float8Weight | Tensor:
         """As it is where there is a product for it, of one rank; else plain."""
         kept = self.device.type == "cpu" and self._quantization is None and self.tp.size == 1
+        # Some store the like in e5m2, or what is no float of 8 bits at all.
+        kept = kept and weight.codes.dtype == torch.float8_e4m3fn
         # Codes of all ones are no numbers.
         if kept and float8.available() and not bool((weight.codes.view(torch.uint8) & 127 == 127).any()):
             return replace(weight, scale=finite(weight.scale, name))

@@ -293,6 +293,19 @@ def test_a_whole_model_of_fp8(tmp_path: Path) -> None:
     assert not float8.available() or kept < 0.7 * widened
 
 
+def test_floats_of_8_bits_in_another_form_are_widened(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", {**WIDE, "quantization_config": {"quant_method": "fp8"}})
+    plain = write_model(tmp_path / "plain", WIDE)
+    tensors, other = (load_file(one / "model.safetensors") for one in (folder, plain))
+    for name in [name for name in tensors if name.endswith("_proj.weight")]:
+        codes = (tensors[name] * 64).to(torch.float8_e5m2)
+        tensors |= {name: codes, name + "_scale_inv": torch.full((1, 1), 1 / 64)}
+        other[name] = codes.float() / 64
+    save_file(tensors, folder / "model.safetensors")
+    save_file(other, plain / "model.safetensors")
+    torch.testing.assert_close(logits(folder), logits(plain))
+
+
 @pytest.mark.parametrize(
     ("quantization", "most"), [("int8", 0.03), ("w8a8", 0.06), ("int4", 0.35), ("int4-64", 0.4)]
 )
