@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 
@@ -27,6 +27,11 @@ _GLOB = frozenset("*?[")
 def is_pattern(name: str) -> bool:
     """Whether it may match several models, some of which may be added later."""
     return not _GLOB.isdisjoint(name)
+
+
+def may_be_adapter(name: str, models: Collection[str], adapters: object) -> bool:
+    """Whether a key may be for ``base:adapter``, which comes and goes: ``adapters`` are the policy's, if any."""
+    return bool(adapters) and name.rpartition(":")[0] in models
 
 
 def aliases_of(models: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gateway.policy import yaml_tree
-from gateway.policy.content import aliases_of, is_pattern
+from gateway.policy.content import aliases_of, is_pattern, may_be_adapter
 from gateway.policy.file_changes import locked, replace_file
 from gateway.policy.files import TABLE, is_table, policy_files
 from gateway.policy.folder import Folder, find, read_folder
@@ -337,7 +337,9 @@ def _check_residency(entry: Mapping[str, Any], folder: Folder) -> None:
 def _check_patterns(patterns: list[str], folder: Folder) -> None:
     models = find(folder.root, ("models",))
     content = yaml_tree.data(models) if isinstance(models, Map) else {}
-    names = (*content, *aliases_of(content))
+    names, adapters = (*content, *aliases_of(content)), find(folder.root, ("adapters",))
     for pattern in patterns:
-        if not is_pattern(pattern) and pattern not in names:
+        if is_pattern(pattern) or pattern in names:
+            continue
+        if not may_be_adapter(pattern, names, adapters is not None):
             raise KeyStoreError(f"--models: no model is named '{pattern}'{suggestion(pattern, names)}")

@@ -200,7 +200,9 @@ def _references(
 
     def check_key(key: Key) -> str | None:
         for pattern in key.models:
-            if not is_pattern(pattern) and policy.resolve(pattern) is None:
+            if is_pattern(pattern) or policy.resolve(pattern) is not None:
+                continue
+            if policy.adapters is None or policy.resolve(pattern.rpartition(":")[0]) is None:
                 return f"models: no model is named '{pattern}'{suggestion(pattern, tuple(policy.models))}"
         if policy.tiers and key.tier is not None and key.tier not in (*policy.tiers, DEFAULT_TIER):
             return f"tier: no tier is named '{key.tier}'{suggestion(key.tier, tuple(policy.tiers))}"

@@ -131,17 +131,19 @@ class AdapterViews:
 
     def find(self, principal: Principal, asked: str) -> AdapterView | None:
         """The runtime in which ``asked`` is a model; None where it names no adapter, or none that ``principal`` may
-        ask."""
+        ask. A model of the policy keeps its name, also before who may not ask it."""
         before, name, base = self._parts(asked)
-        if base is None:
+        if base is None or self._base.policy.resolve(asked) is not None:
             return None
         adapter = self.room.catalogue.find(principal.tenant, base, name)
         if adapter is not None:
-            if not any(map(principal.may_use, (base, before, adapter.model))):
+            if not any(map(principal.may_use, (base, before, adapter.model, asked))):
                 return None
             return self._kept(adapter.id, lambda: self._made(adapter))
         listed = self._listed.find(self._base.policy, base, name, principal.tenant)
-        if listed is None or not any(map(principal.may_use, (base, before, listed.model))):
+        if listed is None or not any(map(principal.may_use, (base, before, listed.model, asked))):
+            return None
+        if self._base.policy.resolve(listed.model) is not None:  # as where an alias of its base is asked
             return None
         return self._kept(listed, lambda: self._made_listed(listed))
 
@@ -152,7 +154,9 @@ class AdapterViews:
             return UnknownModel.named(asked)
         if not lists_adapters(self._base.policy, base):
             return UnknownModel.named(asked)
-        there = [one.model for one in self.listed(principal) if one.base == base]
+        names = self._listed.names(self._base.policy, base, principal.tenant)
+        by = base if principal.may_use(base) else before
+        there = [f"{by}:{name}" for name in names if self._is_asked_by_name(principal, base, name)]
         more = f", and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
         found = f"`{'`, `'.join(there[:_NAMED])}`{more}" if there else "none"
         return UnknownModel.named(asked, f" Adapters that the servers of `{base}` list now: {found}.")
@@ -168,15 +172,19 @@ class AdapterViews:
 
     def listed(self, principal: Principal) -> list[ListedAdapter]:
         """Those that servers list, and that ``principal`` may ask by their names."""
-        policy, find = self._base.policy, self.room.catalogue.find
+        policy = self._base.policy
         return [
             one
             for base in policy.models
             for one in self._listed.of(policy, base, principal.tenant)
             if (principal.may_use(base) or principal.may_use(one.model))
-            and policy.resolve(one.model) is None
-            and find(principal.tenant, base, one.name) is None
+            and self._is_asked_by_name(principal, base, one.name)
         ]
+
+    def _is_asked_by_name(self, principal: Principal, base: str, name: str) -> bool:
+        """Whether no model of the policy and no adapter of a tenant has the name of one that a server lists."""
+        taken = self._base.policy.resolve(f"{base}:{name}") is not None
+        return not taken and self.room.catalogue.find(principal.tenant, base, name) is None
 
     def _parts(self, asked: str) -> tuple[str, str, str | None]:
         """What stands before the last colon and after it, and the model that the former is."""

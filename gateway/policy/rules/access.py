@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from ipaddress import ip_network
 from typing import Any
 
-from gateway.policy.content import aliases_of, is_pattern, list_at, mapping_at, mappings_at
+from gateway.policy.content import aliases_of, is_pattern, list_at, mapping_at, mappings_at, may_be_adapter
 from gateway.policy.problems import Diagnostic, KeyPath, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
 from gateway.policy.schema import (
@@ -60,10 +60,13 @@ def key_given_twice(draft: Draft) -> Findings:
 
 def key_of_no_model(draft: Draft) -> Findings:
     models = (*mapping_at(draft.content, "models"), *aliases_of(mapping_at(draft.content, "models")))
+    adapters = mapping_at(draft.content, "adapters")
     for index, key in _mappings(draft.content, "keys"):
         for position, pattern in enumerate(list_at(key, "models")):
             # A pattern may match models that are added later; a plain name that matches none is a mistake.
-            if isinstance(pattern, str) and not is_pattern(pattern) and pattern not in models:
+            if not isinstance(pattern, str) or is_pattern(pattern) or pattern in models:
+                continue
+            if not may_be_adapter(pattern, models, adapters):
                 yield Diagnostic(
                     ("keys", index, "models", position),
                     f"no model is named '{pattern}'{suggestion(pattern, models)}",

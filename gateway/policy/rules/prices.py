@@ -37,8 +37,10 @@ _DATED = re.compile(r"_\d{8}$")
 
 
 def price_of_nothing(draft: Draft) -> Findings:
-    """A price that matches no target is a mistake: the target that was meant would have none."""
+    """A price that matches no target is a mistake: the target that was meant would have none. Which adapters servers
+    list shows later."""
     names: dict[str, None] = {}
+    listed = mapping_at(mapping_at(draft.content, "adapters"), "listed")
     for model in mapping_at(draft.content, "models").values():
         for target in (*list_at(model, "targets"), mapping_at(mapping_at(model, "rollout"), "to")):
             if isinstance(target, dict) and "backend" in target and "model" in target:
@@ -47,7 +49,7 @@ def price_of_nothing(draft: Draft) -> Findings:
     if not names:
         return
     for name in mapping_at(draft.content, "prices"):
-        if name not in names:
+        if name not in names and str(name).partition("/")[0] not in listed:
             known = [one for one in names if not one.endswith("/*")]
             message = f"no target has this model{suggestion(str(name), known)}"
             yield Diagnostic(("prices", name), message)

@@ -182,6 +182,40 @@ async def test_what_is_counted_has_its_name_and_its_bases_price(tmp_path: Path) 
         assert rows["chat"]["usd"] == rows["chat:sql"]["usd"] > 0
 
 
+async def test_a_price_of_its_own_holds_at_each_replica(tmp_path: Path) -> None:
+    prices = {BASE: {"input": 1.0, "output": 2.0}, "vllm/sql": {"input": 100.0, "output": 200.0}}
+    async with gateway(tmp_path, LoraServer(["sql"]), prices=prices) as found:
+        for model in ("chat", "chat:sql"):
+            said(await ask(found.http, model))
+        async with asyncio.timeout(300):
+            while True:
+                answer = await found.http.get("/admin/api/usage?by=model", headers=BOSS)
+                rows = {row["model"]: row["usd"] for row in answer.json()["rows"]}
+                if {"chat", "chat:sql"} <= rows.keys():
+                    break
+                await asyncio.sleep(0.05)
+        assert rows["chat:sql"] == pytest.approx(100 * rows["chat"])
+
+
+async def test_a_model_of_the_policy_keeps_its_name_before_who_may_not_ask_it(tmp_path: Path) -> None:
+    server = LoraServer(["sql", "law", "tax"])
+    async with lora_servers(server):
+        given = policy(server)
+        given["models"]["chat:sql"] = given["models"]["fake"]
+        given["keys"].append(key("tg-base", "base-alone", tenant="acme", models=["chat"]))
+        given["keys"].append(key("tg-law", "law-alone", tenant="acme", models=["chat:law", "c:tax"]))
+        async with serving(tmp_path / "policies", given) as found:
+            base, law = ({"authorization": f"Bearer tg-{name}"} for name in ("base", "law"))
+            for asked in ("chat:sql", "c:sql"):
+                assert (await ask(found.http, asked, headers=base)).status_code == 404
+            assert said(await ask(found.http, "chat:law", headers=base)) == "law"
+            assert said(await ask(found.http, "c:law", headers=law)) == "law"
+            assert (await ask(found.http, "chat", headers=law)).status_code == 404
+            assert [*await models(found, headers=law)] == ["chat:law"]
+            assert said(await ask(found.http, "c:tax", headers=law)) == "tax"
+            assert server.asked == ["law", "law", "tax"]
+
+
 async def test_what_is_explained_is_not_sent(tmp_path: Path) -> None:
     servers = [LoraServer(["law"]), LoraServer(["sql"])]
     async with gateway(

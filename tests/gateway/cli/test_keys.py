@@ -100,6 +100,16 @@ def test_a_key_is_created_with_its_limits(run: Run, folder: Path) -> None:
     assert run("list")[1].splitlines()[1].split()[:3] == ["ci", "default", "pro"]
 
 
+def test_a_key_may_be_for_an_adapter_where_there_can_be_any(run: Run, folder: Path) -> None:
+    assert run("create", "--models", "gpt-4o:sql")[0] == 1
+    engine = "backends: {own: {kind: engine, base_url: 'http://127.0.0.1:1'}}\n"
+    (folder / "adapters.yaml").write_text(f"{engine}adapters: {{listed: {{own: {{}}}}}}\n")
+    assert run("create", "--models", "gpt-5:sql")[0] == 1
+    assert run("create", "--models", "gpt-4o:sql")[0] == 0
+    (key,) = load_policy(folder, {"NOT_SET_EITHER": "memory"}).policy.keys
+    assert key.models == ("gpt-4o:sql",)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
