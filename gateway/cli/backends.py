@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
+import orjson
 
 KEY = "TOLLGATE_API_KEY"
 URL = "http://127.0.0.1:8000"
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exits with 0, 1 where the gateway does not answer or has no such backend, 2 for options that are wrong."""
-    url, key = arguments.url.rstrip("/").removesuffix("/v1"), os.environ.get(arguments.key_env, "")
+    url, key = arguments.url.rstrip("/").removesuffix("/v1"), os.environ.get(arguments.key_env, "").strip()
     if not url.startswith(("http://", "https://")):
         print(f"tollgate backends: --url: {arguments.url!r}: write it as {URL}", file=sys.stderr)
         return 2
@@ -50,19 +51,30 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
+    if not (key.isascii() and key.isprintable()):  # an error of the HTTP client would have it in its text
+        print(f"tollgate backends: the variable {arguments.key_env} has no API key", file=sys.stderr)
+        return 2
     try:
         backends, snapshot = _asked(url, key)
+        found = [*rows(backends, snapshot)]
+        lines = table(found)
     except Unanswered as error:
-        print(f"tollgate backends: {error}", file=sys.stderr)
+        print(f"tollgate backends: {_printable(str(error))}", file=sys.stderr)
         return 1
-    found = [*rows(backends, snapshot)]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        print(
+            f"tollgate backends: {url} does not answer as Tollgate's admin API of this version",
+            file=sys.stderr,
+        )
+        return 1
     wanted = arguments.backend
     if wanted is not None:
         found = [one for one in found if wanted in (one["name"], one.get("replica_of"))]
         if not found:
             print(f"tollgate backends: no backend is named '{wanted}'", file=sys.stderr)
             return 1
-    print(json.dumps({"backends": found}, indent=2) if arguments.json else table(found))
+        lines = table(found)
+    print(json.dumps({"backends": found}, indent=2) if arguments.json else lines)
     return 0
 
 
@@ -108,7 +120,11 @@ def _line(one: Mapping[str, Json]) -> tuple[str, ...]:
         f"{engine['kv_usage']:.0%}" if engine else "-",
         one.get("disabled") or one.get("trouble") or "",
     )
-    return tuple("".join(sign if sign.isprintable() else " " for sign in cell)[:120] for cell in cells)
+    return tuple(_printable(cell)[:120] for cell in cells)
+
+
+def _printable(text: str) -> str:
+    return "".join(sign if sign.isprintable() else " " for sign in text)
 
 
 def _state(one: Mapping[str, Json]) -> str:
@@ -148,7 +164,7 @@ def _asked(url: str, key: str) -> tuple[list[Json], dict[str, Json]]:
 def _answer(http: httpx.Client, url: str) -> dict[str, Json]:
     try:
         answer = http.get(url)
-        content = answer.json()
+        content = orjson.loads(answer.content)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unanswered(f"{url} cannot be asked: {error or type(error).__name__}") from None
     except ValueError:

@@ -79,6 +79,42 @@ async def test_options_that_are_wrong(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["tg-né-secret", "tg-a\nb-secret"])
+def test_a_key_that_is_none_is_not_shown(
+    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOLLGATE_API_KEY", text)
+    assert main(["backends", "list", "--url", "http://127.0.0.1:1"]) == 2
+    shown = capsys.readouterr()
+    assert "has no API key" in shown.err and "secret" not in shown.err + shown.out
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "said"),
+    [
+        (200, b'{"backends": [1], "breakers": []}', "of this version"),
+        (200, b'{"backends": {"a": 1}, "breakers": 3}', "of this version"),
+        (200, b'{"backends": [{"name": "x"}], "breakers": []}', "of this version"),
+        (200, b"[" * 100_000, "is no gateway"),
+        (403, b'{"error": {"message": "\\u001b[31mno"}}', "HTTP status 403:  [31mno"),
+    ],
+)
+async def test_an_answer_that_is_odd(
+    status: int, answer: bytes, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def give(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(answer), answer))
+        await writer.drain()
+        writer.close()
+
+    monkeypatch.setenv("TOLLGATE_API_KEY", BOSS)
+    async with await asyncio.start_server(give, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await asyncio.to_thread(main, ["backends", "list", "--url", url]) == 1
+    assert said in capsys.readouterr().err
+
+
 def a_backend(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "drained": False, "enabled": True, **more}
 
