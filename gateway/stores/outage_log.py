@@ -59,6 +59,13 @@ class OutageLog:
         if not self._away and self._timer is None:
             self._tell_back()
 
+    def left(self) -> None:
+        """A link that was away is closed: nobody is to hear later that it is."""
+        self._away -= 1
+        if not self._away and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _tell(self) -> None:
         self._timer = None
         self._told = asyncio.get_running_loop().time()

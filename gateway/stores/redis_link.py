@@ -146,7 +146,10 @@ class RedisLink:
         self._probing = asyncio.get_running_loop().create_task(self._probe(first, str(error)))
 
     async def aclose(self) -> None:
+        was_away = self.down and not self.closed
         self.closed = self.down = True
+        if was_away:
+            self._told.left()
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)

@@ -8,6 +8,8 @@ import pytest
 
 from gateway.stores import outage_log
 from gateway.stores.outage_log import OutageLog
+from gateway.stores.redis_link import RedisLink
+from gateway.stores.store import StoreDown
 
 pytestmark = pytest.mark.anyio
 
@@ -44,18 +46,54 @@ async def test_parts_that_go_with_one_server_are_one_line(
 async def test_one_server_is_told_of_at_once_and_not_all_the_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage_log, "EVERY", 0.2)
+    monkeypatch.setattr(outage_log, "EVERY", 3600.0)
     told = OutageLog("cache")
     for _ in range(50):
         told.went("gone")
         told.lasts("another password")
         told.came_back()
     first = ["cache: gone", "cache: another password", "cache: Redis answers again"]
-    assert [one for one in caplog.messages if "password" not in one][:2] == [first[0], first[2]]
-    assert len([one for one in caplog.messages if one == "cache: gone"]) == 1
-    await asyncio.sleep(0.01)
-    told.went("gone again")
-    found = [one for one in await until(len(caplog.messages) + 1, caplog) if "password" not in one]
-    assert found[2:] == ["cache: gone"], "the first reason since the last line"
-    told.came_back()
-    assert caplog.messages[-1] == "cache: Redis answers again"
+    assert caplog.messages == [*first, "cache: another password"]
+
+
+async def test_what_was_not_told_is_told_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage_log, "EVERY", 0.01)
+    told = OutageLog("cache")
+    for reason in ("one", "two", "three"):
+        told.went(reason)
+        told.came_back()
+    first = ["cache: one", "cache: Redis answers again", "cache: two", "cache: Redis answers again"]
+    assert (await until(4, caplog))[:4] == first, "the first reason since the last line"
+
+
+async def test_nobody_hears_of_what_is_closed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage_log, "TOGETHER", 0.01)
+    told, other = OutageLog("quotas", parts=2), OutageLog("cache", parts=2)
+    for one in (told, other):
+        one.went("gone")
+        one.went("gone")
+    told.left()
+    told.left()
+    other.left()
+    assert await until(1, caplog) == ["cache: gone (2 of 2 parts)"]
+    other.came_back()
+    assert caplog.messages[1:] == ["cache: Redis answers again"]
+    await asyncio.sleep(0.03)
+    assert not any("quotas" in one for one in caplog.messages)
+
+
+async def test_a_link_that_is_closed_while_its_server_is_away_is_not_told_of_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage_log, "TOGETHER", 0.01)
+    told = OutageLog("quotas", parts=2)
+    link = RedisLink("redis://127.0.0.1:1/0", told)
+    link.fail(StoreDown("gone"))
+    await link.aclose()
+    await link.aclose()
+    await asyncio.sleep(0.03)
+    assert caplog.messages == [] and told._away == 0
