@@ -136,11 +136,12 @@ class _Http:
         if answer.status not in (200, 404):
             raise self.refused("unload an adapter", answer)
 
-    def refused(self, what: str, answer: _Answer) -> Upstream:
+    def refused(self, what: str, answer: _Answer, token: str = "adapters.servers.token") -> Upstream:
+        """``token``: where the policy has it."""
         if answer.status in (401, 403):
             return UpstreamFailed(
                 f"Backend '{self._backend}' refused the gateway's own token to {what}; "
-                "its adapters.servers.token needs the operator's care.",
+                f"its {token} needs the operator's care.",
                 code="upstream_auth",
             )
         return self.failed(f"answered with HTTP status {answer.status} when it was to {what}")
@@ -204,7 +205,7 @@ class ModelsServer:
         """Raises ``Upstream`` where it does not answer as it should."""
         answer = await self._http.ask("GET", "/models")
         if answer.status != 200:
-            raise self._http.refused("list its models", answer)
+            raise self._http.refused("list its models", answer, "api_key")
         try:
             return read_listing(answer.body)
         except ValueError as error:

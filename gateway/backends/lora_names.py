@@ -20,7 +20,9 @@ import orjson
 from gateway.backends.metrics_poller import samples
 
 MOST_LISTED = 1000
-"""Adapters of one server that are looked at."""
+"""Adapters of one server that are looked at,"""
+_MOST_ENTRIES = 10 * MOST_LISTED
+"""among so many entries: a list may be of a million, and is read while requests wait."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/@+-]{0,127}", re.ASCII)
 """No colon: the last one of ``base:adapter`` divides them."""
 _LABEL = re.compile(rb'([a-z_]{1,64})="([^"\\]*(?:\\.[^"\\]*)*)"')
@@ -61,7 +63,8 @@ def read_listing(body: bytes) -> Listing:
     entries = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(entries, list):
         raise ValueError("there is no list of models in the answer")
-    found = [one for one in entries if isinstance(one, dict) and isinstance(one.get("id"), str)]
+    looked_at = entries[:_MOST_ENTRIES]
+    found = [one for one in looked_at if isinstance(one, dict) and isinstance(one.get("id"), str)]
     roots = {one["id"]: _text(one.get("root")) for one in found if not one.get("parent")}
     adapters: dict[str, str] = {}
     left_out = len(entries) - len(found)

@@ -216,6 +216,16 @@ async def test_a_model_of_the_policy_keeps_its_name_before_who_may_not_ask_it(tm
             assert server.asked == ["law", "law", "tax"]
 
 
+async def test_an_operator_hears_which_key_is_refused(tmp_path: Path) -> None:
+    server = LoraServer(["sql"], api_key="sk-vllm")
+    async with lora_servers(server):
+        given = policy(server)
+        server.api_key = "sk-another"
+        async with serving(tmp_path / "policies", given) as found:
+            (told,) = (await seen(found))["servers"]
+            assert "its api_key needs the operator's care" in told["problem"] and told["adapters"] == 0
+
+
 async def test_what_is_explained_is_not_sent(tmp_path: Path) -> None:
     servers = [LoraServer(["law"]), LoraServer(["sql"])]
     async with gateway(

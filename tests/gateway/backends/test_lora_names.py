@@ -115,3 +115,9 @@ def test_odd_labels_name_nothing_that_is_none(labels: bytes, value: bytes, names
 
 def test_an_empty_one_lists_nothing() -> None:
     assert not Listing().adapters and Listing().parent("a", "b") is None
+
+
+def test_of_a_list_without_end_the_beginning_is_read() -> None:
+    entries = [{"id": "base"}, {"id": "sql", "parent": "base"}, *[{"id": "x", "parent": "none"}] * 50_000]
+    found = read_listing(orjson.dumps({"data": entries}))
+    assert dict(found.adapters) == {"sql": "base"} and found.left_out == 50_000

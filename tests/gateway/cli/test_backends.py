@@ -128,7 +128,7 @@ def test_each_state_has_its_word() -> None:
     ]
     breaker = {"backend": "one@a:1", "model": "x", "tenant": None, "key": None, "seconds": 12.0}
     engine = {"running": 3, "waiting": 2, "kv_usage": 0.5}
-    figures = {"in_flight": 4, "slots": None, "waiting": 1, "engine": engine, "queue": []}
+    figures: dict[str, Any] = {"in_flight": 4, "slots": None, "waiting": 1, "engine": engine, "queue": []}
     snapshot = {
         "backends": {"one@b:1": figures},
         "breakers": [breaker, {**breaker, "tenant": "acme", "seconds": 30.0}],
