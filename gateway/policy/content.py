@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 
@@ -30,8 +31,10 @@ def is_pattern(name: str) -> bool:
 
 
 def may_be_adapter(name: str, models: Collection[str], adapters: object) -> bool:
-    """Whether a key may be for ``base:adapter``, which comes and goes: ``adapters`` are the policy's, if any."""
-    return bool(adapters) and name.rpartition(":")[0] in models
+    """Whether a name or pattern may mean ``base:adapter``, which comes and goes: ``adapters`` are the policy's, if
+    any."""
+    base = name.rpartition(":")[0]
+    return bool(adapters) and any(fnmatchcase(one, base) for one in models)
 
 
 def aliases_of(models: Mapping[str, Any]) -> Iterator[str]:

@@ -209,7 +209,9 @@ def pattern_of_no_model(valid: Valid) -> Findings:
     )
     for path, patterns in owners:
         for index, pattern in enumerate(patterns):
-            if is_pattern(pattern) and not any(fnmatchcase(name, pattern) for name in names):
+            if not is_pattern(pattern) or any(fnmatchcase(name, pattern) for name in names):
+                continue
+            if not may_be_adapter(pattern, names, valid.policy.adapters):
                 message = f"no model matches '{pattern}'{suggestion(pattern, names)}"
                 yield Diagnostic((*path, "models", index), message)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gateway.policy.content import mapping_at
+from gateway.policy.content import mapping_at, may_be_adapter
 from gateway.policy.problems import Diagnostic, suggestion
 from gateway.policy.rules.subject import Draft, Findings, Valid
 from gateway.policy.schema import (
@@ -89,6 +89,8 @@ def guard_of_no_model(valid: Valid) -> Findings:
     for name, guard in policy.guards.items():
         for index, pattern in enumerate(guard.models):
             if any(fnmatchcase(model, pattern) for model in policy.models):
+                continue
+            if may_be_adapter(pattern, policy.models, policy.adapters):
                 continue
             meant = policy.resolve(pattern)
             hint = (

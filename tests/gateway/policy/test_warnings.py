@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.policy.loader import load_policy
+from gateway.policy.problems import PolicyError
 
 POLICY = """\
 version: 1
@@ -89,3 +90,18 @@ def test_contents_that_replicas_do_not_share(tmp_path: Path, files: str, warned:
     assert ["a folder that all of them mount" in one for one in told] == [True] * (
         warned and ledger != "sqlite"
     )
+
+
+def test_what_is_said_of_adapters_may_wait_for_servers_that_list_them(tmp_path: Path) -> None:
+    keys = "keys: [{id: k, sha256: %s, models: ['m:sql', 'other:*', 'm:*']}]" % ("a" * 64)
+    of_m = "guards: {injection: {models: ['m:sql']}}"
+    engine = "backends: {e: {kind: engine, base_url: http://e.test}}\nmodels: {m: {targets: [{backend: e, model: x}]}}"
+    listed = "adapters: {listed: {e: {}}}\nprices: {e/sql: {input: 1, output: 1}}"
+    (tmp_path / "a.yaml").write_text(f"version: 1\n{engine}\n{keys}\n{of_m}\n{listed}\n")
+    told = [one.message for one in load_policy(tmp_path, {}).warnings]
+    assert [one for one in told if "no model" in one] == [
+        "keys[0].models[1]: no model matches 'other:*'; there is 'm'"
+    ]
+    (tmp_path / "a.yaml").write_text(f"version: 1\n{engine}\n{keys}\n{of_m}\n")
+    with pytest.raises(PolicyError, match="no model is named 'm:sql'"):
+        load_policy(tmp_path, {})
