@@ -104,7 +104,10 @@ async def test_an_answer_that_is_odd(
 ) -> None:
     async def give(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(answer), answer))
+        writer.write(
+            b"HTTP/1.1 %d X\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+            % (status, len(answer), answer)
+        )
         await writer.drain()
         writer.close()
 
