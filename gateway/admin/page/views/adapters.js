@@ -1,11 +1,12 @@
 // Adapters: those of tenants, which an operator may delete, those that servers list, and servers that do not say.
 
-import { h } from "../dom.js";
+import { remove } from "../api.js";
+import { announce, fill, h } from "../dom.js";
 import { bytes, moment } from "../format.js";
-import { badge, panel, table } from "../parts.js";
+import { badge, panel, problem, table } from "../parts.js";
 
-/** Nothing where the policy has none. `remove(adapter)` is false for who may not. */
-export function adapterPanels(told, remove) {
+/** Nothing where the policy has none. `trouble`, where questions and problems stand, is false for who may not delete. */
+export function adapterPanels(told, trouble, read) {
   if (!told.enabled) return [];
   const silent = told.servers.filter((one) => one.problem || one.left_out);
   const listed = told.listed.length || told.servers.length;
@@ -17,7 +18,7 @@ export function adapterPanels(told, remove) {
       { name: "Size", right: true, small: true, cell: (one) => bytes(one.bytes) },
       { name: "Uploaded", small: true, cell: (one) => moment(one.created_at) },
       { name: "Loaded by", cell: (one) => one.held_by.join(", ") || "–" },
-      remove && { name: "", right: true, cell: (one) => h("button.quiet", { id: `remove-${one.id}`, type: "button", onclick: () => remove(one) }, "Delete", h("span.unseen", {}, ` the adapter ${one.model} of ${one.tenant}`)) },
+      trouble && { name: "", right: true, cell: (one) => h("button.quiet", { id: `remove-${one.id}`, type: "button", onclick: () => ask(one, trouble, read) }, "Delete", h("span.unseen", {}, ` the adapter ${one.model} of ${one.tenant}`)) },
     ].filter(Boolean), told.adapters, { empty: "No tenant has uploaded one." })),
     listed && panel("Adapters that servers list", table("Adapters that servers list", [
       { name: "Adapter", head: true, cell: (one) => h("span", {}, one.model, hidden(one)) },
@@ -29,14 +30,25 @@ export function adapterPanels(told, remove) {
   ].filter(Boolean);
 }
 
-/** Asks before `discard(one)`. */
-export function sure(one, discard, keep) {
-  return panel(`Delete ${one.model} of ${one.tenant}`,
+/** Whether it is to be deleted. */
+function ask(one, trouble, read) {
+  fill(trouble, panel(`Delete ${one.model} of ${one.tenant}`,
     h("p", {}, "Requests to it are refused from now on. It cannot be brought back."),
     h("div.row", {},
-      h("button.danger", { id: "discard", type: "button", onclick: () => discard(one) }, "Delete"),
+      h("button.danger", { id: "discard", type: "button", onclick: () => discard(one, trouble, read) }, "Delete"),
       " ",
-      h("button.quiet", { type: "button", onclick: keep }, "Keep")));
+      h("button.quiet", { type: "button", onclick: () => fill(trouble) }, "Keep"))));
+}
+
+async function discard(one, trouble, read) {
+  fill(trouble);
+  try {
+    await remove(`/adapters/${encodeURIComponent(one.id)}`);
+    announce(`${one.model} of ${one.tenant} is deleted`);
+  } catch (error) {
+    fill(trouble, problem(error));
+  }
+  read();
 }
 
 function hidden(one) {

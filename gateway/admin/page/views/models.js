@@ -1,6 +1,6 @@
 // The public models, who answers them, and how that goes now.
 
-import { get, post, remove } from "../api.js";
+import { get, post } from "../api.js";
 import { announce, fill, h } from "../dom.js";
 import { count, dollars, percent, rate, seconds } from "../format.js";
 import { failed, limited } from "../live_data.js";
@@ -46,8 +46,8 @@ export function models(place, { live, state }) {
       fill(drifts, problem(error));
     }
     try {
-      const [{ adapterPanels, sure }, told] = await Promise.all([import("./adapters.js"), get("/adapters")]);
-      fill(adapters, ...adapterPanels(told, may && ((one) => fill(trouble, sure(one, discard, () => fill(trouble))))));
+      const [{ adapterPanels }, told] = await Promise.all([import("./adapters.js"), get("/adapters")]);
+      fill(adapters, ...adapterPanels(told, may && trouble, read));
     } catch (error) {
       fill(adapters, problem(error));
     }
@@ -95,16 +95,6 @@ export function models(place, { live, state }) {
     try {
       await post(`/backends/${encodeURIComponent(name)}/${drained ? "undrain" : "drain"}`);
       announce(`${name} is ${drained ? "in use again" : "drained"}`);
-    } catch (error) {
-      fill(trouble, problem(error));
-    }
-    read();
-  }
-  async function discard(adapter) {
-    fill(trouble);
-    try {
-      await remove(`/adapters/${encodeURIComponent(adapter.id)}`);
-      announce(`${adapter.model} of ${adapter.tenant} is deleted`);
     } catch (error) {
       fill(trouble, problem(error));
     }
