@@ -76,14 +76,19 @@ class _Reader:
         self._path = path
         self._start = start
         self._file: FileIO | None = None
+        self._closed = False
 
     def read(self, size: int) -> bytes:
         with _translated():
             if self._file is None:
                 self._file = self._opened()
-            return self._file.read(size) or b""
+            data = self._file.read(size) or b""
+            if self._closed:  # by who gave up on a read that a thread had begun
+                self._file.close()
+            return data
 
     def close(self) -> None:
+        self._closed = True
         if self._file is not None:
             self._file.close()
 

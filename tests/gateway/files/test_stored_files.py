@@ -294,3 +294,12 @@ async def test_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UpstreamUnavailable):
         await keep(store)
     await store.aclose()
+
+
+def test_a_read_that_was_given_up_closes_its_file(tmp_path: Path) -> None:
+    """Its thread opens the file after whoever asked has closed it."""
+    (tmp_path / "file").write_bytes(b"abc")
+    reader = FolderBlobs(tmp_path).reader("file", 1)
+    reader.close()
+    assert reader.read(9) == b"bc"
+    assert reader._file is not None and reader._file.closed
