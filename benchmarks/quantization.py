@@ -6,8 +6,8 @@
 
 MODEL is widened to float16 first where it is a GGUF file, and each row is compared with that in float32: checkpoints
 of `python -m engine quantize`, ways to load plain weights, and quantized caches. Rows and checkpoints are kept in
-FOLDER: a run can be interrupted and goes on where it ended. The texts are made from ../shared/data, those to calibrate
-on and those to examine on apart: other files or other rows. The gate is that of `python -m engine eval` at its limits.
+FOLDER: a run can be interrupted and goes on where it ended. Of the texts of benchmarks/real_weights each second is to
+calibrate on, and the others are to examine on. The gate is that of `python -m engine eval` at its limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from engine.weights.source import locate
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "qwen2.5-coder-0.5b"
 LIMITS = Limits(0.15, 1.15, 0.7, 0.2)
-DATA = ROOT.parent / "shared" / "data" / "broad"
+TEXTS = Path(__file__).parent / "real_weights" / "prompts.jsonl"
 TASKS = Path(__file__).with_name("quantization_tasks.jsonl")
 
 
@@ -75,57 +75,27 @@ ROWS = (
     Row("rounded to nearest, 8 bits, groups of 128", ("rtn", "--bits", "8")),
     Row("GPTQ, 8 bits, groups of 128", ("gptq", "--bits", "8")),
 )
-_CHARACTERS = {"code": 700, "prose": 1000, "German": 700, "Chinese": 350}
-"""Of a text, which is some 200 tokens."""
 
 
-def rows(name: str) -> Iterator[dict[str, Any]]:
-    with (DATA / name).open(encoding="utf-8") as file:
+def rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
         yield from map(json.loads, file)
 
 
-def merged(texts: Sequence[str], characters: int) -> Iterator[str]:
-    """Posts are short: several make a text."""
-    text = ""
-    for one in texts:
-        text += one + "\n"
-        if len(text) >= characters:
-            yield text[:characters]
-            text = ""
-
-
-def strata() -> dict[str, tuple[list[str], list[str]]]:
-    """Texts to calibrate on, and texts to examine on."""
-    prompts = [row for row in rows("prompts.jsonl") if not row["injection"]]
-    posts = [row for row in rows("toxicity.jsonl") if not row["toxic"]]
-    # Chunks of a repository stand side by side: halves are of different ones.
-    code = [row["text"] for row in prompts if row["source"] == "source code"]
-    half = len(code) // 2
-    found = {
-        "code": (code[:half], code[half + 10 :: 10]),
-        "prose": tuple(
-            [row["text"] for row in prompts if row["source"] == source and len(row["text"]) > 600]
-            for source in ("T0 tasks", "T0 answers")
-        ),
-    }
-    for stratum, language in (("German", "de"), ("Chinese", "zh")):
-        own = list(
-            merged([row["text"] for row in posts if row["language"] == language], _CHARACTERS[stratum])
-        )
-        found[stratum] = own[: len(own) // 2], own[len(own) // 2 :]
-    return {
-        name: tuple([text[: _CHARACTERS[name]] for text in part] for part in parts)  # type: ignore[misc]
-        for name, parts in found.items()
-    }
+def texts() -> tuple[list[str], dict[str, list[str]]]:
+    """Texts to calibrate on, the strata by turns, and texts to examine on, by stratum."""
+    strata: dict[str, list[str]] = {}
+    for row in rows(TEXTS):
+        strata.setdefault(row["stratum"], []).append(row["text"])
+    calibration = list(chain.from_iterable(zip(*(found[1::2] for found in strata.values()), strict=True)))
+    return calibration, {name: found[::2] for name, found in strata.items()}
 
 
 def write_texts(folder: Path, count: int) -> None:
-    texts = strata()
-    by_turns = chain.from_iterable(zip_longest(*(parts[0] for parts in texts.values())))
-    write(folder / "calibration.jsonl", [{"text": text} for text in by_turns if text])
-    exam = [{"text": text, "stratum": name} for name, parts in texts.items() for text in parts[1][:count]]
-    tasks = [json.loads(line) for line in TASKS.read_text(encoding="utf-8").splitlines()]
-    write(folder / "exam.jsonl", exam + tasks)
+    calibration, strata = texts()
+    write(folder / "calibration.jsonl", [{"text": text} for text in calibration])
+    exam = [{"text": text, "stratum": name} for name, found in strata.items() for text in found[:count]]
+    write(folder / "exam.jsonl", exam + list(rows(TASKS)))
 
 
 def write(path: Path, lines: Sequence[Mapping[str, str]]) -> None:
@@ -224,8 +194,10 @@ def main() -> None:
     parser.add_argument(
         "folder", nargs="?", type=Path, default=ROOT / "models" / "quantization", help="what is kept"
     )
-    parser.add_argument("--texts", type=int, default=16, help="to examine on, of each stratum (default: 16)")
-    parser.add_argument("--tokens", default="16384", help="to calibrate on (default: 16384)")
+    parser.add_argument(
+        "--texts", type=int, default=25, help="to examine on, of each stratum (default: 25, all)"
+    )
+    parser.add_argument("--tokens", default="8192", help="to calibrate on (default: 8192)")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="rows whose names have one of these")
     parser.add_argument("--table", action="store_true", help="only print what is known")
     parser.add_argument("--threads", type=int, help="of the examination (default: all cores)")
