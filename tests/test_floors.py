@@ -37,7 +37,7 @@ FLOORS: Mapping[str, tuple[str, ...]] = {
     "engine": (
         (
             "errors logs channel startup heap extras version nodes config parallel attention kv_cache kv_groups "
-            "state_batch state_cache adapter_files"
+            "state_batch state_cache adapter_files processes"
         ),
         "core demo",
         "weights handover",

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from engine import processes
 from engine.errors import StartupError, Unavailable
 from engine.fleet import memory
 from engine.fleet.exchange import MemberGone, ask_json, is_farewell
@@ -92,7 +93,7 @@ class Member:
 
     async def taken(self) -> int:
         """Bytes of all its processes."""
-        return await asyncio.to_thread(lambda: memory.taken(memory.tree(self.pid)))
+        return await asyncio.to_thread(lambda: memory.taken(processes.tree(self.pid)))
 
     async def state(self) -> dict[str, Any]:
         """As its ``/v1/engine/state`` has it. Raises ``MemberGone``."""
@@ -158,7 +159,7 @@ class Member:
             os.killpg(self.pid, signal.SIGKILL)
             await self._process.wait()
             # Nothing tells when processes have ended that are not this one's children.
-            while await asyncio.to_thread(memory.group_lives, self.pid):  # noqa: ASYNC110
+            while await asyncio.to_thread(processes.group_lives, self.pid):  # noqa: ASYNC110
                 await asyncio.sleep(_END)
 
     async def _relay_log(self) -> None:

@@ -1,4 +1,4 @@
-"""Memory of process trees and of the machine, without torch."""
+"""Memory of processes and of the machine, without torch."""
 
 from __future__ import annotations
 
@@ -7,31 +7,6 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 _GROUP = Path("/sys/fs/cgroup")
-
-
-def tree(pid: int) -> list[int]:
-    """``pid`` and all that descend from it, as far as they are alive."""
-    found = [pid]
-    for parent in found:
-        try:
-            for thread in (_PROC / str(parent) / "task").iterdir():
-                found += map(int, (thread / "children").read_text().split())
-        except OSError:  # it has ended, or is not ours to read
-            continue
-    return found
-
-
-def group_lives(group: int) -> bool:
-    """Whether a process of the group still runs. One that has ended and that nobody has waited for does not."""
-    for folder in _PROC.iterdir():
-        if folder.name.isdigit():
-            try:
-                state, _, found = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-            except (OSError, ValueError):
-                continue
-            if int(found) == group and state not in "ZX":
-                return True
-    return False
 
 
 def taken(pids: list[int]) -> int:

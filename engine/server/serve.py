@@ -17,15 +17,14 @@ import uvicorn
 import uvloop
 
 from engine.begun_process import BegunProcess
-from engine.client import EngineClient
 from engine.config import ServerConfig
 from engine.errors import ShuttingDown
 from engine.extras import install_command
-from engine.pooling.client import PoolingClient
 from engine.server.listening import KEEP_ALIVE, Server, bind, bind_first, bind_unix, first, url_of
 from engine.server.protocol import Protocol
 from engine.server.service import start
 from engine.server.tracing import Tracer
+from engine.server.watchdog import end_when_stuck
 
 log = logging.getLogger("engine.server")
 
@@ -98,7 +97,7 @@ async def _run(
         announce(url)
         log.info("ready on %s in %.1f s: %s", url, time.monotonic() - began, config.served_model_name)
 
-        watching = asyncio.create_task(_give_up_on_stuck(client, config.step_timeout))
+        watching = asyncio.create_task(end_when_stuck(client, config.step_timeout))
         if config.standby_port is not None:
             await first(promoted.wait(), stop.wait(), client.died.wait())
             if promoted.is_set() and not stop.is_set():
@@ -150,17 +149,3 @@ def _tracer(config: ServerConfig) -> Tracer | None:
         return None
     log.info("traces go to %s", config.otlp_traces_endpoint)
     return OtlpTracer(config.otlp_traces_endpoint, config.otlp_traces_protocol)
-
-
-async def _give_up_on_stuck(client: EngineClient | PoolingClient, timeout: float) -> None:
-    """Kills the engine process once it has done no step for ``timeout`` seconds though requests are open."""
-    last, since = client.last, time.monotonic()
-    while timeout:
-        await asyncio.sleep(min(1.0, timeout / 4))
-        now = time.monotonic()
-        if client.last is not last or not client.computing:
-            last, since = client.last, now
-        elif now - since >= timeout:
-            log.error("no step in %.0f s: giving up the engine process (--step-timeout)", now - since)
-            client.kill()
-            return

@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from engine.fleet.memory import tree
+from engine.processes import tree
 from tests.engine.live import EngineServer
 from tests.engine.tiny import SHAPE, write_model
 from tests.serving import KEY, Gateway, key, serving

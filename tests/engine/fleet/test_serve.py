@@ -18,7 +18,7 @@ import pytest
 
 from engine.__main__ import main
 from engine.fleet import serve
-from engine.fleet.memory import tree
+from engine.processes import tree
 from tests.engine.live import alive, eventually
 from tests.engine.tiny import SHAPE, write_model
 
