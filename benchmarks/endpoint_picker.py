@@ -26,6 +26,7 @@ from typing import Any
 
 from grpc import aio
 
+from benchmarks.processes import ended_in_order
 from gateway.picker.messages import SERVICE, Messages, messages
 
 SELECTS = ("least_loaded", "prefix_affinity")
@@ -44,7 +45,7 @@ def picker(select: str, engines: int) -> Iterator[tuple[str, int]]:
         "backends": {"pool": {"kind": "openai", "replicas": replicas}},
         "models": {"m": {"targets": [{"backend": "pool", "model": "m"}], "select": select}},
     }
-    with TemporaryDirectory() as folder:
+    with ended_in_order(), TemporaryDirectory() as folder:
         (Path(folder) / "policy.yaml").write_text(json.dumps(policy))
         command = [sys.executable, "-m", "gateway", "epp", "--policies", folder, "--metrics-port", "0"]
         command += ["--listen", "127.0.0.1:0", "--health", "127.0.0.1:0"]

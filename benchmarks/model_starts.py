@@ -20,10 +20,13 @@ import argparse
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 
 import httpx
+
+from benchmarks.processes import ended_in_order
 
 STATES = ("unloaded", "asleep 2", "asleep 1", "loaded")
 
@@ -83,8 +86,7 @@ def measure(model: str, repeats: int, memory: str) -> dict[str, tuple[list[float
     """Seconds of each repeat and MiB, by state."""
     found: dict[str, tuple[list[float], float]] = {}
     for level in (1, 2):
-        engine = Engine(model, level, memory)
-        try:
+        with ended_in_order(), closing(Engine(model, level, memory)) as engine:
             engine.ask()
             ways = {
                 f"asleep {level}": "sleep",
@@ -97,8 +99,6 @@ def measure(model: str, repeats: int, memory: str) -> dict[str, tuple[list[float
                     mib = mib or engine.mib()
                     seconds.append(engine.ask())
                 found[state] = seconds, mib
-        finally:
-            engine.close()
     return found
 
 

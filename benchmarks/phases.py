@@ -30,6 +30,8 @@ from random import Random
 
 import httpx
 
+from benchmarks.processes import ended_in_order
+
 _CONTEXT = 2048
 _SEQS = 8
 _SAID = 8
@@ -252,7 +254,8 @@ def main() -> None:
     options = parser.parse_args()
     if Path(options.model).exists():
         options.model = str(Path(options.model).absolute())
-    asyncio.run(run(options))
+    with ended_in_order():
+        asyncio.run(run(options))
 
 
 if __name__ == "__main__":

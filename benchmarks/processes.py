@@ -18,6 +18,35 @@ from typing import IO
 ROOT = Path(__file__).parents[1]
 
 
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM leaves by ``SystemExit`` here, as Ctrl-C does by ``KeyboardInterrupt``: by itself it ends no process that
+    was started, and removes no folder."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield
+        return
+
+    def leave(number: int, _: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one more would end the ending
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def completed(argv: list[str]) -> int:
+    """Runs a command to its end, and returns its status."""
+    with ended_in_order(), subprocess.Popen(argv) as process:
+        try:
+            return process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -29,25 +58,26 @@ def running(
     argv: list[str], *, cores: set[int], env: dict[str, str] | None = None, cwd: Path = ROOT
 ) -> Iterator[int]:
     """What it writes goes to a pipe that is read, as it does under most process managers."""
-    process = subprocess.Popen(
-        argv,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )
-    reader = threading.Thread(target=_discard, args=(process.stdout,), daemon=True)
-    reader.start()
-    try:
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
+    with ended_in_order():
+        process = subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )
+        reader = threading.Thread(target=_discard, args=(process.stdout,), daemon=True)
+        reader.start()
         try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _discard(pipe: IO[bytes]) -> None:

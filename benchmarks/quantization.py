@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.processes import completed
 from engine.evaluation.gate import Limits
 from engine.evaluation.report import Result
 from engine.evaluation.run import evaluate
@@ -130,7 +131,7 @@ def fetched(name: str) -> Path:
 
 def quantize(model: Path, out: Path, method: str, *flags: str) -> None:
     command = ["quantize", str(model), "--method", method, *flags, "--out", str(out)]
-    if not out.exists() and subprocess.run([sys.executable, "-m", "engine", *command]).returncode:
+    if not out.exists() and completed([sys.executable, "-m", "engine", *command]):
         raise SystemExit(f"python -m engine {' '.join(command)} failed")
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.processes import ended_in_order
+
 _READY = re.compile(r"engine ready on (\S+)")
 
 
@@ -16,7 +18,7 @@ _READY = re.compile(r"engine ready on (\S+)")
 def served(model: Path, options: Sequence[str]) -> Iterator[str]:
     """The engine's address."""
     command = [sys.executable, "-m", "engine", "serve", "--model", str(model), "--port", "0", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with ended_in_order(), subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             found = _READY.match(process.stdout.readline())

@@ -21,6 +21,7 @@ from pathlib import Path
 import aiohttp
 import httpx
 
+from benchmarks.processes import ended_in_order
 from gateway.backends.client import Client
 from gateway.backends.endpoint import Endpoint
 from gateway.backends.transport import OutgoingTransport
@@ -194,14 +195,15 @@ def main() -> None:
     options = parser.parse_args()
     sock = socket.create_server(("127.0.0.1", 0))
     server = multiprocessing.get_context("fork").Process(target=serve, args=(sock,), daemon=True)
-    server.start()
-    try:
-        import uvloop
+    with ended_in_order():
+        server.start()
+        try:
+            import uvloop
 
-        base = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        table = uvloop.run(measure(base, options.requests, options.repeats))
-    finally:
-        server.terminate()
+            base = f"http://127.0.0.1:{sock.getsockname()[1]}"
+            table = uvloop.run(measure(base, options.requests, options.repeats))
+        finally:
+            server.terminate()
     limit = table["aiohttp alone (no httpx types)"]
     print(f"{'client':44} {'requests/s':>11} {'ratio':>6} {'chunks/s':>11} {'ratio':>6}")
     for name, row in table.items():

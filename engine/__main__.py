@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -227,5 +228,13 @@ def run_simulation(_: dict[str, Any]) -> int:
     return run()
 
 
+def leave_in_order(number: int, _: object) -> None:
+    """SIGTERM ends a command as Ctrl-C does: what it made for its own use goes with it."""
+    signal.signal(number, signal.SIG_IGN)  # one more would end the ending
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] != ["serve"]:  # which drains at first
+        signal.signal(signal.SIGTERM, leave_in_order)
     sys.exit(main())

@@ -18,6 +18,7 @@ from types import ModuleType
 from benchmarks import attacks
 from benchmarks.attacks.frame.attack import Attack, Outcome, found
 from benchmarks.attacks.frame.report import table
+from benchmarks.processes import ended_in_order
 
 
 def main(arguments: list[str] | None = None, package: ModuleType = attacks) -> int:
@@ -36,7 +37,8 @@ def main(arguments: list[str] | None = None, package: ModuleType = attacks) -> i
     if args.list:
         print("\n".join(f"{one.point:5} {one.name}: {one.tried}" for one in chosen))
         return 0
-    outcomes = asyncio.run(_try(chosen))
+    with ended_in_order():
+        outcomes = asyncio.run(_try(chosen))
     print(table(outcomes))
     bad = sum(one.is_bad for one in outcomes)
     print(f"\n{len(outcomes)} attacks, {bad} succeeded or could not be run to their end", file=sys.stderr)

@@ -21,6 +21,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.conformance.backends import DEMO_WEIGHTS, SCRIPTED, policy
+from benchmarks.processes import ended_in_order
 
 _METRICS_TOKEN = "metrics-token"
 _START_S = 600
@@ -90,7 +91,7 @@ def running(weights: Path | None = None) -> Iterator[Stack]:
 @contextmanager
 def process(command: list[str], log: Path, ready: str, **env: str) -> Iterator[int]:
     """A process, from when ``ready`` is answered; ended in good order, and its group by force if need be."""
-    with log.open("w+") as out:
+    with ended_in_order(), log.open("w+") as out:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
