@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -42,6 +44,21 @@ def protos() -> SimpleNamespace:
             )
         finally:
             sys.path.remove(folder)
+
+
+@asynccontextmanager
+async def all_calls_ended() -> AsyncIterator[None]:
+    """Leaves once what gRPC has begun within has ended, which closing a channel and stopping a server do not wait for.
+
+    The process has one queue of gRPC's events: one that comes when its loop is closed fails whichever test runs then.
+    """
+    before = asyncio.all_tasks()
+    yield
+    own = {task for task in asyncio.all_tasks() if "TestRunner" in repr(task.get_coro())} | {
+        asyncio.current_task()
+    }
+    while left := asyncio.all_tasks() - before - own:
+        await asyncio.wait(left)
 
 
 @dataclass

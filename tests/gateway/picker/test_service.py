@@ -32,6 +32,7 @@ from tests.ext_proc import (
     PARTIAL,
     STREAMED,
     Stream,
+    all_calls_ended,
     chat,
     http_headers,
     protos,
@@ -94,26 +95,25 @@ async def picking(tmp_path: Path, policy: dict[str, Any], **settings: Any) -> As
     figures.show(pool)
     folder = tmp_path / "policies"
     folder.mkdir()
-    server = aio.server(options=[("grpc.max_receive_message_length", 64 * 2**20)])
-    Service(pool, PickerSettings(**settings), figures).add_to(server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        async with aio.insecure_channel(
-            f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", 64 * 2**20)]
-        ) as channel:
-            picker = Picker(pool, channel, figures, folder)
-            await picker.apply(policy)
-            try:
-                yield picker
-            finally:
-                # A call that is dropped ends where it is collected, and that may be after its loop.
-                for stream in picker.streams:
-                    stream.cancel()
-                await asyncio.sleep(0)
-    finally:
-        await server.stop(None)
-        await pool.aclose()
+    async with all_calls_ended():
+        server = aio.server(options=[("grpc.max_receive_message_length", 64 * 2**20)])
+        Service(pool, PickerSettings(**settings), figures).add_to(server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            async with aio.insecure_channel(
+                f"127.0.0.1:{port}", options=[("grpc.max_receive_message_length", 64 * 2**20)]
+            ) as channel:
+                picker = Picker(pool, channel, figures, folder)
+                await picker.apply(policy)
+                try:
+                    yield picker
+                finally:
+                    for stream in picker.streams:
+                        stream.cancel()
+        finally:
+            await server.stop(None)
+            await pool.aclose()
 
 
 Start = Callable[..., Awaitable[Picker]]
