@@ -39,7 +39,13 @@ class Way:
 
     def load(self, folder: Path) -> Model:
         """Raises ``StartupError``."""
-        return load_model(self.folder or folder, _CPU, self.dtype, quantization=self.quantization)
+        return load_model(
+            self.folder or folder,
+            _CPU,
+            self.dtype,
+            quantization=self.quantization,
+            kv_cache_dtype=self.kv_cache_dtype,
+        )
 
 
 FULL = Way("float32")

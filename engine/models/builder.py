@@ -44,12 +44,16 @@ class LayerBuilder:
         invariant: bool = False,
         cache: WeightCache | None = None,
         part: Part = WHOLE_MODEL,
+        key_positions: int = 0,
     ) -> None:
         """``invariant``: a row's result must not depend on the batch, at the cost of slower prompts. ``cache``: of
-        layers that were built before. ``part``: what of the model is built; ``weights`` are for its ``tp``."""
+        layers that were built before. ``part``: what of the model is built; ``weights`` are for its ``tp``.
+        ``key_positions``: of the context, where the cache has one scale for a token's keys of a head: they are made to
+        suit it, see layers/key_smoothing.py."""
         self.weights = weights
         self.invariant = invariant
         self.part = part
+        self.key_positions = key_positions
         self._adapters = adapters
         self._cache = cache
 

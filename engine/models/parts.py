@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.layers.attention import PagedAttention
+from engine.layers.key_smoothing import smoothed
 from engine.layers.latent_attention import HeadProducts, LatentAttention
 from engine.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP, Xielu
 from engine.layers.moe import Choice, MixtureMLP, SharedMixture
@@ -109,6 +110,19 @@ def attention(
     turned = config.layer_ropes[layer] is not None
     if rope.query_growth or (config.unrotated_growth and not turned):
         rotate = ScaledRotation(rotate, local_heads)
+    if build.key_positions and config.qkv_bias and len(config.qkv) > 1 and config.head_norm is None:
+        key = f"{name}.{config.qkv[1]}"
+        bias = build.weights.bias(key, parts[key], "out", copies)
+        if rows and key in rows:
+            bias = bias[rows[key].to(bias.device)]
+        rotate = smoothed(
+            rotate,
+            bias.view(local_kv_heads, dim),
+            local_heads,
+            rope if turned else None,
+            build.key_positions,
+            shifts=config.softcap is None and not config.sinks,
+        )
     return PagedAttention(
         build.linear(parts, config.hidden, bias=config.qkv_bias, split="out", rows=rows, copies=same),
         build.linear({f"{name}.{config.out}": config.hidden}, heads * dim, bias=config.out_bias, split="in"),

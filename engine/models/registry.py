@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.attention.metadata import AttentionMetadata
 from engine.errors import ModelUnavailable, UnsupportedModel
-from engine.kv_cache import KVCache, KVShape
+from engine.kv_cache import KVCache, KVShape, stored_dtype
 from engine.layers.lora import AdapterBank
 from engine.models.altup import AltUpDecoder
 from engine.models.bamba import bamba
@@ -56,6 +56,7 @@ from engine.weights.stacked_experts import StackedExperts
 from engine.weights.weight_cache import OFF, WeightCache, weight_cache
 from engine.weights.weight_loader import WeightLoader
 from kernels.native.linear import available
+from kernels.store_kv import LARGEST
 
 
 class Model(Protocol):
@@ -198,12 +199,14 @@ def load_model(
     quantization: str | None = None,
     invariant: bool = False,
     weights_cache: str = OFF,
+    kv_cache_dtype: str = "auto",
 ) -> Model:
     """``part``: what of it is loaded.
     ``max_model_len``: the longest context to be served; ``None``: the longest that the model supports.
     ``weights_cache``: where converted weights are kept: ``auto``, ``off`` or a folder.
+    ``kv_cache_dtype``: of the cache that it is going to be given.
 
-    Raises ``ModelUnavailable`` or ``UnsupportedModel``.
+    Raises ``StartupError`` for an unknown one, ``ModelUnavailable`` or ``UnsupportedModel``.
     """
     config = read_config(folder)
     names = config.get("architectures") or []
@@ -251,7 +254,17 @@ def load_model(
         kept = stored_format.name if stored_format else None
         options = (json.dumps(config, sort_keys=True), dtype, quantization, kept, *_marks(part))
         cache = weight_cache(weights_cache, folder, reader.paths, options, size=reader.total_bytes)
-    build = LayerBuilder(weights, adapters=adapters, invariant=invariant, cache=cache, part=part)
+    key_positions = 0
+    if stored_dtype(kv_cache_dtype) in LARGEST:
+        key_positions = min(max_model_len or described.max_positions, described.max_positions)
+    build = LayerBuilder(
+        weights,
+        adapters=adapters,
+        invariant=invariant,
+        cache=cache,
+        part=part,
+        key_positions=key_positions,
+    )
     with cache or nullcontext(), progress(reader.total_bytes) as reader.on_read:
         altup = described.altup
         model = (

@@ -53,6 +53,7 @@ class LoadedModel:
             quantization=config.quantization,
             invariant=config.deterministic,
             weights_cache=config.weights_cache,
+            kv_cache_dtype=config.kv_cache_dtype,
         )
         trim()
         self.weight_bytes = taken(self.device) - before

@@ -20,6 +20,8 @@ _HEADER = 2**20
 
 def fingerprint(config: EngineConfig, dtype: str, tensors: Sequence[Tensor]) -> dict[str, object]:
     """By name, as they are told to who gives another. ``tensors``: of all layers of the KV cache."""
+    # What releases before did not do with keys of one scale a token (engine/layers/key_smoothing.py).
+    smoothed = {"keys": "smoothed"} if config.kv_cache_dtype in ("int8", "fp8") else {}
     return {
         "model": model_digest(config.model),
         "quantization": config.quantization or "",
@@ -28,6 +30,7 @@ def fingerprint(config: EngineConfig, dtype: str, tensors: Sequence[Tensor]) -> 
         "block_size": config.block_size,
         "max_model_len": config.max_model_len or 0,
         "layout": _layout(tensors),
+        **smoothed,
     }
 
 

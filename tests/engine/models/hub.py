@@ -115,13 +115,16 @@ def greedy(model: transformers.PreTrainedModel, prompt: list[int], answer: list[
 class Paged:
     """Drives a model over a paged cache of its own, request by request or several at once."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, dtype: torch.dtype = torch.float32, *, stored: str = "auto", **options: Any
+    ) -> None:
+        """``stored``: the dtype of the cache."""
         self.model: Model = load_model(folder, CPU, dtype, **options)
         self._blocks = 80
         shape = self.model.state_shape
         # A slot for each request.
         states = StateCache(shape, 2, CPU, dtype) if shape else None
-        self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, dtype, states=states)
+        self._cache = KVCache(self.model.kv_shape, self._blocks, BLOCK, CPU, dtype, stored, states=states)
         self._builders = [BatchBuilder(self._cache, CPU, invariant=tiled) for tiled in (False, True)]
 
     def step(self, *chunks: tuple[int, list[int], int], tiled: bool = False) -> list[Tensor]:
