@@ -4,11 +4,13 @@
     out[t, h, i + d] = x[t, h, i + d] * cos[t, i] + x[t, h, i] * sin[t, i]      for i < d = rotary / 2
     out[t, h, j]     = x[t, h, j]                                               for j >= rotary
 
-``norm_rope`` normalises each head before: ``x / sqrt(mean(x²) + eps) * weight``.
+``norm_rope`` normalises each head before: ``x / sqrt(mean(x²) + eps) * weight``. ``shifted_rope`` adds a bias before,
+and takes a constant off after: ``rope(x + bias) * factors - shift``, as keys with a large bias lose much of what tells
+them apart if they are rounded with it (engine/layers/key_smoothing.py).
 
 Shapes: ``x`` [tokens, heads, head_dim]; ``cos``, ``sin`` [tokens, 1, rotary], the tokens' rows of the tables, repeated
-for both halves; ``weight`` [heads, 2 * head_dim], each head's weight repeated. Both return a new contiguous tensor of
-``x``'s shape and dtype.
+for both halves; ``weight`` [heads, 2 * head_dim], each head's weight repeated; ``bias``, ``factors``, ``shift`` float32
+[heads, head_dim]. All return a new contiguous tensor of ``x``'s shape and dtype.
 
 On a GPU a program reads some heads of a token once, normalises and rotates them in registers in float32, and rounds
 once."""
@@ -40,6 +42,13 @@ def norm_rope_reference(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin:
     return rope_reference((wide * weight[:, : x.shape[-1]]).to(x.dtype), cos, sin)
 
 
+def shifted_rope_reference(
+    x: Tensor, bias: Tensor, factors: Tensor, shift: Tensor, cos: Tensor, sin: Tensor
+) -> Tensor:
+    rotated = rope_reference(x.float() + bias, cos.float(), sin.float())
+    return (rotated * factors - shift).to(x.dtype)
+
+
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if on_triton(x):
         return rope_triton(x, cos, sin)
@@ -64,6 +73,14 @@ def norm_rope(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -
     return torch.addcmul(both[..., size:] * cos, _middle(both), sin)
 
 
+def shifted_rope(x: Tensor, bias: Tensor, factors: Tensor, shift: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    if on_triton(x):
+        return shifted_rope_triton(x, bias, factors, shift, cos, sin)
+    if native.takes(x, x.shape[-1], cos.shape[-1] // 2):
+        return native.shifted_rope(x, bias, factors, shift, cos, sin)
+    return shifted_rope_reference(x, bias, factors, shift, cos, sin)
+
+
 def _middle(both: Tensor) -> Tensor:
     quarter = both.shape[-1] // 4
     return both[..., quarter : 3 * quarter]
@@ -73,6 +90,8 @@ def _middle(both: Tensor) -> Tensor:
 def _rope_kernel(
     x,
     weight,
+    factors,
+    shift,
     cos,
     sin,
     out,
@@ -88,6 +107,7 @@ def _rope_kernel(
     HALF: tl.constexpr,
     REST: tl.constexpr,
     NORM: tl.constexpr,
+    SHIFT: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
@@ -105,6 +125,12 @@ def _rope_kernel(
         after = ROTARY + tl.arange(0, REST)[None, :]
         rest_mask = (head < heads) & (after < HEAD_DIM)
         rest = tl.load(source + after, rest_mask, other=0.0).to(tl.float32)
+    one = head * HEAD_DIM
+    if SHIFT:
+        low += tl.load(weight + one + column, pair_mask, other=0.0)
+        high += tl.load(weight + one + ROTARY // 2 + column, pair_mask, other=0.0)
+        if REST > 0:
+            rest += tl.load(weight + one + after, rest_mask, other=0.0)
     if NORM:
         squares = tl.sum(low * low, 1) + tl.sum(high * high, 1)
         if REST > 0:
@@ -117,9 +143,18 @@ def _rope_kernel(
     cos_mask = column < ROTARY // 2
     cosine = tl.load(cos + token * cos_stride + column, cos_mask, other=0.0).to(tl.float32)
     sine = tl.load(sin + token * sin_stride + column, cos_mask, other=0.0).to(tl.float32)
+    first, second = low * cosine - high * sine, high * cosine + low * sine
+    if SHIFT:
+        first = first * tl.load(factors + one + column, pair_mask, other=0.0)
+        first -= tl.load(shift + one + column, pair_mask, other=0.0)
+        second = second * tl.load(factors + one + ROTARY // 2 + column, pair_mask, other=0.0)
+        second -= tl.load(shift + one + ROTARY // 2 + column, pair_mask, other=0.0)
+        if REST > 0:
+            rest = rest * tl.load(factors + one + after, rest_mask, other=0.0)
+            rest -= tl.load(shift + one + after, rest_mask, other=0.0)
     dtype = out.dtype.element_ty
-    tl.store(target + column, (low * cosine - high * sine).to(dtype), pair_mask)
-    tl.store(target + ROTARY // 2 + column, (high * cosine + low * sine).to(dtype), pair_mask)
+    tl.store(target + column, first.to(dtype), pair_mask)
+    tl.store(target + ROTARY // 2 + column, second.to(dtype), pair_mask)
     if REST > 0:
         tl.store(target + after, rest.to(dtype), rest_mask)
 
@@ -141,14 +176,28 @@ def _warps(blocks: dict[str, int], arch: str) -> int:
 
 
 def rope_triton(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    return _launch(x, None, 0.0, cos, sin)
+    return _launch(x, cos, sin)
 
 
 def norm_rope_triton(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
-    return _launch(x, weight, eps, cos, sin)
+    return _launch(x, cos, sin, weight, eps)
 
 
-def _launch(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+def shifted_rope_triton(
+    x: Tensor, bias: Tensor, factors: Tensor, shift: Tensor, cos: Tensor, sin: Tensor
+) -> Tensor:
+    return _launch(x, cos, sin, bias, shifted=(factors, shift))
+
+
+def _launch(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 0.0,
+    shifted: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """``weight``: with ``shifted``, factors and shift, the bias."""
     tokens, heads, head_dim = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     blocks = _blocks(head_dim, cos.shape[-1], heads)
@@ -156,6 +205,7 @@ def _launch(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tens
         _rope_kernel[(tokens, triton.cdiv(heads, blocks["HEADS"]))](
             x,
             x if weight is None else weight,
+            *(shifted or (x, x)),
             cos,
             sin,
             out,
@@ -166,7 +216,8 @@ def _launch(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tens
             eps,
             heads,
             **blocks,
-            NORM=weight is not None,
+            NORM=weight is not None and shifted is None,
+            SHIFT=shifted is not None,
             num_warps=_warps(blocks, arch(out.device)),
         )
     return out
@@ -175,17 +226,23 @@ def _launch(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tens
 def variants(arch: str) -> Iterator[Variant]:
     """Compiled ahead of time: see kernels/launch.py."""
     for dtype in ("bf16", "fp16"):
-        for head_dim, rotary, norm in ((128, 128, False), (128, 128, True), (80, 32, False)):
-            blocks = _blocks(head_dim, rotary, 24)
+        for head_dim, rotary, kind in (
+            (128, 128, ""),
+            (128, 128, " norm"),
+            (80, 32, ""),
+            (128, 128, " shift"),
+        ):
+            blocks, shift = _blocks(head_dim, rotary, 24), kind == " shift"
             yield Variant(
-                f"{dtype} head_dim={head_dim} rotary={rotary}{' norm' if norm else ''}",
+                f"{dtype} head_dim={head_dim} rotary={rotary}{kind}",
                 _rope_kernel,
                 {
-                    **dict.fromkeys(("x", "weight", "cos", "sin", "out"), f"*{dtype}"),
+                    **dict.fromkeys(("x", "cos", "sin", "out"), f"*{dtype}"),
+                    **dict.fromkeys(("weight", "factors", "shift"), "*fp32" if shift else f"*{dtype}"),
                     **dict.fromkeys(("x_stride", "head_stride", "cos_stride", "sin_stride", "heads"), "i32"),
                     "eps": "fp32",
                 },
-                {**blocks, "NORM": norm},
+                {**blocks, "NORM": kind == " norm", "SHIFT": shift},
                 num_warps=_warps(blocks, arch),
                 unaligned=frozenset({"heads"}),
             )

@@ -1,16 +1,19 @@
-"""Keys as a cache with one scale a token holds them best: without what all have in common, channels of like size.
+"""Keys without what all of them have in common, and, for a cache with one scale a token, channels of like size.
 
-Where the product that makes keys has a bias, a few channels of them are a hundred times as large as the others, and
-rounding with one scale leaves little of these. With a vector c and a factor f for each channel of a head,
+Where the product that makes keys has a bias, a few channels of them are a hundred times as large as the others. Rounded
+to 16 bits, and all the more with one scale for all channels, little is left of what tells keys apart. With a vector c
+and a factor f for each channel of a head,
 
     q · k = Σ_i (q_i f_i) ((k_i - c_i) / f_i)  +  q · c,
 
-and the last term is the same for all keys of a query: softmax does not see it. So queries are multiplied by f, and
-keys, less c, divided by f. That is exact in exact arithmetic, whatever c and f, and needs no calibration here:
+and the last term is the same for all keys of a query: softmax does not see it. So keys, less c, are divided by f, and
+queries are multiplied by f. That is exact in exact arithmetic, whatever c and f, and needs no calibration here:
 
 - c is the mean of the bias, rotated, over the positions of the context. Pairs that turn slowly, which have the largest
   biases (in Qwen2.5 up to 240, other channels vary by 1), keep little of them; what turns fast has a mean of nearly 0.
 - f makes up for what is left. It is the same for both channels of a pair, and a power of two: it rounds nothing.
+
+The bias is added and c taken off in float32: what is rounded never had it.
 
 Keys less their mean: SageAttention (https://arxiv.org/abs/2410.02367). Factors from keys to queries: SmoothAttention
 of QServe (https://arxiv.org/abs/2405.04532), which takes them from calibration.
@@ -18,13 +21,13 @@ of QServe (https://arxiv.org/abs/2405.04532), which takes them from calibration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from engine.layers.rope import Rope
-from kernels.rope import rope_reference
+from kernels.rope import rope_reference, shifted_rope
 
 _SPREAD = 2.0
 """About what a key's channel varies by from one token to the next, in models at hand: biases below leave keys alone."""
@@ -32,52 +35,53 @@ _LARGEST = 64.0
 """Of the factors, so that queries stay within float16."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredKeys:
+    positions: int
+    """Of the context."""
+    scaled: bool
+    """One scale is for all of a token's keys of a head."""
+
+
 class SmoothedRotation:
-    """``rotate``, then ``x * factors - shift``. All shapes [heads + kv_heads, head_dim]."""
+    """``rope(x + bias) * factors - shift``. All shapes [heads + kv_heads, head_dim], float32."""
 
-    def __init__(self, rotate: Callable[..., Tensor], factors: Tensor, shift: Tensor) -> None:
-        self._rotate = rotate
+    def __init__(self, bias: Tensor, factors: Tensor, shift: Tensor) -> None:
+        self._bias = bias
         self._factors = factors
-        self._added = -shift
+        self._shift = shift
 
-    def __call__(self, x: Tensor, *rotation: Tensor) -> Tensor:
-        """``x`` [tokens, heads + kv_heads, head_dim] → the same shape."""
-        return torch.addcmul(self._added, self._rotate(x, *rotation), self._factors)
+    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """``x`` [tokens, heads + kv_heads, head_dim], without the keys' bias → the same shape."""
+        return shifted_rope(x, self._bias, self._factors, self._shift, cos, sin)
 
 
 def smoothed(
-    rotate: Callable[..., Tensor],
-    bias: Tensor,
-    heads: int,
-    rope: Rope | None,
-    length: int,
-    *,
-    shifts: bool,
-) -> Callable[..., Tensor]:
-    """``rotate`` of ``heads`` queries and the keys that ``bias`` [kv_heads, head_dim] is of, for a cache with one scale
-    a token; as it is where the bias is small.
+    bias: Tensor, heads: int, rope: Rope | None, keys: StoredKeys, *, shifts: bool
+) -> SmoothedRotation | None:
+    """The rotation of ``heads`` queries and of the keys that ``bias`` [kv_heads, head_dim] is of, which adds it;
+    ``None`` where the bias is small.
 
-    ``rope``: what it rotates by, in halves; ``None``: nothing. ``length``: of the context. ``shifts``: whether a
-    constant added to all scores of a query changes nothing, as with softmax alone.
+    ``rope``: what it rotates by, in halves; ``None``: nothing. ``shifts``: whether a constant added to all scores of a
+    query changes nothing, as with softmax alone.
     """
-    if bias.abs().amax() < _SPREAD:
-        return rotate
+    if bias.abs().amax() < _SPREAD or not (shifts or keys.scaled):
+        return None
     wide = bias.float()
     mean, power = wide, wide.square()
     if rope is not None:
-        mean, power = _turned(wide, rope, length)
+        mean, power = _turned(wide, rope, keys.positions)
     if not shifts:
         mean = torch.zeros_like(wide)
     varying = power - _pairs(mean.square(), rope)
     steps = torch.log2(1 + varying.clamp_min(0) / _SPREAD**2) / 2
     factors = torch.exp2(steps.round()).clamp_max(_LARGEST)
+    if not keys.scaled:
+        factors = torch.ones_like(wide)
     queries = factors.repeat_interleave(heads // len(bias), 0)
-    # Rounded before it is divided, which is exact then.
-    shift = mean.to(bias.dtype) / factors.to(bias.dtype)
+    none = torch.zeros_like(queries)
     return SmoothedRotation(
-        rotate,
-        torch.cat([queries, 1 / factors]).to(bias.dtype),
-        torch.cat([torch.zeros_like(queries, dtype=bias.dtype), shift]),
+        torch.cat([none, wide]), torch.cat([queries, 1 / factors]), torch.cat([none, mean / factors])
     )
 
 

@@ -16,6 +16,7 @@ from engine.errors import UnsupportedModel
 from engine.heap import return_freed
 from engine.layers.embedding import Embedding, ShardedEmbedding
 from engine.layers.float8 import Float8Linear
+from engine.layers.key_smoothing import StoredKeys
 from engine.layers.linear import Linear
 from engine.layers.lora import AdaptedLinear, AdapterBank
 from engine.layers.native import Int6Linear, unpacked
@@ -44,16 +45,15 @@ class LayerBuilder:
         invariant: bool = False,
         cache: WeightCache | None = None,
         part: Part = WHOLE_MODEL,
-        key_positions: int = 0,
+        keys: StoredKeys | None = None,
     ) -> None:
         """``invariant``: a row's result must not depend on the batch, at the cost of slower prompts. ``cache``: of
         layers that were built before. ``part``: what of the model is built; ``weights`` are for its ``tp``.
-        ``key_positions``: of the context, where the cache has one scale for a token's keys of a head: they are made to
-        suit it, see layers/key_smoothing.py."""
+        ``keys``: how they are stored, where they are made to suit that: see layers/key_smoothing.py."""
         self.weights = weights
         self.invariant = invariant
         self.part = part
-        self.key_positions = key_positions
+        self.keys = keys
         self._adapters = adapters
         self._cache = cache
 
@@ -66,10 +66,11 @@ class LayerBuilder:
         split: Split | None = None,
         rows: Mapping[str, Tensor] | None = None,
         copies: Mapping[str, int] | None = None,
+        unbiased: str | None = None,
     ) -> Product:
         """Layers with the same input are merged into one; ``parts`` maps their names to their output sizes.
         ``rows``: the order of this rank's outputs, for the parts that are not to keep theirs. ``copies``: the parts of
-        whose shards each is on so many ranks.
+        whose shards each is on so many ranks. ``unbiased``: the part whose bias is added elsewhere.
 
         Raises ``UnsupportedModel`` if the weights do not fit.
         """
@@ -88,6 +89,10 @@ class LayerBuilder:
                 one if order is None else one[order.to(one.device)]
                 for one, order in zip(biases, orders, strict=False)
             ]
+        biases = [
+            torch.zeros_like(one) if name == unbiased else one
+            for name, one in zip(parts, biases, strict=False)
+        ]
         # A bias is replicated, and must be added by one rank only.
         once = split != "in" or self.weights.tp.rank == 0
         head = any(name.endswith("lm_head") for name in parts)

@@ -104,27 +104,33 @@ def attention(
         pairs = torch.arange(2 * local_heads * dim).view(local_heads, 2, dim)
         rows = {f"{name}.{config.qkv[0]}": torch.cat([pairs[:, 1].flatten(), pairs[:, 0].flatten()])}
     rotate = _rotation(config, build.weights, name, local_heads, local_kv_heads, layer)
-    sinks = None
-    if config.sinks:
-        sinks = tp.shard(build.weights.exact(f"{name}.sinks", (heads,)), 0, "heads").float()
     turned = config.layer_ropes[layer] is not None
-    if rope.query_growth or (config.unrotated_growth and not turned):
-        rotate = ScaledRotation(rotate, local_heads)
-    if build.key_positions and config.qkv_bias and len(config.qkv) > 1 and config.head_norm is None:
-        key = f"{name}.{config.qkv[1]}"
+    smooth = None
+    key = f"{name}.{config.qkv[1]}" if len(config.qkv) > 1 else None
+    if build.keys and key and config.qkv_bias and config.head_norm is None:
         bias = build.weights.bias(key, parts[key], "out", copies)
         if rows and key in rows:
             bias = bias[rows[key].to(bias.device)]
-        rotate = smoothed(
-            rotate,
-            bias.view(local_kv_heads, dim),
-            local_heads,
-            rope if turned else None,
-            build.key_positions,
-            shifts=config.softcap is None and not config.sinks,
-        )
+        bias = bias.view(local_kv_heads, dim)
+        shifts = config.softcap is None and not config.sinks
+        smooth = smoothed(bias, local_heads, rope if turned else None, build.keys, shifts=shifts)
+    if smooth is not None:
+        rotate = smooth
+    sinks = None
+    if config.sinks:
+        sinks = tp.shard(build.weights.exact(f"{name}.sinks", (heads,)), 0, "heads").float()
+    if rope.query_growth or (config.unrotated_growth and not turned):
+        rotate = ScaledRotation(rotate, local_heads)
     return PagedAttention(
-        build.linear(parts, config.hidden, bias=config.qkv_bias, split="out", rows=rows, copies=same),
+        build.linear(
+            parts,
+            config.hidden,
+            bias=config.qkv_bias,
+            split="out",
+            rows=rows,
+            copies=same,
+            unbiased=key if smooth else None,
+        ),
         build.linear({f"{name}.{config.out}": config.hidden}, heads * dim, bias=config.out_bias, split="in"),
         local_heads,
         local_kv_heads,

@@ -14,6 +14,7 @@ from torch import Tensor
 from engine.attention.metadata import AttentionMetadata
 from engine.errors import ModelUnavailable, UnsupportedModel
 from engine.kv_cache import KVCache, KVShape, stored_dtype
+from engine.layers.key_smoothing import StoredKeys
 from engine.layers.lora import AdapterBank
 from engine.models.altup import AltUpDecoder
 from engine.models.bamba import bamba
@@ -254,16 +255,16 @@ def load_model(
         kept = stored_format.name if stored_format else None
         options = (json.dumps(config, sort_keys=True), dtype, quantization, kept, *_marks(part))
         cache = weight_cache(weights_cache, folder, reader.paths, options, size=reader.total_bytes)
-    key_positions = 0
-    if stored_dtype(kv_cache_dtype) in LARGEST:
-        key_positions = min(max_model_len or described.max_positions, described.max_positions)
+    keys, scales = None, stored_dtype(kv_cache_dtype) in LARGEST
+    if scales or dtype.itemsize == 2:
+        keys = StoredKeys(min(max_model_len or described.max_positions, described.max_positions), scales)
     build = LayerBuilder(
         weights,
         adapters=adapters,
         invariant=invariant,
         cache=cache,
         part=part,
-        key_positions=key_positions,
+        keys=keys,
     )
     with cache or nullcontext(), progress(reader.total_bytes) as reader.on_read:
         altup = described.altup

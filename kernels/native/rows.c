@@ -91,6 +91,38 @@ int norm_rope(const Rotation *job, int threads) {
     return 0;
 }
 
+typedef struct {
+    const bf16 *x, *cos, *sin;
+    const float *bias, *factors, *shift;
+    bf16 *out;
+    int64_t stride, tokens, heads, dim, turned;
+} Shifted;
+
+/* Where and what: as of norm_rope; bias, factors and shift [heads, dim]. out = rope(x + bias) * factors - shift */
+int shifted_rope(const Shifted *job, int threads) {
+    const bf16 *x = job->x, *cos = job->cos, *sin = job->sin;
+    bf16 *out = job->out;
+    const int64_t stride = job->stride, tokens = job->tokens, heads = job->heads, dim = job->dim;
+    const int64_t turned = job->turned, half = turned / 2;
+#pragma omp parallel for num_threads(threads) if (threads > 1 && tokens * heads * dim >= MANY)
+    for (int64_t t = 0; t < tokens; t++)
+        for (int64_t h = 0; h < heads; h++) {
+            const bf16 *from = x + t * stride + h * dim;
+            const float *bias = job->bias + h * dim, *factors = job->factors + h * dim, *shift = job->shift + h * dim;
+            bf16 *to = out + (t * heads + h) * dim;
+#define BIASED(d) _mm512_add_ps(load(from + (d)), _mm512_loadu_ps(bias + (d)))
+#define SAVE(d, v) save(to + (d), _mm512_fmsub_ps(v, _mm512_loadu_ps(factors + (d)), _mm512_loadu_ps(shift + (d))))
+            for (int64_t d = 0; d < half; d += LANES) {
+                const __m512 low = BIASED(d), high = BIASED(half + d);
+                const __m512 c = load(cos + t * turned + d), s = load(sin + t * turned + d);
+                SAVE(d, _mm512_fmsub_ps(low, c, _mm512_mul_ps(high, s)));
+                SAVE(half + d, _mm512_fmadd_ps(high, c, _mm512_mul_ps(low, s)));
+            }
+            for (int64_t d = turned; d < dim; d += LANES) SAVE(d, BIASED(d));
+        }
+    return 0;
+}
+
 INLINE __m512 silu(__m512 z) {
     const __m512 one = _mm512_set1_ps(1.0f);
     return _mm512_div_ps(z, _mm512_add_ps(one, exp2_(_mm512_mul_ps(z, _mm512_set1_ps(-LOG2E)))));

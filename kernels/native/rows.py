@@ -41,6 +41,15 @@ class _Rotation(Structure):
     )
 
 
+class _Shifted(Structure):
+    """As in rows.c."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "cos", "sin", "bias", "factors", "shift", "out")),
+        *((name, c_int64) for name in ("stride", "tokens", "heads", "dim", "turned")),
+    )
+
+
 class _Gate(Structure):
     """As in rows.c."""
 
@@ -55,6 +64,7 @@ class _Functions(NamedTuple):
 
     rms_norm: Function
     norm_rope: Function
+    shifted_rope: Function
     gated: Function
 
 
@@ -109,9 +119,7 @@ def rms_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> 
 def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
     """``weight``: as of rope.py, or none: then nothing is normalised."""
     tokens, heads, dim = x.shape
-    if x.stride(2) != 1 or x.stride(1) != dim:
-        x = x.contiguous()
-    cos, sin = cos.contiguous(), sin.contiguous()
+    x, cos, sin = _adjacent(x), cos.contiguous(), sin.contiguous()
     out = x.new_empty(tokens, heads, dim)
     _functions().norm_rope(
         _Rotation(
@@ -129,6 +137,21 @@ def norm_rope(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Te
         )
     )
     return out
+
+
+def shifted_rope(x: Tensor, bias: Tensor, factors: Tensor, shift: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As of rope.py."""
+    tokens, heads, dim = x.shape
+    x, cos, sin = _adjacent(x), cos.contiguous(), sin.contiguous()
+    out = x.new_empty(tokens, heads, dim)
+    given = (one.data_ptr() for one in (x, cos, sin, bias, factors, shift, out))
+    _functions().shifted_rope(_Shifted(*given, x.stride(0), tokens, heads, dim, cos.shape[-1]))
+    return out
+
+
+def _adjacent(x: Tensor) -> Tensor:
+    """Tokens may lie apart, but not the heads of one."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
 def gated(gate_up: Tensor, *, gelu: bool = False) -> Tensor:

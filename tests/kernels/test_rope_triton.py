@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels.rms_norm import twice
-from kernels.rope import norm_rope_triton, rope_triton
+from kernels.rope import norm_rope_triton, rope_triton, shifted_rope_triton
 from tests.kernels.triton_cases import assert_close, poisoned
 
 __all__ = ["poisoned"]
@@ -62,6 +62,19 @@ def test_each_head_is_normalised_by_its_own_weight(tokens, heads, kv_heads, head
     out = norm_rope_triton(x, twice(weight).to(dtype), 1e-3, *tables)
     wide = x.double() / (x.double().pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * weight.double()
     assert_close(out, rotated(wide, *tables))
+
+
+@pytest.mark.parametrize(("tokens", "heads", "kv_heads", "head_dim", "turned", "dtype"), CASES)
+def test_a_bias_is_added_before_and_a_shift_taken_off_after(
+    tokens, heads, kv_heads, head_dim, turned, dtype
+) -> None:
+    count = heads + kv_heads
+    x = torch.randn(tokens, count + kv_heads, head_dim).to(dtype)[:, :count]
+    bias, factors, shift = torch.randn(3, count, head_dim) * 3
+    tables = rotation(tokens, turned, dtype)
+    out = shifted_rope_triton(x, bias, factors, shift, *tables)
+    wide = rotated(x.double() + bias.double(), *tables)
+    assert_close(out, wide * factors.double() - shift.double())
 
 
 def test_a_row_is_the_same_to_the_bit_whoever_shares_the_step() -> None:

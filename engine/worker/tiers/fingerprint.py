@@ -20,8 +20,10 @@ _HEADER = 2**20
 
 def fingerprint(config: EngineConfig, dtype: str, tensors: Sequence[Tensor]) -> dict[str, object]:
     """By name, as they are told to who gives another. ``tensors``: of all layers of the KV cache."""
-    # What releases before did not do with keys of one scale a token (engine/layers/key_smoothing.py).
-    smoothed = {"keys": "smoothed"} if config.kv_cache_dtype in ("int8", "fp8") else {}
+    # What releases before did not do with keys (engine/layers/key_smoothing.py).
+    smoothed = (
+        {} if dtype == "float32" and config.kv_cache_dtype not in ("int8", "fp8") else {"keys": "smoothed"}
+    )
     return {
         "model": model_digest(config.model),
         "quantization": config.quantization or "",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.layers.key_smoothing import SmoothedRotation, smoothed
+from engine.layers.key_smoothing import SmoothedRotation, StoredKeys, smoothed
 from engine.layers.lora import AdapterBank
 from engine.layers.rope import Rope, RotaryTable
 from engine.models.registry import load_model
@@ -135,18 +135,18 @@ def test_what_is_subtracted_is_the_mean_over_the_context_and_factors_round_nothi
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
     rope = Rope(12, 1e4, 2048, 512, yarn)
     bias = torch.randn(2, 16, generator=torch.Generator().manual_seed(0)) * 30
-    made = smoothed(rotate, bias, 4, rope, 2048, shifts=True)
+    made = smoothed(bias, 4, rope, StoredKeys(2048, True), shifts=True)
     assert isinstance(made, SmoothedRotation)
     queries, keys = made._factors.split([4, 2])
     assert torch.equal(queries, (1 / keys).repeat_interleave(2, 0))
     assert torch.equal(keys.log2(), keys.log2().round()) and keys.min() < keys.max() == 1
     assert torch.equal(keys[:, :6], keys[:, 6:12])
-    found = -made._added[4:] / keys
+    found = made._shift[4:] / keys
     assert (found - turned(bias, 2048, rope).mean(0)).abs().max() <= 0.05
     # What is not rotated is subtracted as a whole.
     assert torch.allclose(found[:, 12:], bias[:, 12:])
 
 
 def test_factors_leave_queries_within_float16() -> None:
-    made = smoothed(rotate, torch.full((1, 4), 1e4), 1, None, 16, shifts=False)
+    made = smoothed(torch.full((1, 4), 1e4), 1, None, StoredKeys(16, True), shifts=False)
     assert isinstance(made, SmoothedRotation) and made._factors.max() <= 64

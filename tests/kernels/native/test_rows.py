@@ -7,7 +7,14 @@ from torch import Tensor
 from kernels.geglu import geglu, geglu_reference
 from kernels.native import rows
 from kernels.rms_norm import add_rms_norm, rms_norm, rms_norm_reference, twice
-from kernels.rope import norm_rope, norm_rope_reference, rope, rope_reference
+from kernels.rope import (
+    norm_rope,
+    norm_rope_reference,
+    rope,
+    rope_reference,
+    shifted_rope,
+    shifted_rope_reference,
+)
 from kernels.swiglu import swiglu, swiglu_reference
 
 pytestmark = pytest.mark.skipif(
@@ -56,6 +63,23 @@ def test_rotation_of_heads_among_others(tokens: int, dim: int, turned: int) -> N
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * weight[:, :dim].double()
     expected = rope_reference(wide, cos.double(), sin.double())
     torch.testing.assert_close(norm_rope(x, weight, 1e-6, cos, sin).double(), expected, rtol=2**-8, atol=1e-4)
+
+
+@pytest.mark.parametrize(("dim", "turned"), [(64, 64), (96, 64), (128, 128)])
+@pytest.mark.parametrize("tokens", [0, 1, 5, 130])
+def test_a_large_bias_is_gone_before_the_only_rounding(tokens: int, dim: int, turned: int) -> None:
+    x, (cos, sin) = bf16(tokens, 5 * dim).view(tokens, 5, dim)[:, :3], turn(tokens, turned)
+    bias, factors, shift = torch.randn(3, dim) * 200, torch.rand(3, dim), torch.randn(3, dim) * 100
+    wide = rope_reference(x.double() + bias.double(), cos.double(), sin.double())
+    expected = wide * factors.double() - shift.double()
+    actual = shifted_rope(x, bias, factors, shift, cos, sin)
+    assert actual.dtype == torch.bfloat16
+    torch.testing.assert_close(actual.double(), expected, rtol=2**-8, atol=1e-4)
+    again = shifted_rope_reference(x, bias, factors, shift, cos, sin)
+    torch.testing.assert_close(actual.float(), again.float(), rtol=2**-7, atol=1e-4)
+    if tokens > 2:
+        part = shifted_rope(x[1:3], bias, factors, shift, cos[1:3], sin[1:3])
+        assert torch.equal(part, actual[1:3])
 
 
 @pytest.mark.parametrize("width", [16, 48, 3072])
