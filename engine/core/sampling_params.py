@@ -9,6 +9,18 @@ Kind = Literal["json_schema", "regex", "lark", "own"]
 
 
 @dataclass(frozen=True, slots=True)
+class Trigger:
+    """Where in an answer a grammar begins to hold; what comes before is free."""
+
+    sign: str
+    """A regular expression of at most 64 characters' reach: anywhere."""
+    opening: str = ""
+    """One that matches at the answer's beginning, up to and with the character from which the grammar holds."""
+    thought: tuple[str, str] | None = None
+    """The markers of reasoning before the answer, in which nothing counts; an empty first one: the prompt has it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grammar:
     """What an answer must look like; ``engine/grammar`` reads it."""
 
@@ -20,6 +32,8 @@ class Grammar:
     """The beginning of the answer, where the prompt already holds it."""
     before: str = ""
     """What may come before what the grammar says: a sequence in Lark, and on further lines the rules that it names."""
+    trigger: Trigger | None = None
+    """Until it is met, nothing is masked. From there on the grammar says what may come, free text included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from engine.grammar.forecast import Habits
 from engine.grammar.grammar_cache import CompiledGrammar, GrammarCache
 from engine.grammar.matcher import SLOW_SECONDS, Bits, GrammarMatcher
 from engine.grammar.vocabulary import Vocabulary
+from engine.grammar.watch import Watch
 
 MASK_TIMEOUT = 0.002
 """Seconds that a step waits for slow masks where other requests share the step."""
@@ -36,6 +37,8 @@ class _Task:
     answer: list[int]
     """All generated tokens."""
     stops: frozenset[int]
+    ahead: int = 0
+    """Draft tokens of the request that count as generated here."""
     rows: list[int] = field(default_factory=list)
     """Indices of the step's sampling rows that the masks are for."""
     draft_tokens: list[int] = field(default_factory=list)
@@ -125,6 +128,8 @@ class GrammarManager:
         self._compiled = GrammarCache()
         self._habits = Habits()
         self._matchers: dict[int, GrammarMatcher] = {}
+        self._watches: dict[int, Watch] = {}
+        """Of requests whose grammars have not been triggered."""
 
     def read_ahead(self) -> None:
         """Has the vocabulary read in the thread: for when no request waits."""
@@ -196,6 +201,7 @@ class GrammarManager:
     def release(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
             self._matchers.pop(request_id, None)
+            self._watches.pop(request_id, None)
 
     def _tasks(self, sampling_rows: Sequence[SamplingRow]) -> list[_Task]:
         """What is to be done for each request, with the draft tokens up to one that is none of the tokenizer's tokens.
@@ -207,19 +213,36 @@ class GrammarManager:
             grammar = sampling_row.sampling.grammar
             if grammar is None:
                 continue
-            if not sampling_row.draft_tokens:
-                matcher = self._matchers.get(sampling_row.request_id)
+            request_id, drafts = sampling_row.request_id, sampling_row.draft_tokens
+            if not drafts or not tasks or tasks[-1].request_id != request_id:
+                matcher = self._matcher(sampling_row, grammar)
                 if matcher is None:
-                    matcher = self._matchers[sampling_row.request_id] = GrammarMatcher(
-                        grammar, self._compiled
-                    )
-                answer = sampling_row.history[sampling_row.prompt_length :]
-                tasks.append(
-                    _Task(sampling_row.request_id, matcher, answer, sampling_row.sampling.stop_token_ids)
-                )
+                    continue
+                answer = [*sampling_row.history[sampling_row.prompt_length :], *drafts]
+                stops = sampling_row.sampling.stop_token_ids
+                tasks.append(_Task(request_id, matcher, answer, stops, len(drafts)))
             tasks[-1].rows.append(row)
-            tasks[-1].draft_tokens = sampling_row.draft_tokens
+            tasks[-1].draft_tokens = drafts[tasks[-1].ahead :]
         return tasks
+
+    def _matcher(self, row: SamplingRow, grammar: Grammar) -> GrammarMatcher | None:
+        """The request's matcher, or where its trigger is met by draft tokens, which may be rejected, one for this step;
+        ``None`` while it is not met."""
+        request_id = row.request_id
+        matcher = self._matchers.get(request_id)
+        if matcher is not None:
+            return matcher
+        if grammar.trigger is None:
+            matcher = self._matchers[request_id] = GrammarMatcher(grammar, self._compiled)
+            return matcher
+        watch = self._watches.get(request_id)
+        if watch is None:
+            watch = self._watches[request_id] = Watch(grammar.trigger, *self._vocabulary.get())
+        if begin := watch.read(row.history, row.prompt_length):
+            matcher = self._matchers[request_id] = GrammarMatcher(grammar, self._compiled, begin)
+            return matcher
+        begin = watch.beyond(row.draft_tokens) if row.draft_tokens else None
+        return GrammarMatcher(grammar, self._compiled, begin) if begin else None
 
     def _fill_fast(self, tasks: list[_Task]) -> Bits:
         tokenizer, end = self._vocabulary.get()

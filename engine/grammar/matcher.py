@@ -16,6 +16,7 @@ from engine.core.sampling_params import Grammar
 from engine.grammar.forecast import Forecast, Habits
 from engine.grammar.grammar_cache import CompiledGrammar, GrammarCache, matcher_of
 from engine.grammar.language import plain
+from engine.grammar.watch import WHOLE, Begin
 
 Bits = NDArray[np.int32]
 
@@ -43,9 +44,15 @@ class GrammarMatcher:
     """
 
     def __init__(
-        self, grammar: Grammar, compiled: GrammarCache, *, clock: Callable[[], float] = time.thread_time
+        self,
+        grammar: Grammar,
+        compiled: GrammarCache,
+        begin: Begin = WHOLE,
+        *,
+        clock: Callable[[], float] = time.thread_time,
     ) -> None:
-        """``clock``: the calling thread's processor time in seconds."""
+        """``begin``: where in the answer the grammar begins. ``clock``: the calling thread's processor time in
+        seconds."""
         self.failed: str | None = None
         """Why the answer cannot be continued."""
         self.slow = True
@@ -59,7 +66,8 @@ class GrammarMatcher:
         self._clock = clock
         self._entry: CompiledGrammar | None = None
         self._matcher: LLMatcher | None = None
-        self._consumed = 0
+        self._begin = begin
+        self._consumed = begin.tokens
         self._forecast: Forecast | None = Forecast()
         self._budget = _INITIAL_BUDGET
 
@@ -131,7 +139,7 @@ class GrammarMatcher:
         if self._entry is not None:
             self._compiled.drop(self._grammar, self._entry)
         self._entry, self._matcher, self.exhausted = None, matcher_of(self._grammar, tokenizer), False
-        self._consume([*self._prefix(tokenizer), *answer])
+        self._consume([*self._prefix(tokenizer), *answer[self._begin.tokens :]])
         self._consumed = len(answer)
         self.check()
 
@@ -148,6 +156,8 @@ class GrammarMatcher:
                 time.sleep(0)
 
     def _prefix(self, tokenizer: LLTokenizer) -> list[int]:
+        if self._begin.text:
+            return tokenizer.tokenize_bytes(self._begin.text)
         return tokenizer.tokenize_str(self._grammar.prefix) if self._grammar.prefix else []
 
     @contextmanager

@@ -31,6 +31,7 @@ from engine.server.structured import chat_grammar_of, grammar_of
 from engine.server.tokenizer import Tokenizer
 from engine.server.tools import Format, detect, template_messages, template_tools
 from engine.server.tools_parser import ToolParser
+from engine.server.tools_strict import is_strict
 
 MAX_TOKENS = "x-tollgate-max-tokens"
 """The header with the value that ``max_tokens`` was clipped to: the smallest, where prompts differ."""
@@ -123,6 +124,8 @@ class Preparer:
         context = self.tokenizer.context(prompt) if continued else []
         prefix = str(continued) if continued else ""
         grammar = await chat_grammar_of(body, form, self.tokenizer.marker, prefix, self.longest_string)
+        if grammar and grammar.trigger and not self.tokenizer.spells_bytes:
+            grammar = None  # as `_job` says
         begins = body.add_generation_prompt is not False or continued
         if thinks := self.reasoning if begins else None:
             place = place_of(thinks, text, str(continued) if continued else None)
@@ -130,7 +133,7 @@ class Preparer:
         sequences = self._sequences(body, prompt, max_tokens, wanted, logprobs, context, grammar=grammar)
         for sequence in sequences if tools else ():
             # A form that is asked for may look like a call; where calls are forced they have their markers.
-            sequence.parser = self._parser(body, unmarked=grammar is None)
+            sequence.parser = self._parser(body, grammar)
         if thinks:
             wish = wish_of(body)
             bound = budget_of(wish, thinks, place, self.tokenizer, grammar)
@@ -247,6 +250,8 @@ class Preparer:
         ignored = body.ignored
         if self.reasoning is None and isinstance(body, ChatBody):
             ignored = sorted([*ignored, *given_fields(body)])
+        if not self.tokenizer.spells_bytes and isinstance(body, ChatBody):
+            ignored = [*ignored, *(["strict"] if any(map(is_strict, body.callable_tools)) else [])]
         if names := listed(ignored):
             prepared.headers[IGNORED] = names
         return prepared
@@ -285,7 +290,7 @@ class Preparer:
                 param="min_tokens",
             )
         stop_ids = frozenset() if body.ignore_eos else self.tokenizer.stop_ids
-        if grammar is not None:
+        if grammar is not None and grammar.trigger is None:
             self._check_end(body)
             if body.ignore_eos and not body.stop_token_ids:
                 # A grammar needs a token after its end, and ends as late as it can.
@@ -320,7 +325,9 @@ class Preparer:
             found.append(ChoiceRequest(prompt, params, context, echo, silent, None, own_stops, spared))
         return found
 
-    def _parser(self, body: ChatBody, *, unmarked: bool) -> ToolParser:
+    def _parser(self, body: ChatBody, grammar: Grammar | None) -> ToolParser:
+        held = grammar is not None and grammar.trigger is not None
+        strict = {tool["function"]["name"] for tool in body.callable_tools if held and is_strict(tool)}
         functions = [tool["function"] for tool in body.callable_tools]
         schemas = {function["name"]: function.get("parameters") or {} for function in functions}
         only = 1 if body.parallel_tool_calls is False else None
@@ -330,7 +337,8 @@ class Preparer:
             whole=not body.stream,
             only=only,
             schemas=schemas,
-            unmarked=unmarked,
+            unmarked=grammar is None or (held and self.format.layout != "channel"),
+            strict=strict,
             distinct=body.tool_choice == "required",
         )
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.core.sampling_params import Grammar, ReasoningBudget
@@ -138,8 +138,11 @@ def before_answer(
 
 def with_reasoning(grammar: Grammar, format: ReasoningFormat, place: Place, tokenizer: Tokenizer) -> Grammar:
     """``grammar``, which the answer alone has to follow."""
-    if place == "outside":
+    if place == "outside" or (grammar.trigger is not None and format is HARMONY):
         return grammar
+    if grammar.trigger is not None:
+        opened = "" if place == "inside" else format.begin
+        return replace(grammar, trigger=replace(grammar.trigger, thought=(opened, format.end)))
     headed = grammar.kind == "own" and grammar.source.startswith(CALLS)
     return Grammar(grammar.kind, grammar.source, "", before_answer(format, place, tokenizer, headed=headed))
 

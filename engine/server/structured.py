@@ -17,9 +17,11 @@ import orjson
 from engine.core.sampling_params import Grammar
 from engine.errors import InvalidRequest, UnsupportedParameter
 from engine.grammar import language
+from engine.grammar.language import quoted
 from engine.grammar.schema import prepared
 from engine.server.requests import ChatBody, SamplingBody
 from engine.server.tools import ForcedCalls, Format, whole_rules
+from engine.server.tools_strict import is_strict, strict_grammar
 
 _OBJECT = {"type": "object"}
 
@@ -47,6 +49,8 @@ async def chat_grammar_of(
     """
     asked, forced = await _asked(body), _forced_calls(body, longest)
     of_text = asked is not None and not asked[0].startswith("response_format")
+    if forced is None and asked is None and any(map(is_strict, body.callable_tools)):
+        return await _strict(body, format, marker, longest)
     if forced is None and (asked is None or of_text or not body.callable_tools):
         return await _bound(asked, prefix)
     if asked is not None and of_text:
@@ -57,6 +61,7 @@ async def chat_grammar_of(
         assert asked is not None
         await _bound(asked, prefix)
         answer = language.embedded(orjson.loads(asked[1].source))
+        await _check_strict(body, None)
         tools = [await _compilable(tool) for tool in body.callable_tools]
         forced = ForcedCalls(tools, body.parallel_tool_calls is not False)
     elif prefix:
@@ -70,6 +75,24 @@ async def chat_grammar_of(
             await _tried(Grammar("json_schema", _written(forced.schema(tool), param)), param)
     await _tried(Grammar("own", whole_rules(format, forced, answer)), "tools")
     return Grammar("own", whole_rules(format, forced, answer, marker), prefix)
+
+
+async def _strict(
+    body: ChatBody, format: Format, marker: Callable[[str], str], longest: int | None
+) -> Grammar:
+    """Free text, and calls from where they begin."""
+    _check_length([tool["function"].get("parameters") for tool in body.callable_tools], "tools")
+    await _check_strict(body, longest)
+    await _tried(strict_grammar(format, body.callable_tools, longest, quoted), "tools")
+    return strict_grammar(format, body.callable_tools, longest, marker)
+
+
+async def _check_strict(body: ChatBody, longest: int | None) -> None:
+    for i, tool in enumerate(body.callable_tools):
+        if is_strict(tool):
+            param = f"tools[{i}].function.parameters"
+            schema = ForcedCalls((), False, longest).schema(tool)
+            await _tried(Grammar("json_schema", _written(schema, param)), param)
 
 
 async def _compilable(tool: dict[str, Any]) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def call_rules(format: Format, forced: ForcedCalls, marker: Callable[[str], str]
     rules = [
         line
         for rule, tool in zip(calls, forced.tools, strict=True)
-        for line in _call(format, rule, tool["function"]["name"], forced.schema(tool), marker)
+        for line in call_rule(format, rule, tool["function"]["name"], forced.schema(tool), marker)
     ]
     one = f"call: {' | '.join(calls)}"
     begin, end, gap = (
@@ -175,9 +175,10 @@ def call_rules(format: Format, forced: ForcedCalls, marker: Callable[[str], str]
     return "\n".join([one, *rules])
 
 
-def _call(
+def call_rule(
     format: Format, rule: str, name: str, schema: dict[str, Any], marker: Callable[[str], str]
 ) -> Iterator[str]:
+    """A Lark grammar whose rule ``rule`` is one call, without the markers around it."""
     if format.layout == "xml":
         yield from tools_xml.rules(rule, name, schema)
     elif format.layout == "args":

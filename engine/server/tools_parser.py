@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.server.detokenizer import overlap
 from engine.server.tools import MISTRAL, Format
-from engine.server.tools_source import Broken, Reading, Source, decoded, is_object
+from engine.server.tools_source import Broken, Reading, Source, decoded, is_held, is_object
 from engine.server.tools_unmarked import UnmarkedCalls, offered
 from engine.server.tools_xml import CLOSING, read_name, read_parameters
 
@@ -53,11 +53,13 @@ class ToolParser:
         schemas: Mapping[str, Mapping[str, Any]] | None = None,
         unmarked: bool = True,
         distinct: bool = False,
+        strict: Collection[str] = (),
     ) -> None:
         """``names``: of the tools, which distinguish a call without a marker from an answer in JSON.
         ``only``: calls after which the rest is dropped. ``schemas``: tools' parameters, which distinguish text from
         JSON. ``unmarked``: whether an answer may be calls without their format's marker (``tools_unmarked``).
-        ``distinct``: a call that was made before ends the answer; one that begins like it is held back."""
+        ``distinct``: a call that was made before ends the answer; one that begins like it is held back. ``strict``:
+        tools that are called only where a grammar holds their arguments; without a marker that is not everywhere."""
         self._schemas = schemas or {}
         self._format = format
         self._names = names
@@ -70,7 +72,10 @@ class ToolParser:
         """Whether a call was made twice."""
         self.complete = 0
         """Calls emitted completely."""
-        self._unmarked = UnmarkedCalls(names, alone=not format.bare) if unmarked and names else None
+        self._strict = strict
+        self._unmarked = (
+            UnmarkedCalls(names, alone=not format.bare, strict=strict) if unmarked and names else None
+        )
         """While the answer may be such calls; then nothing else has been read yet."""
         self._text = ""
         """Not emitted yet, as a marker may begin in it."""
@@ -287,21 +292,28 @@ class ToolParser:
         doubled = char == "{"
         if doubled:
             char = yield from self._source.sign('"')
-        seen = False
+        seen, held, before, name = False, False, "", ""
         while char != "}":
-            key = decoded((yield from self._source.value('"')))
+            written = yield from self._source.value('"')
+            key = decoded(written)
             yield from self._source.sign(":")
             char = yield from self._source.sign()
             if key == "name" and char == '"' and self._name is None:
-                self._name = self._known(decoded((yield from self._source.value(char))))
+                name = yield from self._source.value(char)
+                self._name = self._known(decoded(name))
             elif key in ("arguments", "parameters") and not seen:
-                seen = True
+                seen, held = True, self._marked or is_held(before, name, written, char)
+                if not held and self._name in self._strict:
+                    raise Broken
                 yield from self._read_arguments_of(char)
             elif key == "function" and char == "{" and not inner:
                 yield from self._read_fields(inner=True)
             elif self._marked or key in ("type", "id"):
                 yield from self._source.value(char)
             else:
+                raise Broken
+            before = written
+            if seen and not held and self._name in self._strict:
                 raise Broken
             if (char := (yield from self._source.sign(",", "}"))) == ",":
                 char = yield from self._source.sign('"')

@@ -85,3 +85,10 @@ def is_object(source: str) -> bool:
         return isinstance(json.loads(source), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def is_held(before: str, name: str, key: str, char: str) -> bool:
+    """Whether the grammar of strict tools (``tools_strict.py``) holds arguments that stand there: an object, right
+    behind the call's name. ``before``, ``key``: the keys of what is before the arguments and of these, as they are
+    written, and so is ``name``; ``char``: the arguments' first."""
+    return before == '"name"' and "\\" not in name + key and char == "{"

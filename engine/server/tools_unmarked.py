@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from engine.server.tools_source import Broken, Reading, Source, decoded, is_object
+from engine.server.tools_source import Broken, Reading, Source, decoded, is_held, is_object
 
 _INFO = ("json", "tool_call", "tool_calls")
 """What may stand behind a fence."""
@@ -35,10 +35,11 @@ def offered(name: str, names: Collection[str]) -> str | None:
 class UnmarkedCalls:
     """An answer of which it is not known yet whether it is nothing but calls."""
 
-    def __init__(self, names: Collection[str], *, alone: bool = True) -> None:
+    def __init__(self, names: Collection[str], *, alone: bool = True, strict: Collection[str] = ()) -> None:
         """``names``: of the tools. ``alone``: whether a call's object may begin the answer; where the format has that
-        itself, it streams it."""
+        itself, it streams it. ``strict``: tools that are called only where a grammar holds their arguments."""
         self._names = names
+        self._strict = strict
         self._alone = alone
         self._source = Source()
         self._held: list[str] = []
@@ -47,6 +48,8 @@ class UnmarkedCalls:
         """Whether no call is being read."""
         self._name: str | None = None
         self._arguments: str | None = None
+        self._bound = False
+        """Whether the arguments stand where a strict tool's are held to their schema."""
         self._is_definition = False
         """Whether the tool is repeated as it was offered, and not called: such an object is passed over."""
         self._may_close_again = False
@@ -74,7 +77,10 @@ class UnmarkedCalls:
     def finish(self) -> list[tuple[str, str]]:
         """Names and arguments of the calls that the answer is; none if it is text."""
         if self._lacks_brace:
-            self._add()
+            try:
+                self._add()
+            except Broken:
+                return []
         return self._calls if self._between else []
 
     def _answer(self) -> Reading:
@@ -132,7 +138,8 @@ class UnmarkedCalls:
 
     def _call(self) -> Reading:
         """A call's object after its first brace."""
-        self._between, self._name, self._arguments, self._is_definition = False, None, None, False
+        self._between, self._name, self._arguments = False, None, None
+        self._is_definition = self._bound = False
         char = yield from self._source.sign('"', "{")
         doubled = char == "{"
         if doubled:
@@ -147,21 +154,27 @@ class UnmarkedCalls:
         if self._name is None or self._arguments is None:
             raise Broken
         if not self._is_definition:
+            if self._name in self._strict and not self._bound:
+                raise Broken
             self._calls.append((self._name, self._arguments))
         self._between, self._lacks_brace = True, False
 
     def _fields(self, char: str, *, inner: bool = False) -> Reading:
         """In any order, up to the object's last brace."""
+        before, name = "", ""
         while True:
-            key = decoded((yield from self._source.value(char)))
+            written = yield from self._source.value(char)
+            key = decoded(written)
             yield from self._source.sign(":")
             char = yield from self._source.sign()
             if key == "name" and char == '"' and self._name is None:
-                self._name = offered(decoded((yield from self._source.value(char))), self._names)
+                name = yield from self._source.value(char)
+                self._name = offered(decoded(name), self._names)
                 if self._name is None:
                     raise Broken
             elif key in ("arguments", "parameters") and self._arguments is None:
                 text: list[str] = []
+                self._bound = is_held(before, name, written, char)
                 yield from self._source.value(char, text.append)
                 self._arguments = _object("".join(text))
                 self._is_definition = key == "parameters" and _is_schema(self._arguments)
@@ -172,6 +185,7 @@ class UnmarkedCalls:
             else:
                 # Parts of the tool's description, say, that the model goes on with.
                 yield from self._source.value(char)
+            before = written
             self._lacks_brace = self._name is not None and self._arguments is not None
             if (yield from self._source.sign(",", "}")) == "}":
                 return ""

@@ -19,7 +19,7 @@ from typing import Any
 from engine.grammar.language import TIGHT, embedded, quoted
 from engine.server.tools_source import Broken, Reading
 
-CLOSING = "</function>"
+OPENING, CLOSING = "<function=", "</function>"
 _CLOSING = "</parameter>"
 _LONGEST_NAME = 256
 _REFERENCES = 8
@@ -29,7 +29,7 @@ _REFERENCES = 8
 def read_name(following: Callable[[], Reading], *, opened: bool) -> Reading:
     """The name in ``<function=name>``. ``opened``: what is before the name was read."""
     if not opened:
-        yield from _tag(following, "<function=")
+        yield from _tag(following, OPENING)
     return (yield from _until(following, ">", _LONGEST_NAME)).strip()
 
 
@@ -88,7 +88,8 @@ def argument(text: str, schema: Any, root: Mapping[str, Any]) -> str:
 
 
 def rules(rule: str, name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    """A Lark grammar whose rule ``rule`` is a call, in which properties come in their schema's order.
+    """A Lark grammar whose rule ``rule`` is a call, in which properties come in their schema's order; ``{rule}_named``
+    is the same without ``<function=``.
 
     Lengths and enums of strings are enforced, patterns and formats are not.
     """
@@ -106,7 +107,8 @@ def rules(rule: str, name: str, schema: Mapping[str, Any]) -> Iterator[str]:
         yield rf"{rule}_more: /<parameter=[^<>\n]{{1,{_LONGEST_NAME}}}>/ {_NEW_LINE} {rule}_more_value"
         yield f"{rule}_more_value{_text('*')}"
         parts.append(f"{rule}_more*")
-    yield f"{rule}: {quoted(f'<function={name}>')} {_NEW_LINE} {' '.join(parts)} {quoted(CLOSING)}"
+    yield f"{rule}_named: {quoted(f'{name}>')} {_NEW_LINE} {' '.join(parts)} {quoted(CLOSING)}"
+    yield f"{rule}: {quoted(OPENING)} {rule}_named"
 
 
 _NEW_LINE = quoted("\n")

@@ -157,6 +157,42 @@ def test_a_forced_call_that_could_be_wrong_is_refused_by_name(server: EngineServ
     assert server.post(CHAT, **body(tools=[UNUSED, *TOOLS], tool_choice=other)).status_code == 200
 
 
+STRICT = [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS]
+
+
+def test_a_strict_call_fits_its_schema_without_being_forced(sdk: openai.OpenAI, family: str) -> None:
+    if family == "plain":
+        pytest.skip("no token of its own that would begin a call")
+    begun = body(tools=STRICT, logit_bias={"320": 100}, parallel_tool_calls=False)
+    for seed in range(4):
+        (choice,) = sdk.chat.completions.create(**begun | {"seed": seed}).choices
+        assert choice.finish_reason == "tool_calls"
+        (call,) = choice.message.tool_calls or ()
+        check_call(call.function.name, call.function.arguments)
+
+
+def test_a_strict_tool_leaves_text_as_it_is(sdk: openai.OpenAI) -> None:
+    asked = body(max_tokens=40, temperature=0)
+    free, strict = (sdk.chat.completions.create(**asked | {"tools": tools}) for tools in (TOOLS, STRICT))
+    assert strict.choices[0].message == free.choices[0].message
+
+
+@pytest.mark.parametrize("form", [None, {"type": "json_object"}])
+def test_a_strict_tool_that_could_be_called_wrongly_is_refused_by_name(
+    server: EngineServer, form: dict[str, str] | None
+) -> None:
+    unknown = {"name": "f", "parameters": {"properties": {"a": {"type": "strin"}}}}
+    for function, what in ((UNUSED["function"], "uniqueItems"), (unknown, "strin")):
+        strict = {"type": "function", "function": {**function, "strict": True}}
+        asked = body(tools=[*TOOLS, strict], response_format=form)
+        answer = server.post(CHAT, **asked)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["param"] == "tools[2].function.parameters"
+        assert what in error["message"]
+        assert server.post(CHAT, **asked | {"tool_choice": "none", "max_tokens": 2}).status_code == 200
+
+
 def test_a_required_call_is_the_only_one_unless_several_are_asked_for(sdk: openai.OpenAI) -> None:
     for choice in sdk.chat.completions.create(**body(tool_choice="required", n=6, max_tokens=120)).choices:
         assert choice.finish_reason == "tool_calls"
