@@ -4,6 +4,8 @@
   (an annotation: https://json-schema.org/draft/2020-12/json-schema-validation#section-7.2).
 - Objects that do not mention ``additionalProperties`` are closed.
 - Counts written as 2.0 become 2, which JSON Schema treats alike and llguidance does not.
+- Fractions of a second have at most nine digits: RFC 3339 sets no end, and a model that may not close ``"09:30:00``
+  yet, as the offset is missing, goes on with zeros.
 - Unbounded strings get a ``maxLength`` where the caller asks for one, so that a small model's answer ends.
 """
 
@@ -23,7 +25,11 @@ _OF_NAMES = ("$defs", "definitions", "dependentSchemas", "patternProperties", "p
 """Keywords whose value is a schema, a list of schemas, or schemas by name."""
 _MIXED = ("$ref", "allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
 """Keywords that may add properties to an object."""
-_BOUNDS = ("const", "enum", "format", "maxLength", "pattern")
+_BOUNDS = ("const", "enum", "maxLength", "pattern")
+_ENDLESS = frozenset({"duration", "email", "hostname", "uri"})
+"""Formats whose strings may have any length."""
+_SECONDS = r"^[^.]*(\.[0-9]{1,9}([^0-9].*)?)?$"
+"""Of strings in the formats ``time`` and ``date-time``, which it is beside."""
 _NUMBER_BOUNDS = ("const", "enum", "exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf")
 _COUNTS = frozenset(
     {
@@ -71,6 +77,8 @@ class _Preparation:
                 found[name] = {key: self.of(one) for key, one in value.items()}
         if self._closes and not mixed and _is_open(found):
             found["additionalProperties"] = False
+        if found.get("format") in ("date-time", "time") and "pattern" not in found:
+            found["pattern"] = _SECONDS
         self._bound(found)
         return found
 
@@ -79,7 +87,8 @@ class _Preparation:
             return
         kinds = schema.get("type")
         kinds = kinds if isinstance(kinds, list) else [kinds]
-        if "string" in kinds and not any(name in schema for name in _BOUNDS):
+        bounded = any(name in schema for name in _BOUNDS) or schema.get("format", "uri") not in _ENDLESS
+        if "string" in kinds and not bounded:
             least = schema.get("minLength")
             schema["maxLength"] = max(self._longest, least if isinstance(least, int) else 0)
         if "integer" in kinds and not any(name in schema for name in _NUMBER_BOUNDS):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from engine.core.sampling_params import Grammar
-from engine.grammar.language import check
+from engine.grammar.language import check, definition
 from engine.grammar.schema import prepared
 
 S = {"type": "string"}
@@ -113,6 +115,29 @@ def test_strings_and_whole_numbers_without_a_bound_get_one() -> None:
     assert rest == bounded
     assert prepared(schema) == schema
     assert check(Grammar("json_schema", json.dumps(prepared(schema, longest=100_000)))) is None
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "most"),
+    [("time", "09:30:00", 9), ("date-time", "2027-03-14T09:30:00", 9), ("uri", "http://example.org/", None)],
+)
+def test_strings_of_a_format_come_to_an_end(form: str, text: str, most: int | None) -> None:
+    """Behind ``09:30:00`` no string may end, as the offset is missing, and a small model goes on with zeros."""
+    grammar = Grammar("json_schema", json.dumps(prepared({**S, "format": form}, longest=90)))
+    tokenizer = LLTokenizer("byte")
+
+    def may_follow(text: str) -> set[str]:
+        matcher = LLMatcher(tokenizer, definition(grammar))
+        assert matcher.consume_tokens(tokenizer.tokenize_str(f'"{text}'))
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        return {chr(at) for at in np.flatnonzero(np.unpackbits(bits, bitorder="little")) if at < 128}
+
+    if most is None:
+        assert may_follow(text + "0" * (90 - len(text))) == {'"'}
+    else:
+        assert "0" in may_follow(f"{text}.{'0' * (most - 1)}")
+        assert may_follow(f"{text}.{'0' * most}") == {"+", "-", "Z", "z"} & may_follow(text)
+        assert may_follow(f"{text}Z") == {'"'}
 
 
 @pytest.mark.parametrize(
