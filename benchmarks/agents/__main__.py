@@ -1,10 +1,12 @@
 """Let agent frameworks do ten tasks with a real model behind a gateway, over chat completions and responses.
 
-    python -m benchmarks.agents qwen2.5-coder-1.5b-instruct-q4_k_m.gguf [TASK ...] [--wire FILE]
+    python -m benchmarks.agents qwen2.5-coder-1.5b-instruct-q4_k_m.gguf [--set small] [TASK ...] [--wire FILE]
 
-TASK is a part of a task's name. Each runs three times at a temperature of 0; what went wrong is on stderr. The
-frameworks are installed once, into an environment of their own under ``build/conformance``; the gateway and its engine
-run while the tasks do, on free ports. ``run.py`` asks a gateway that runs already. Exits with 0 however many are wrong.
+There are two sets: ``hard``, tasks as one would give them to a large model, and ``small``, as one writes them for a
+small one. TASK is a part of a task's name. Each runs three times at a temperature of 0; what went wrong is on stderr.
+The frameworks are installed once, into an environment of their own under ``build/conformance``; the gateway and its
+engine run while the tasks do, on free ports. ``run.py`` asks a gateway that runs already. Exits with 0 however many
+are wrong.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ TURNS = 6
 """A model that repeats itself ends here."""
 
 
-def _model(bench: Bench) -> Model:
+def model_of(bench: Bench) -> Model:
     of = OpenAIChatCompletionsModel if bench.api == CHAT else OpenAIResponsesModel
     return of(model=bench.model, openai_client=bench.client)
 
@@ -42,7 +42,7 @@ async def read_file(bench: Bench) -> None:
         name="Reader",
         instructions="Answer questions about files. Read a file before you answer.",
         tools=[read_file],
-        model=_model(bench),
+        model=model_of(bench),
         model_settings=SETTINGS,
     )
     result = await Runner.run(agent, "Which port does the service in deploy.yaml use?", max_turns=TURNS)
@@ -67,7 +67,7 @@ async def two_in_a_row(bench: Bench) -> None:
         name="Clerk",
         instructions="Use the tools. Find the customer's id first, then get the balance by that id.",
         tools=[find_customer, get_balance],
-        model=_model(bench),
+        model=model_of(bench),
         model_settings=SETTINGS,
     )
     result = await Runner.run(agent, "What is the balance of Ada Lovelace?", max_turns=TURNS)
@@ -83,7 +83,7 @@ async def handoff(bench: Bench) -> None:
         bench.calls.append(("refund", order_id))
         return "Refunded 20 EUR."
 
-    model = _model(bench)
+    model = model_of(bench)
     refunds = Agent(
         name="Refunds",
         handoff_description="Handles refunds of orders.",
@@ -118,7 +118,7 @@ async def parallel_streamed(bench: Bench) -> None:
         name="Weather",
         instructions="Call the tool for every city of the question at once, then answer in one sentence.",
         tools=[temperature],
-        model=_model(bench),
+        model=model_of(bench),
         model_settings=SETTINGS,
     )
     run = Runner.run_streamed(agent, "How warm is it in Oslo and in Rome?", max_turns=TURNS)
@@ -150,7 +150,7 @@ async def memory(bench: Bench) -> None:
         name="Shopping",
         instructions="Keep a shopping list by the tool. Be brief.",
         tools=[add_to_list],
-        model=_model(bench),
+        model=model_of(bench),
         model_settings=SETTINGS,
     )
     session = SQLiteSession("shopping")

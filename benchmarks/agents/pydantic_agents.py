@@ -18,14 +18,14 @@ LIMITS = UsageLimits(request_limit=6)
 """A model that repeats itself ends here."""
 
 
-def _model(bench: Bench) -> Model:
+def model_of(bench: Bench) -> Model:
     of = OpenAIChatModel if bench.api == CHAT else OpenAIResponsesModel
     return of(bench.model, provider=OpenAIProvider(openai_client=bench.client))
 
 
 async def retry(bench: Bench) -> None:
     agent = Agent(
-        _model(bench),
+        model_of(bench),
         instructions="Answer by the tool. If a call fails, correct it and call again.",
         model_settings=SETTINGS,
         retries=2,
@@ -57,7 +57,7 @@ class Ticket(BaseModel):
 
 
 async def structured(bench: Bench) -> None:
-    agent = Agent(_model(bench), output_type=Ticket, model_settings=SETTINGS)
+    agent = Agent(model_of(bench), output_type=Ticket, model_settings=SETTINGS)
     result = await agent.run(
         "Make a ticket: The Billing app is down for all 250 users, this is very urgent. "
         "Steps: open the app, click Pay, see error 500.",
@@ -80,7 +80,7 @@ class Line(BaseModel):
 
 
 async def nested(bench: Bench) -> None:
-    agent = Agent(_model(bench), instructions="Place the order by the tool.", model_settings=SETTINGS)
+    agent = Agent(model_of(bench), instructions="Place the order by the tool.", model_settings=SETTINGS)
 
     @agent.tool_plain
     def place_order(lines: list[Line], ship_to: Address, gift: bool) -> str:
@@ -103,7 +103,7 @@ async def nested(bench: Bench) -> None:
 
 async def german(bench: Bench) -> None:
     agent = Agent(
-        _model(bench),
+        model_of(bench),
         instructions="Du rechnest nie selbst, sondern immer mit dem Werkzeug. Antworte auf Deutsch, in einem Satz.",
         model_settings=SETTINGS,
     )
@@ -126,7 +126,7 @@ async def german(bench: Bench) -> None:
 
 async def masked(bench: Bench) -> None:
     agent = Agent(
-        _model(bench), instructions="Send mails by the tool, then say to whom.", model_settings=SETTINGS
+        model_of(bench), instructions="Send mails by the tool, then say to whom.", model_settings=SETTINGS
     )
 
     @agent.tool_plain

@@ -1,6 +1,6 @@
 """Let agent frameworks do ten tasks with a model behind a gateway, over chat completions and responses.
 
-    python -m benchmarks.agents.run --model NAME [--guarded NAME] [--base-url URL] [TASK ...]
+    python -m benchmarks.agents.run --model NAME [--guarded NAME] [--set small] [--base-url URL] [TASK ...]
 
 The key is in TOLLGATE_KEY; the frameworks are those of the Python that runs it. TASK is a part of a task's name. Each
 runs three times, one after the other, at a temperature of 0. Exits with 0 however many are wrong.
@@ -12,11 +12,14 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from benchmarks.agents import agents_sdk, pydantic_agents
+from benchmarks.agents import agents_sdk, pydantic_agents, small_agents_sdk, small_pydantic
 from benchmarks.agents.table import table
 from benchmarks.agents.task import CHAT, RESPONSES
 
-TASKS = agents_sdk.TASKS + pydantic_agents.TASKS
+SETS = {
+    "hard": agents_sdk.TASKS + pydantic_agents.TASKS,
+    "small": small_agents_sdk.TASKS + small_pydantic.TASKS,
+}
 
 
 def main() -> None:
@@ -26,6 +29,12 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("tasks", nargs="*", metavar="TASK")
+    parser.add_argument(
+        "--set",
+        choices=SETS,
+        default="hard",
+        help="small: tasks as one writes them for a small model (default: hard)",
+    )
     parser.add_argument("--model", required=True)
     parser.add_argument(
         "--guarded", metavar="NAME", help="the same model, masked by a guard; left out without it"
@@ -38,7 +47,9 @@ def main() -> None:
         "--wire", type=Path, metavar="FILE", help="requests and answers, a JSON object a line"
     )
     args = parser.parse_args()
-    chosen = [task for task in TASKS if not args.tasks or any(part in task.name for part in args.tasks)]
+    chosen = [
+        task for task in SETS[args.set] if not args.tasks or any(part in task.name for part in args.tasks)
+    ]
     asyncio.run(table(args, [task for task in chosen if args.guarded or not task.guarded]))
 
 

@@ -71,6 +71,15 @@ def main() -> None:
     parser.add_argument(
         "--answers", type=Path, help="keep answers in this file, and ask for none that it has"
     )
+    parser.add_argument("--system", help="a system message of the conversations (default: none)")
+    parser.add_argument(
+        "--another-call",
+        type=float,
+        metavar="NATS",
+        help="added to the logit of <tool_call> where several calls are required",
+    )
+    parser.add_argument("--strict", action="store_true", help="tools are strict")
+    parser.add_argument("--kinds", nargs="+", help="of conversations (default: all)")
     parser.add_argument("--engine-options", default="--max-model-len 4096", help="of a served model")
     options = parser.parse_args()
     if options.model:
@@ -83,11 +92,20 @@ def main() -> None:
 def run(url: str, options: argparse.Namespace) -> None:
     tools = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))
     conversations, schemas = rows("conversations.jsonl")[:: options.every], rows("schemas.jsonl")
+    if options.kinds:
+        conversations = [row for row in conversations if row["kind"] in options.kinds]
     # Calls can be required only where some are right.
     calling = [row for row in conversations if row["calls"]]
     with httpx.Client(base_url=url, timeout=1800) as client:
         model = client.get("/v1/models").json()["data"][0]["id"]
-        server = Server(client, model, options.answers)
+        server = Server(
+            client,
+            model,
+            options.answers,
+            system=options.system,
+            another_call=options.another_call,
+            strict=options.strict,
+        )
         print(f"{model}\n\n{HEAD}", flush=True)
         for name in options.sets:
             if name == "schema":

@@ -15,6 +15,7 @@ from benchmarks.tool_calls.schema import fits
 
 FOLDER = Path(__file__).parent
 MAX_TOKENS = 256
+MARKER = "<tool_call>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,20 @@ class Judged:
 class Server:
     """A model's answers. Where a file is given they are kept in it, and what it has is not asked again."""
 
-    def __init__(self, client: httpx.Client, model: str, kept: Path | None = None) -> None:
+    def __init__(
+        self,
+        client: httpx.Client,
+        model: str,
+        kept: Path | None = None,
+        *,
+        system: str | None = None,
+        another_call: float | None = None,
+        strict: bool = False,
+    ) -> None:
+        """``system``: a system message of conversations. ``another_call``: what is added to the logit of the marker of
+        calls where several are required. ``strict``: of each tool."""
         self._client, self._model, self._kept = client, model, kept
+        self._system, self._another_call, self._strict = system, another_call, strict
         self._known: dict[str, tuple[float, dict[str, Any]]] = {}
         if kept is not None and kept.exists():
             for line in kept.read_text(encoding="utf-8").splitlines():
@@ -57,6 +70,23 @@ class Server:
                     file.write(json.dumps([asked, *self._known[asked]], ensure_ascii=False) + "\n")
         return self._known[asked]
 
+    def messages(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [*([{"role": "system", "content": self._system}] if self._system else []), *row["messages"]]
+
+    def offered(self, tool: dict[str, Any]) -> dict[str, Any]:
+        return {**tool, "function": {**tool["function"], "strict": True}} if self._strict else tool
+
+    def several(self) -> dict[str, Any]:
+        """What asks for more than one call. Raises ``RuntimeError`` where the marker is no token."""
+        asked: dict[str, Any] = {"parallel_tool_calls": True}
+        if self._another_call is not None:
+            given = {"model": self._model, "prompt": MARKER, "add_special_tokens": False}
+            tokens = self._client.post("/tokenize", json=given).json()["tokens"]
+            if len(tokens) != 1:
+                raise RuntimeError(f"{MARKER} is no token of this model: leave --another-call out")
+            asked["logit_bias"] = {str(tokens[0]): self._another_call}
+        return asked
+
 
 def rows(name: str) -> list[dict[str, Any]]:
     with (FOLDER / name).open(encoding="utf-8") as lines:
@@ -64,10 +94,10 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 def conversation(server: Server, row: dict[str, Any], tools: dict[str, Any], choice: str) -> Judged:
-    offered = [tools[name] for name in row["tools"]]
-    body = {"messages": row["messages"], "tools": offered, "tool_choice": choice}
+    offered = [server.offered(tools[name]) for name in row["tools"]]
+    body = {"messages": server.messages(row), "tools": offered, "tool_choice": choice}
     if choice == "required" and row["kind"] == "several":
-        body["parallel_tool_calls"] = True
+        body |= server.several()
     seconds, found = server.ask(body)
     message = found["choices"][0]["message"]
     schemas = {name: tools[name]["function"]["parameters"] for name in row["tools"]}

@@ -14,6 +14,7 @@ from benchmarks.tool_calls.__main__ import HEAD, line
 from benchmarks.tool_calls.ask import FOLDER, MAX_TOKENS, Judged, Server, conversation, rows
 from benchmarks.tool_calls.judge import matches, right_calls
 from benchmarks.tool_calls.schema import fits
+from tests.json_server import json_server
 
 TOOLS = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))
 
@@ -112,6 +113,28 @@ def test_kept_answers_are_judged_without_a_server(tmp_path: Path) -> None:
         judged = conversation(Server(client, "m", kept), row, TOOLS, "auto")
     assert (judged.valid, judged.right, judged.seconds, judged.tokens) == (False, False, 1.5, 7)
     assert "(no JSON)" in judged.shown
+
+
+def test_a_system_message_and_another_call_are_asked_for() -> None:
+    answer = {
+        "choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}],
+        "usage": {"completion_tokens": 1},
+    }
+    row = next(row for row in rows("conversations.jsonl") if row["kind"] == "several")
+    with (
+        json_server(lambda asked: (200, {"tokens": [77]} if asked.path == "/tokenize" else answer)) as server,
+        httpx.Client(base_url=server.url.removesuffix("/v1")) as client,
+    ):
+        asking = Server(client, "m", system="Be brief.", another_call=24, strict=True)
+        for choice in ("auto", "required"):
+            assert not conversation(asking, row, TOOLS, choice).right
+    free, held = server.bodies("/v1/chat/completions")
+    assert (
+        free["messages"] == held["messages"] == [{"role": "system", "content": "Be brief."}, *row["messages"]]
+    )
+    assert all(tool["function"]["strict"] for tool in free["tools"])
+    assert "logit_bias" not in free
+    assert (held["logit_bias"], held["parallel_tool_calls"]) == ({"77": 24}, True)
 
 
 def test_the_table() -> None:
