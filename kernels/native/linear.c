@@ -19,7 +19,8 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
-#define ROWS 4 /* computed at a time, with codes that are unpacked once */
+#define ROWS 7 /* computed at a time, at most, with codes that are unpacked once: their sums fill 28 of 32 registers */
+#define SHARED 4 /* rows from which on threads share writing their integers */
 #define HALF 16
 #define TILE 32 /* outputs that share what is loaded of the activations */
 #define AHEAD 8192 /* bytes: beyond the page, where the processor does not look by itself */
@@ -50,6 +51,9 @@ typedef struct {
 enum { START, STEP, MOMENT, SIXTEENTH, FIELDS };
 
 INLINE int is_wide(int64_t kind) { return kind == INT8 || kind == W8A8; }
+
+/* The fewer, the more registers codes need that are unpacked. */
+INLINE int rows_of(int64_t kind) { return is_wide(kind) ? ROWS : kind == INT6 ? 5 : 6; }
 
 INLINE int planes_of(int64_t kind) { return kind == W8A8 ? 1 : 2; }
 
@@ -192,9 +196,28 @@ INLINE void scales_of(int64_t kind, const uint8_t *from, const float *factors, i
     }
 }
 
+/* As _mm512_dpbusd_epi32, of which compilers make copies of the sums, and then too few registers are left. */
+INLINE void add_products(__m512i *sums, __m512i codes, __m512i word) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sums) : "v"(codes), "v"(word));
+}
+
 INLINE __m512 every(const int32_t *from) { return _mm512_castsi512_ps(_mm512_set1_epi32(*from)); }
 
-INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block block, __m512 (*total)[2]) {
+/* What is brought into the cache meanwhile: what a first block of rows reads soon. Where weights are so wide that memory
+   is slower than two blocks' sums, half of the next tile by each of the two. */
+typedef struct {
+    const uint8_t *from;
+    int64_t share; /* in how many bytes read one is fetched; 0: none is */
+} Fetch;
+
+INLINE Fetch fetch_of(const Weight *w, int64_t t, int64_t block, int64_t blocks) {
+    const int64_t tile = bytes_of(w->kind, w->padded);
+    const uint8_t *codes = w->codes + t * tile;
+    if (blocks == 1 || w->kind == INT4 || w->kind == INT4_SMALL) return (Fetch){codes + AHEAD, block == 0};
+    return (Fetch){codes + tile + block * tile / 2, block < 2 ? 2 : 0};
+}
+
+INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block block, Fetch fetch, __m512 (*total)[2]) {
     const uint8_t *codes = w->codes + t * bytes_of(kind, w->padded);
     const uint8_t *scales = w->scales + t * (w->padded / w->group) * scale_bytes(kind);
     const float *factors = w->factors + TILE * t;
@@ -202,11 +225,12 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
     const int planes = planes_of(kind);
     const int64_t step_words = planes * count * inputs_of(kind) / 4;
     const int32_t *words = block.words, *fields = block.groups;
-#pragma GCC unroll 4
+    const int64_t fetched = fetch.share ? step / fetch.share : 0;
+#pragma GCC unroll 7
     for (int r = 0; r < count; r++) total[r][0] = total[r][1] = _mm512_setzero_ps();
     for (int64_t k = 0; k < w->padded;) {
         __m512i high[ROWS][2], low[ROWS][2];
-#pragma GCC unroll 4
+#pragma GCC unroll 7
         for (int r = 0; r < count; r++) {
             high[r][0] = high[r][1] = _mm512_setzero_si512();
             low[r][0] = low[r][1] = _mm512_set1_epi32(fields[START * count + r]);
@@ -215,18 +239,18 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
             __m512i c[2][4];
             unpack(kind, codes, c[0]);
             unpack(kind, codes + 64, c[1]);
-#pragma GCC unroll 6
-            for (int i = 0; i < step; i += 64) _mm_prefetch((const char *)codes + AHEAD + i, _MM_HINT_T0);
+            for (int64_t i = 0; i < fetched; i += 64) _mm_prefetch((const char *)fetch.from + i, _MM_HINT_T0);
+            fetch.from += fetched;
 #pragma GCC unroll 4
             for (int i = 0; i < inputs_of(kind) / 4; i++) {
-#pragma GCC unroll 4
+#pragma GCC unroll 7
                 for (int r = 0; r < count; r++) {
                     const int32_t *word = words + planes * (count * i + r);
                     const __m512i upper = _mm512_set1_epi32(word[0]), lower = _mm512_set1_epi32(word[planes - 1]);
 #pragma GCC unroll 2
                     for (int h = 0; h < 2; h++) {
-                        if (planes == 2) high[r][h] = _mm512_dpbusd_epi32(high[r][h], c[h][i], upper);
-                        low[r][h] = _mm512_dpbusd_epi32(low[r][h], c[h][i], lower);
+                        if (planes == 2) add_products(&high[r][h], c[h][i], upper);
+                        add_products(&low[r][h], c[h][i], lower);
                     }
                 }
             }
@@ -235,7 +259,7 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
         for (int h = 0; h < 2; h++) {
             __m512 scale, offset;
             scales_of(kind, scales, factors, h, &scale, &offset);
-#pragma GCC unroll 4
+#pragma GCC unroll 7
             for (int r = 0; r < count; r++) {
                 __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high[r][h], 8), low[r][h]));
                 const __m512 unit = every(fields + STEP * count + r);
@@ -248,26 +272,31 @@ INLINE void tile_of(const Weight *w, int64_t kind, int count, int64_t t, Block b
         }
         scales += scale_bytes(kind);
         fields += FIELDS * count;
+        /* Totals wait in memory, as the registers are for the next group's sums. */
+        __asm__ volatile("" : : "r"(total) : "memory");
     }
 }
 
-INLINE void tile_kind(const Weight *w, int64_t kind, int count, int64_t t, Block block, __m512 (*result)[2]) {
-    if (count == 4) tile_of(w, kind, 4, t, block, result);
-    else if (count == 3) tile_of(w, kind, 3, t, block, result);
-    else if (count == 2) tile_of(w, kind, 2, t, block, result);
-    else tile_of(w, kind, 1, t, block, result);
+INLINE void tile_kind(const Weight *w, int64_t kind, int count, int64_t t, Block block, Fetch fetch, __m512 (*result)[2]) {
+    if (count == 7) tile_of(w, kind, 7, t, block, fetch, result);
+    else if (count == 6) tile_of(w, kind, 6, t, block, fetch, result);
+    else if (count == 5) tile_of(w, kind, 5, t, block, fetch, result);
+    else if (count == 4) tile_of(w, kind, 4, t, block, fetch, result);
+    else if (count == 3) tile_of(w, kind, 3, t, block, fetch, result);
+    else if (count == 2) tile_of(w, kind, 2, t, block, fetch, result);
+    else tile_of(w, kind, 1, t, block, fetch, result);
 }
 
 #define TILE_OF(NAME, KIND) \
-    static void NAME(const Weight *w, int count, int64_t t, Block block, __m512 (*result)[2]) { \
-        tile_kind(w, KIND, count, t, block, result); \
+    static void NAME(const Weight *w, int count, int64_t t, Block block, Fetch fetch, __m512 (*result)[2]) { \
+        tile_kind(w, KIND, count, t, block, fetch, result); \
     }
 TILE_OF(tile_int8, INT8)
 TILE_OF(tile_int4, INT4)
 TILE_OF(tile_int4_small, INT4_SMALL)
 TILE_OF(tile_int6, INT6)
 TILE_OF(tile_w8a8, W8A8)
-static void (*const TILES[])(const Weight *, int, int64_t, Block, __m512 (*)[2]) = {
+static void (*const TILES[])(const Weight *, int, int64_t, Block, Fetch, __m512 (*)[2]) = {
     tile_int8, tile_int4, tile_int4_small, tile_int6, tile_w8a8,
 };
 
@@ -296,31 +325,33 @@ int product(const Product *job, int threads) {
     void *into = job->into;
     const int64_t stride = job->stride, count = job->count;
     const int dtype = job->dtype;
+    if (count == 0) return 0;
     const int64_t groups = w->padded / w->group, tiles = (w->outputs + TILE - 1) / TILE;
     const int64_t words = w->padded / 2, size = words + FIELDS * groups; /* of a row, in words */
+    const int64_t blocks = (count + rows_of(w->kind) - 1) / rows_of(w->kind), per = (count + blocks - 1) / blocks;
     int32_t *memory = malloc(4 * count * size);
     if (memory == NULL) return -1;
 #define BLOCK_OF(r) (Block){memory + (r) * size, memory + (r) * size + words * COUNT_OF(r)}
-#define COUNT_OF(r) (count - (r) < ROWS ? count - (r) : ROWS)
-#define QUANTIZE(r) \
-    quantize(w, x, (r) * stride, dtype, BLOCK_OF((r) / ROWS * ROWS), COUNT_OF((r) / ROWS * ROWS), (r) % ROWS)
-    if (count < ROWS)
+#define COUNT_OF(r) (count - (r) < per ? count - (r) : per)
+#define QUANTIZE(r) quantize(w, x, (r) * stride, dtype, BLOCK_OF((r) / per * per), COUNT_OF((r) / per * per), (r) % per)
+    if (count < SHARED)
         for (int64_t r = 0; r < count; r++) QUANTIZE(r);
 #pragma omp parallel num_threads(threads)
     {
-        if (count >= ROWS) {
+        if (count >= SHARED) {
 #pragma omp for schedule(static)
             for (int64_t r = 0; r < count; r++) QUANTIZE(r);
         }
         /* As many rows at a time as stay in the cache. */
-        const int64_t most = (CACHED / w->padded / ROWS + 1) * ROWS;
+        const int64_t most = (CACHED / w->padded / per + 1) * per;
         for (int64_t from = 0; from < count; from += most) {
             const int64_t to = from + most < count ? from + most : count;
 #pragma omp for schedule(static) nowait
             for (int64_t t = 0; t < tiles; t++) {
-                for (int64_t r = from; r < to; r += ROWS) {
+                for (int64_t r = from; r < to; r += per) {
                     __m512 result[ROWS][2];
-                    TILES[w->kind](w, COUNT_OF(r), t, BLOCK_OF(r), result);
+                    const Fetch fetch = fetch_of(w, t, (r - from) / per, (to - from + per - 1) / per);
+                    TILES[w->kind](w, COUNT_OF(r), t, BLOCK_OF(r), fetch, result);
                     for (int i = 0; i < COUNT_OF(r); i++)
                         store(w, t, result[i], into, (r + i) * w->outputs, dtype);
                 }

@@ -107,7 +107,7 @@ def test_parts_joined_are_the_whole(kind: Kind) -> None:
 def test_the_product_with_its_own_weight(kind: Kind, out: int, inputs: int, dtype: torch.dtype) -> None:
     bias = torch.randn(out)
     weight, plain = made(kind, out, inputs, bias)
-    for rows in (1, 2, 3, 4, 5, 9):
+    for rows in (1, 2, 3, 4, 5, 6, 7, 9):
         x = torch.randn(rows, inputs).to(dtype)
         found = weight(x)
         assert found.dtype == dtype and found.shape == (rows, out)
@@ -136,7 +136,8 @@ def test_a_row_is_the_same_to_the_bit_among_any_rows(kind: Kind, threads: int) -
     torch.set_num_threads(threads)
     try:
         whole = weight(x)
-        for first, last in ((0, 1), (1, 3), (5, 8), (2, 6), (7, 20), (129, 300), (299, 300)):
+        # Blocks of every size, alone, in twos and in threes.
+        for first, last in (*((5, 5 + rows) for rows in range(1, 17)), (129, 300), (299, 300)):
             assert torch.equal(weight(x[first:last]), whole[first:last])
     finally:
         torch.set_num_threads(before)
