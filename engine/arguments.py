@@ -231,7 +231,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add(
         "--draft-quantization",
         choices=["int8", "w8a8", "int4", "int4-64", "int4-128", "fp8"],
-        help="quantize the weights of a small --draft-model to 8 or 4 bits (default: as its checkpoint has them)",
+        help="quantize the weights of a --draft-model, small model or head, to 8 or 4 bits "
+        "(default: as its checkpoint has them, a head as --quantization says)",
     )
     add(
         "--deterministic",

@@ -188,11 +188,8 @@ class EngineConfig:
             raise StartupError(
                 f"--draft-model is for --speculation draft, eagle or medusa, not {self.speculation}."
             )
-        if self.draft_quantization is not None and (self.draft_model is None or self.speculation != "draft"):
-            raise StartupError(
-                "--draft-quantization is for a --draft-model that is a small model; heads are quantized as "
-                "--quantization says."
-            )
+        if self.draft_quantization is not None and self.draft_model is None:
+            raise StartupError("--draft-quantization is for a --draft-model.")
         if any(tokens < 2 for _, tokens in self.context_caps):
             raise StartupError("--context-cap must allow a prompt and an answer: 2 tokens or more.")
         if self.max_waiting < 0:

@@ -186,7 +186,7 @@ def opened(config: EngineConfig, device: torch.device, dtype: torch.dtype) -> tu
     folder = config.draft_model
     if folder is None:
         raise StartupError(f"--speculation {config.speculation} needs --draft-model: the head's folder.")
-    quantization = config.quantization
+    quantization = config.draft_quantization or config.quantization
     if quantization is None and (gguf_file(config.model) or detect_format(read_config(config.model))):
         # Beside weights in 4 bits a plain head would take a good part of a step's time.
         quantization = "int8"

@@ -253,6 +253,21 @@ def test_pickles_and_quantized_heads_draft_too(tiny_model: Path, tmp_path: Path,
             assert reported.tokens == expected.tokens
 
 
+def test_a_head_may_have_fewer_bits_than_its_model(tiny_model: Path, tmp_path: Path) -> None:
+    requests = [(prompt, SamplingParams(max_tokens=12, temperature=0)) for prompt in prompts([9, 20])]
+    plain = EngineConfig(model=tiny_model, kv_cache_blocks=60, threads=1)
+    config = replace(plain, speculation="eagle", draft_model=write_eagle(tmp_path / "head"))
+    said = []
+    for bits in (None, "int8", "int4"):
+        runner = always(Runner(replace(config, draft_quantization=bits)))
+        assert drive(runner, requests).tokens == drive(Runner(plain), requests).tokens
+        assert runner.speculation is not None
+        assert isinstance(runner.speculation.proposer, EagleProposer)
+        said.append(runner.speculation.proposer.head.fuse(torch.ones(1, 192)))
+    errors = [float((one - said[0]).norm() / said[0].norm()) for one in said[1:]]
+    assert 0 < errors[0] < 0.02 < errors[1] < 0.2
+
+
 def test_a_head_for_another_model_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     def start(folder: Path, kind: str = "eagle") -> None:
         Runner(EngineConfig(model=tiny_model, kv_cache_blocks=8, speculation=kind, draft_model=folder))
