@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from engine.drafts.train import Example, Measured, Recipe
 from engine.errors import StartupError, UnsupportedModel
@@ -55,9 +56,12 @@ def family_of(folder: Path) -> DecoderConfig:
 
 
 def apart(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
-    """Those that are held out, and those that are learnt."""
-    mixed = list(examples)
-    Random(0).shuffle(mixed)
+    """Those that are held out, and those that are learnt.
+
+    By digests of their tokens: when a training goes on with more texts than before, none is held out that was learnt
+    (once as many are held out as ever are).
+    """
+    mixed = sorted(examples, key=lambda one: sha256(repr(one.text.tokens).encode()).digest())
     few = max(1, min(_HELD_OUT, len(mixed) // 10))
     return mixed[:few], mixed[few:]
 
@@ -128,3 +132,14 @@ def own_weights(folder: Path, config: DecoderConfig, model: Model, ids: Sequence
             ids
         ].float()
     return found
+
+
+def logits_by(config: DecoderConfig, lm_head: Tensor) -> Callable[[Tensor], Tensor]:
+    """The model's logits of the tokens that ``lm_head`` has rows of."""
+
+    def logits(x: Tensor) -> Tensor:
+        found = functional.linear(x.to(lm_head.dtype), lm_head) * config.logit_scale
+        cap = config.logit_softcap
+        return found if cap is None else cap * (found / cap).tanh()
+
+    return logits

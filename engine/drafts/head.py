@@ -61,19 +61,21 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(inner, shape.hidden, bias=False)
 
     def forward(self, x: Tensor, depth: int, chain: list[tuple[Tensor, Tensor]], mask: Tensor) -> Tensor:
-        """``x`` [rows, length, 2 * hidden]: at each place the drafts' ``depth``-th input of a chain that begins there.
+        """``x`` [rows, places, 2 * hidden]: at each place the drafts' ``depth``-th input of a chain that begins there;
+        the first are those of all places, of which the last have chains: [rows, chains, hidden] is returned.
 
         It attends to the chain's own keys so far, and to the first ones of all places up to its beginning. Appends its
-        own to ``chain``. ``mask``: bool [rows, 1, length, length].
+        own to ``chain``. ``mask``: bool [rows, 1, chains, length].
         """
-        rows, length, _ = x.shape
-        shape = self.shape
+        shape, (chains, length) = self.shape, mask.shape[-2:]
+        rows = len(x)
         q, k, v = (
-            proj(x).view(rows, length, -1, shape.head_dim).transpose(1, 2)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
+            proj(read).view(rows, read.shape[1], -1, shape.head_dim).transpose(1, 2)
+            for proj, read in ((self.q_proj, x[:, -chains:]), (self.k_proj, x), (self.v_proj, x))
         )
         positions = torch.arange(length) + depth
-        q, k = _rotated(q, positions, shape.theta), _rotated(k, positions, shape.theta)
+        q = _rotated(q, positions[-chains:], shape.theta)
+        k = _rotated(k, positions[-x.shape[1] :], shape.theta)
         group = shape.heads // shape.kv_heads
         chain.append((k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)))
         scale = shape.head_dim**-0.5
@@ -84,7 +86,7 @@ class Attention(nn.Module):
         out = weights[..., :length] @ chain[0][1]
         for place, (_, values) in enumerate(chain[1:]):
             out = out + weights[..., length + place, None] * values
-        return self.o_proj(out.transpose(1, 2).reshape(rows, length, -1))
+        return self.o_proj(out.transpose(1, 2).reshape(rows, chains, -1))
 
 
 class GatedMLP(nn.Module):
@@ -137,18 +139,19 @@ class TrainedHead(nn.Module):
                 own[name].copy_(tensor)
 
     def forward(self, embeddings: Tensor, states: Tensor, mask: Tensor, depth: int) -> list[Tensor]:
-        """Hidden states [rows, length, hidden] of ``depth`` draft tokens, each of which goes on from the one before.
+        """Hidden states [rows, chains, hidden] of ``depth`` draft tokens, each of which goes on from the one before.
 
         ``embeddings`` [rows, length + depth - 1, hidden]: of the token after each place. ``states`` [rows, length,
-        3 * hidden]: the model's. ``logits`` of the ``i``-th tell the token ``i + 2`` places on.
+        3 * hidden]: the model's. ``mask``, bool [rows, 1, chains, length]: what the last places, where chains begin,
+        see. ``logits`` of the ``i``-th tell the token ``i + 2`` places on.
         """
-        length = states.shape[1]
+        chains, length = mask.shape[-2:]
         hidden, chain, found = self.fc(states), [], []
         layer = self.midlayer
         for step in range(depth):
-            embedded = layer.input_layernorm(embeddings[:, step : step + length])
+            embedded = layer.input_layernorm(embeddings[:, step + length - hidden.shape[1] : step + length])
             x = torch.cat([embedded, layer.hidden_norm(hidden)], -1)
-            hidden = hidden + layer.self_attn(x, step, chain, mask)
+            hidden = hidden[:, -chains:] + layer.self_attn(x, step, chain, mask)
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
             found.append(hidden)
         return found

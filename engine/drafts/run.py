@@ -14,7 +14,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.drafts.course import Reporter, Settings, apart, family_of, line, own_weights, say, steps
+from engine.drafts.course import (
+    Reporter,
+    Settings,
+    apart,
+    family_of,
+    line,
+    logits_by,
+    own_weights,
+    say,
+    steps,
+)
 from engine.drafts.head import HeadShape, TrainedHead
 from engine.drafts.medusa import train_heads
 from engine.drafts.states import StateReader
@@ -76,8 +86,10 @@ def train(
     stored = shape.config(vocab=config.vocab_size, positions=config.max_positions, layers=layers)
     if (out / "model.safetensors").is_file():
         ids = _resume(head, out, stored)
+        own = own_weights(folder, config, model, ids)
     else:
-        head.adopt(own_weights(folder, config, model, ids))
+        own = own_weights(folder, config, model, ids)
+        head.adopt(own)
     say(report, f"reading the hidden states of {sum(len(text.tokens) for text in texts)} tokens")
     states = StateReader(model, layers, dtype, longest).read(texts)
     embed = _table(model, texts)
@@ -86,8 +98,15 @@ def train(
     examples = [Example(text, one) for text, one in zip(texts, states, strict=True)]
     held_out, learnt = apart(examples)
     trainer = HeadTrainer(
-        head, embed, ids, config.vocab_size, settings.recipe, autocast=dtype != torch.float32
+        head,
+        embed,
+        logits_by(config, own["lm_head.weight"].to(dtype)),
+        ids,
+        config.vocab_size,
+        settings.recipe,
+        autocast=dtype != torch.float32,
     )
+    del own
     source = batches(learnt, settings.recipe.tokens, Random(1))
     for step, done, last in steps(settings):
         found = trainer.learn(next(source), done)

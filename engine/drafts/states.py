@@ -21,7 +21,7 @@ _TOKENS = 512
 
 class StateReader:
     def __init__(self, model: Model, layers: Sequence[int], dtype: torch.dtype, length: int) -> None:
-        """``layers``: those whose input is read; none: what the LM head reads. ``length``: of the longest text."""
+        """``layers``: those whose input is read, beside what the LM head reads. ``length``: of the longest text."""
         self._model = model
         self._layers = layers
         cpu = torch.device("cpu")
@@ -31,7 +31,7 @@ class StateReader:
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Sequenced]) -> list[Tensor]:
-        """bfloat16 [tokens, layers * hidden] of each, or [tokens, hidden]."""
+        """bfloat16 [tokens, (layers + 1) * hidden] of each: the layers' input, then what the LM head reads."""
         found: list[Tensor] = []
         start = 0
         while start < len(texts):
@@ -56,8 +56,7 @@ class StateReader:
         first = 0
         for scheduled in batch.order:
             index = torch.arange(first, first + len(scheduled.tokens))
-            rows[scheduled.request_id] = (states.rows(index) if self._layers else last[index]).to(
-                torch.bfloat16
-            )
+            kept = [states.rows(index)] if self._layers else []
+            rows[scheduled.request_id] = torch.cat([*kept, last[index]], -1).to(torch.bfloat16)
             first += len(scheduled.tokens)
-        return [rows[number].clone() for number in range(len(texts))]
+        return [rows[number] for number in range(len(texts))]

@@ -1,8 +1,9 @@
-"""Training of an EAGLE-3 head by the tokens that a text goes on with.
+"""Training of an EAGLE-3 head by what the model says where a text goes on.
 
 As in the paper (https://arxiv.org/abs/2503.01840, *training-time test*) the head is trained on what it will see: the
-second draft token and those after it follow from its own hidden states. In difference to it tokens are learnt, not the
-model's distributions: where texts are the model's own greedy answers these are the same token.
+second draft token and those after it follow from its own hidden states. It learns the model's distributions over the
+draft vocabulary, which tell more of each place than a token does, and as much the text's tokens, as greedy answers are
+to be guessed: where a tree branches is decided by how likely the head takes a token to be the next.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Recipe:
 class Example:
     text: Sequenced
     states: Tensor
-    """The model's [tokens, 3 * hidden]."""
+    """The model's [tokens, 4 * hidden]: of three layers, and what the LM head reads; for Medusa heads that alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +91,18 @@ class HeadTrainer:
         self,
         head: TrainedHead,
         embed: Callable[[Tensor], Tensor],
+        says: Callable[[Tensor], Tensor],
         ids: Sequence[int],
         vocab: int,
         recipe: Recipe,
         *,
         autocast: bool = True,
     ) -> None:
-        """``embed``: the model's embedding. ``ids``: the draft vocabulary; ``vocab``: the size of the model's."""
+        """``embed``: the model's embedding; ``says``: its logits of the draft vocabulary by what its LM head reads.
+        ``ids``: the draft vocabulary; ``vocab``: the size of the model's."""
         self.head = head
         self._embed = embed
+        self._says = says
         self._recipe = recipe
         self._autocast = autocast
         self._label = labels_of(ids, vocab)
@@ -131,34 +135,44 @@ class HeadTrainer:
         )
 
     def _loss(self, examples: Sequence[Example]) -> tuple[Tensor, Measured]:
-        depth = self._recipe.depth
+        depth, hidden_size = self._recipe.depth, self.head.shape.hidden
         longest = max(len(example.text.tokens) for example in examples)
         tokens = torch.zeros(len(examples), longest + depth, dtype=torch.int64)
         # By place, whether it is one of a text's own and what is to be proposed there.
         wanted = torch.zeros(len(examples), longest + depth, dtype=torch.bool)
-        states = examples[0].states.new_zeros(len(examples), longest - 1, examples[0].states.shape[1])
+        length = longest - 1
+        states = examples[0].states.new_zeros(len(examples), length, examples[0].states.shape[1])
         for row, example in enumerate(examples):
             count = len(example.text.tokens)
             tokens[row, :count] = torch.tensor(example.text.tokens)
             wanted[row, max(2, example.text.first) : count] = True
             states[row, : count - 1] = example.states[: count - 1]
-        length = longest - 1
-        mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None]
+        read, last = states.split([states.shape[2] - hidden_size, hidden_size], 2)
+        # Of prompts the head's first keys and values are all that is needed.
+        start = max(0, min(example.text.first for example in examples) - 2)
+        chains = length - start
+        mask = torch.ones(chains, length, dtype=torch.bool).tril(start)[None, None]
         embeddings = self._embed(tokens[:, 1:].flatten()).view(len(examples), longest + depth - 1, -1).float()
         loss, total, right = torch.zeros(()), 0.0, []
         with torch.autocast("cpu", torch.bfloat16, enabled=self._autocast):
-            found = self.head(embeddings, states.float(), mask, depth)
-            so_far = torch.ones(len(examples), length, dtype=torch.bool)
+            found = self.head(embeddings, read.float(), mask, depth)
+            so_far = torch.ones(len(examples), chains, dtype=torch.bool)
             for step, hidden in enumerate(found):
-                inside = wanted[:, step + 2 : step + 2 + length]
-                labels = self._label[tokens[:, step + 2 : step + 2 + length]]
-                rows = inside.nonzero(as_tuple=True)
-                logits = self.head.logits(hidden[rows]).float()
-                one = functional.cross_entropy(logits, labels[rows], ignore_index=-100)
-                loss = loss + _DECAY**step * torch.nan_to_num(one)
+                begin = start + step + 2
+                inside = wanted[:, begin : begin + chains]
+                labels = self._label[tokens[:, begin : begin + chains]]
+                # Tokens that are not among the drafts count as wrong, and there is nothing to learn from them.
+                row, place = (inside & (labels >= 0)).nonzero(as_tuple=True)
+                logits = self.head.logits(hidden[row, place]).float().log_softmax(-1)
+                with torch.no_grad():
+                    aim = self._says(last[row, place + begin - 1]).float().log_softmax(-1)
+                divergence = functional.kl_div(logits, aim, reduction="sum", log_target=True)
+                missed = functional.nll_loss(logits, labels[row, place], reduction="sum")
+                one = (divergence + missed) / (2 * max(1, len(row)))
+                loss = loss + _DECAY**step * one
                 total += _DECAY**step
-                hit = torch.zeros(len(examples), length, dtype=torch.bool)
-                hit[rows] = logits.argmax(-1) == labels[rows]
+                hit = torch.zeros(len(examples), chains, dtype=torch.bool)
+                hit[row, place] = logits.argmax(-1) == labels[row, place]
                 tried = so_far & inside
                 right.append(float((hit & tried).sum()) / max(1, int(tried.sum())))
                 so_far = so_far & hit

@@ -11,13 +11,15 @@ import torch
 from engine.__main__ import main
 from engine.config import EngineConfig
 from engine.core.sampling_params import SamplingParams
-from engine.drafts.course import Settings
+from engine.drafts.course import Settings, apart, family_of, logits_by, own_weights
 from engine.drafts.kind import draft_kind
 from engine.drafts.medusa import train_heads
 from engine.drafts.run import train
+from engine.drafts.states import StateReader
 from engine.drafts.texts import Sequenced
-from engine.drafts.train import Recipe, vocabulary
+from engine.drafts.train import Example, Recipe, vocabulary
 from engine.errors import StartupError
+from engine.models.registry import load_model
 from engine.options import read_options
 from engine.worker.runner import Runner
 from tests.engine.heads import write_eagle, write_medusa
@@ -123,6 +125,31 @@ def test_texts_that_cannot_be_used_are_said_so(
         from engine.drafts.run import run
 
         run({**main_options, "seconds": 1.0})
+
+
+def test_what_the_model_says_is_what_its_states_tell(tiny_model: Path, tiny_runner: Runner) -> None:
+    (prompt,) = prompts([9], seed=3)
+    answer = drive(tiny_runner, [(prompt, SamplingParams(max_tokens=20, temperature=0))]).tokens[0]
+    model = load_model(tiny_model, torch.device("cpu"), torch.float32)
+    reader = StateReader(model, (0, 1, 2), torch.float32, 64)
+    ids = sorted({*answer, *range(2, 300, 3)})
+    (states,) = reader.read([Sequenced(prompt + answer, len(prompt))])
+    assert states.shape == (29, 4 * 64)
+    config = family_of(tiny_model)
+    logits = logits_by(config, own_weights(tiny_model, config, model, ids)["lm_head.weight"])(states[:, -64:])
+    assert [ids[place] for place in logits[8:-1].argmax(-1).tolist()] == answer
+
+
+def test_nothing_is_held_out_that_was_learnt_from_fewer_texts() -> None:
+    numbers = random.Random(0)
+    texts = [Sequenced([numbers.randrange(300) for _ in range(9)], 3) for _ in range(400)]
+    examples = [Example(text, torch.empty(0)) for text in texts]
+    learnt: set[tuple[int, ...]] = set()
+    for count in (150, 260, 400):
+        held_out, others = apart(examples[:count])
+        assert len(held_out) == 12 and len(others) == count - 12
+        assert learnt.isdisjoint(tuple(one.text.tokens) for one in held_out)
+        learnt = {tuple(one.text.tokens) for one in others}
 
 
 def test_the_vocabulary_is_that_of_answers_by_frequency() -> None:
