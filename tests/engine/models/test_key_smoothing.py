@@ -150,3 +150,11 @@ def test_what_is_subtracted_is_the_mean_over_the_context_and_factors_round_nothi
 def test_factors_leave_queries_within_float16() -> None:
     made = smoothed(torch.full((1, 4), 1e4), 1, None, StoredKeys(16, True), shifts=False)
     assert isinstance(made, SmoothedRotation) and made._factors.max() <= 64
+
+
+def test_a_row_is_the_same_to_the_bit_however_its_prompt_is_cut(tmp_path: Path) -> None:
+    saved(tmp_path, "Qwen2", 80.0)
+    paged = Paged(tmp_path, torch.bfloat16, stored="int8", kv_cache_dtype="int8", invariant=True)
+    assert isinstance(rotations(paged.model)[0], SmoothedRotation)
+    whole = paged.run(tokens(), [], tiled=True)
+    assert torch.equal(paged.run(tokens(), [1, 7, 32, 43], tiled=True), whole)

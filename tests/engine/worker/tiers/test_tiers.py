@@ -17,7 +17,7 @@ from engine.core.sampling_params import SamplingParams
 from engine.errors import StartupError
 from engine.offline import OfflineEngine
 from engine.worker.tiers.block_file import NAME
-from engine.worker.tiers.fingerprint import model_digest
+from engine.worker.tiers.fingerprint import fingerprint, model_digest
 from tests.engine.tiny import SHAPE
 
 PARAMS = SamplingParams(max_tokens=12, temperature=0)
@@ -219,6 +219,23 @@ def test_every_part_and_every_large_matrix_of_a_model_counts(tmp_path: Path) -> 
         after = model_digest(tmp_path)
         assert after != before
         before = after
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "told"),
+    [
+        ("auto", "float32", False),
+        ("int4", "float32", False),
+        ("int8", "float32", True),
+        ("fp8", "float32", True),
+        ("auto", "bfloat16", True),
+    ],
+)
+def test_blocks_whose_keys_a_release_before_kept_as_they_come_fit_no_more(
+    tiny_model: Path, stored: str, dtype: str, told: bool
+) -> None:
+    config = EngineConfig(model=tiny_model, kv_cache_dtype=stored)
+    assert ("keys" in fingerprint(config, dtype, [])) == told
 
 
 @pytest.mark.parametrize(
