@@ -24,10 +24,11 @@ class TreeShape:
     width: int
     """Tokens of a level that are gone on from, at most."""
     children: int
-    keep: float = 0.05
-    """How likely a token must be to be verified: another row costs a step about so much of its time, on a CPU."""
-    grow: float = 0.15
-    """How likely one must be to be gone on from: that takes a pass of the head."""
+    keep: float = 0.03
+    """How likely a token must be to be verified: a row more of up to eight costs a step about so much of its time, on a
+    CPU."""
+    grow: float = 0.1
+    """How likely one must be to be gone on from: that takes a pass of the head, and may lead to several."""
 
     @classmethod
     def of(cls, config: EngineConfig) -> TreeShape:
