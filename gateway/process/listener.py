@@ -7,6 +7,8 @@ import socket
 import sys
 from typing import Any
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
 ACCEPTED = 8
 """Connections that a worker accepts in one turn of its loop."""
 
@@ -51,7 +53,7 @@ def listen(host: str, port: int, sockets: int = 1, *, option: str = "--port") ->
             for _ in range(sockets):
                 bound(address, shared=True)
         for listener in listeners:
-            listener.listen(2048)
+            listener.listen(BACKLOG)
             listener.setblocking(False)
     except OSError as error:
         for listener in listeners:
@@ -66,6 +68,8 @@ def accepting(listener: socket.socket) -> list[socket.socket]:
     From libuv 1.46 on, which uvloop is made of, it takes one connection of a socket and then serves whoever else is
     ready: with 16 requests in flight the 32nd of 32 new connections waited 130 ms.
     """
+    # It is so already, but ``dup`` goes by what this object knows, and would have all of the socket's holders wait.
+    listener.setblocking(False)
     return [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
 
 

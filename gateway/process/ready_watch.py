@@ -37,7 +37,9 @@ async def until_ready(
         with suppress(OSError, ValueError, TimeoutError):
             status, body = await asyncio.wait_for(_get(host, port, "/readyz", token), _TIMEOUT)
             page, loaded = json.loads(body), watcher.current
-            if absent := missing():
+            if "error" in page:  # nobody serves yet
+                pass
+            elif absent := missing():
                 waiting = f"{absent} more {'worker' if absent == 1 else 'workers'} to start"
             elif loaded is not None and (
                 status == 200 or not loaded.enabled or _is_only_disabled(page, loaded)

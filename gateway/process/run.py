@@ -32,6 +32,7 @@ from gateway.policy.variables import Variables
 from gateway.process.last_good_policy import LastGoodPolicy
 from gateway.process.ready_watch import until_ready
 from gateway.process.scratch import scratch_folder
+from gateway.process.stand_in import standing_in
 from gateway.process.supervisor import Supervisor
 from gateway.replicas.drains import drain_for_all
 from gateway.settings import SOCKET_FDS, Settings
@@ -122,7 +123,8 @@ async def run(
                 ports = [listeners, operators] if operators else [listeners]
                 _start_workers(supervisor, shared, ports, _shared_metrics(scratch, settings.workers))
                 ready = asyncio.create_task(_announce(listeners[0], watcher, shared, callbacks))
-                await signals.stop.wait()
+                async with standing_in((*listeners, *operators), lambda: _accepting(shared) > 0):
+                    await signals.stop.wait()
                 was_ready = ready.done()
                 ready.cancel()
                 # Ctrl-C comes from a terminal, where no load balancer has to notice.
@@ -195,10 +197,15 @@ async def _announce(
     listener: socket.socket, watcher: PolicyWatcher, settings: Settings, callbacks: Callbacks
 ) -> None:
     def missing() -> int:
-        return settings.workers - (len(list(settings.started.iterdir())) if settings.started else 0)
+        return settings.workers - _accepting(settings)
 
     token = settings.metrics_token or ""
     callbacks.on_ready(*await until_ready(listener, watcher, token, callbacks.on_wait, missing))
+
+
+def _accepting(settings: Settings) -> int:
+    """Workers that have accepted connections."""
+    return len(list(settings.started.iterdir())) if settings.started else 0
 
 
 def _shared_metrics(scratch: Path, workers: int) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 
 import pytest
@@ -55,3 +56,12 @@ def test_closed_with_all_copies() -> None:
         handle.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
+
+
+def test_a_worker_lets_no_other_holder_of_its_socket_wait() -> None:
+    """The supervisor answers on it until a worker does: one that waited there would do nothing else."""
+    (listener,) = listen("127.0.0.1", 0)
+    with listener, socket.socket(fileno=os.dup(listener.fileno())) as handed_on:
+        for handle in accepting(handed_on)[1:]:
+            handle.close()
+        assert not os.get_blocking(listener.fileno())
