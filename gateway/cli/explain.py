@@ -7,7 +7,9 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.cli import init
 from gateway.cli.user import state_dir
@@ -15,6 +17,9 @@ from gateway.policy.key_store import state_files
 from gateway.policy.loader import Loaded, load_policy
 from gateway.policy.problems import PolicyError
 from gateway.policy.variables import Variables
+
+if TYPE_CHECKING:
+    from gateway.adapters.adapter import Adapter
 
 MODEL = "the first that the key may ask for"
 
@@ -70,13 +75,39 @@ async def _explain(
 
     path = arguments.path or path_of(body)
     question = Question(arguments.key, body, path, {"content-type": "application/json", **headers})
-    async with at_rest(loaded, folder) as dry:
+    asked = _asked_model(body)
+    async with at_rest(loaded, folder, await asyncio.to_thread(_uploads, loaded), asked) as dry:
         explanation = await explain(dry, question, loaded, PolicyLines(loaded, Variables()))
     if arguments.json:
         print(json.dumps(explanation.data(), indent=2))
     else:
         print("\n".join(explanation.lines()))
     return 1 if explanation.outcome.error is not None else 0
+
+
+def _asked_model(body: bytes) -> str:
+    try:
+        asked = json.loads(body)
+    except ValueError:  # the gateway says so
+        return ""
+    return str(asked.get("model", "")) if isinstance(asked, dict) else ""
+
+
+def _uploads(loaded: Loaded) -> Sequence[Adapter]:
+    """The adapters that tenants have uploaded to the gateway of this state folder."""
+    from gateway.adapters.derived import loads_adapters
+    from gateway.adapters.table import ADAPTERS, AdapterTable
+    from gateway.databases.database import DatabaseError
+    from gateway.databases.opening import open_tables
+
+    if not loads_adapters(loaded.policy):
+        return ()
+    table = AdapterTable(open_tables(ADAPTERS, loaded.policy.ledger, state_dir()))
+    try:
+        return table.all()[1] if table.exists else ()
+    except DatabaseError as error:
+        print(f"tollgate: adapters cannot be read, as if there were none: {error}", file=sys.stderr)
+        return ()
 
 
 def _body(arguments: argparse.Namespace, loaded: Loaded) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +10,10 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
+from gateway.adapters.adapter import Adapter
 from gateway.children.process_pool import ProcessPool
 from gateway.identity.api_keys import hash_key
+from gateway.lab.adapters_at_hand import at_hand, base_of
 from gateway.lab.explain.dry_run import DryRun
 from gateway.observe.metrics import Metrics
 from gateway.policy.loader import Loaded
@@ -28,8 +30,11 @@ class NoNetwork(httpx.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def at_rest(loaded: Loaded, folder: Path) -> AsyncIterator[DryRun]:
-    """``loaded`` as a gateway that was just started has it, and that has not served anybody."""
+async def at_rest(
+    loaded: Loaded, folder: Path, uploads: Sequence[Adapter] = (), asked: str = ""
+) -> AsyncIterator[DryRun]:
+    """``loaded`` as a gateway that was just started has it, and that has not served anybody. ``uploads``: the adapters
+    that tenants have; servers list of themselves the one that ``asked`` names."""
     with TemporaryDirectory(prefix="tollgate-lab-") as state_dir:
         state = WorkerState(
             Metrics(),
@@ -38,6 +43,7 @@ async def at_rest(loaded: Loaded, folder: Path) -> AsyncIterator[DryRun]:
             dev_key_sha256=hash_key("dev"),
             transport=NoNetwork,
         )
+        at_hand(state, uploads, [asked] if base_of(loaded.policy, asked) else [])
         runtime = await build_runtime(replace(loaded, policy=alone(loaded.policy)), state, None)
         pool = ProcessPool()
         dry = DryRun(runtime, state, pool, at_rest=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.adapters.adapter import is_adapter_id
 from gateway.lab.explain.dry_run import DryRun
 from gateway.lab.explain.explanation import Explanation, Outcome, Step
 from gateway.lab.explain.question import Found, Question
@@ -12,6 +13,7 @@ from gateway.lab.explain.steps_route import StepsRoute
 from gateway.lab.policy_lines import PolicyLines
 from gateway.policy.loader import Loaded
 from gateway.routing.affinity import target_name
+from gateway.types import Call
 
 
 async def explain(dry: DryRun, question: Question, loaded: Loaded, lines: PolicyLines) -> Explanation:
@@ -71,9 +73,16 @@ def _assumed(dry: DryRun, found: Found) -> Iterator[str]:
     if found.used:
         yield "nothing is used of any limit: what is spent is known to the running gateway alone"
     yield "every backend is idle and answers, no circuit breaker is open, nobody waits"
-    if dry.runtime.policy.adapters is not None:
-        yield "there are no adapters: which there are is known to the running gateway alone"
+    if (call := found.call) is not None and _is_listed_adapter(dry, call):
+        yield f"servers list the adapter '{call.model}': which they do is known to the running gateway alone"
     if dry.runtime.policy.caches.exact or dry.runtime.policy.caches.semantic:
         yield "the caches are empty"
     if found.call is not None and dry.runtime.policy.files.enabled is False and found.sent is not None:
         yield "nothing is known of files and stored responses"
+
+
+def _is_listed_adapter(dry: DryRun, call: Call) -> bool:
+    """Whether what is asked is an adapter, and none that a tenant has uploaded."""
+    if call.model in dry.runtime.policy.models:
+        return False
+    return not any(is_adapter_id(one.model) for one in call.policy.models[call.model].targets)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.identity.api_keys import hash_key
+from gateway.lab.adapters_at_hand import base_of
 from gateway.lab.deciding import Deciding
 from gateway.lab.explain.paths import path_of
 from gateway.lab.policy_lines import PolicyLine, PolicyLines
@@ -79,7 +80,8 @@ class CaseRun:
         callers = [step.caller for step in (case, *case.steps) if step.caller is not None]
         others = tuple({one.id: _key_of(one) for one in callers}.values())
         in_use = replace(loaded, disabled=dict.fromkeys(case.disabled, "the test says so"))
-        async with in_process(in_use, folder, scripts, ScriptedSidecar(models), servers, others) as gateway:
+        sidecar, adapters = ScriptedSidecar(models), self._file.adapters
+        async with in_process(in_use, folder, scripts, sidecar, servers, others, adapters) as gateway:
             deciding = Deciding(loaded.policy, self._lines)
             for where, step in self._steps():
                 await self._step(gateway, deciding, where, step)
@@ -194,6 +196,9 @@ def _unknown(file: TestFile, case: Case, policy: Policy) -> Iterator[str]:
         for name in names:
             if name not in known:
                 yield f"no {what} of the policy is named '{name}'{suggestion(name, (*known,))}"
+    for name in file.adapters:
+        if base_of(policy, name) is None:
+            yield f"'{name}' can be no adapter: write base:name, of a model at a backend under the policy's 'adapters'"
     keys = [key.id for key in policy.keys]
     for step in steps:
         if step.key is not None and step.key not in keys and not (step.key == "dev" and not keys):

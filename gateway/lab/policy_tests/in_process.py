@@ -19,7 +19,9 @@ from gateway.cascade.complexity import ComplexityClassifier
 from gateway.cascade.scorers import EmbeddingScorer, RequestScorer
 from gateway.children.process_pool import ProcessPool
 from gateway.identity.api_keys import hash_key
+from gateway.lab.adapters_at_hand import at_hand, uploaded
 from gateway.lab.explain.at_rest import alone
+from gateway.lab.policy_tests.schema import TestedAdapter
 from gateway.lab.policy_tests.scripted import GuardServers, ScriptedBackend, Scripts
 from gateway.lab.policy_tests.scripted_sidecar import ScriptedSidecar
 from gateway.observe.metrics import Metrics
@@ -27,10 +29,10 @@ from gateway.policy.loader import Loaded
 from gateway.policy.schema import Key, Policy
 from gateway.runtime.background_requests import BackgroundRequests
 from gateway.runtime.build import build_runtime
-from gateway.runtime.runtime import Runtime
+from gateway.runtime.runtime import Adapted, Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.sidecar.client import SidecarClient
-from gateway.types import Call, Chunk, Chunks, Handler, WholeHandler
+from gateway.types import Call, Chunk, Chunks, Handler, Principal, WholeHandler
 from gateway.web import routes
 from gateway.web.auth import Authentication
 from gateway.web.dispatcher import Dispatcher
@@ -77,12 +79,9 @@ class InProcess:
         self._state = state
         self._calls: dict[str, Call] = {}
         self._load: dict[str, list[SlotLease]] = {}
-        whole = runtime.whole
-        self._runtime = replace(
-            runtime,
-            handler=self._noticing(runtime.handler),
-            whole=self._noticing_whole(whole) if whole is not None else None,
-        )
+        self._runtime = self._noticed(runtime)
+        if runtime.adapters is not None:
+            self._runtime.adapters = cast(Adapted, _NoticedAdapters(runtime.adapters, self._noticed))
         self._runtime.rendered.is_used = False  # it answers as the stages do, and has no call to show
         self._background = BackgroundRequests()
         endpoints = routes.build(
@@ -167,6 +166,14 @@ class InProcess:
         """Until guards that only flag have had their say."""
         await self._runtime.flags.idle()
 
+    def _noticed(self, runtime: Runtime) -> Runtime:
+        whole = runtime.whole
+        return replace(
+            runtime,
+            handler=self._noticing(runtime.handler),
+            whole=self._noticing_whole(whole) if whole is not None else None,
+        )
+
     def _noticing(self, handler: Handler) -> Handler:
         def noticed(call: Call) -> Chunks:
             self._calls[call.request_id] = call
@@ -182,6 +189,21 @@ class InProcess:
         return noticed
 
 
+class _NoticedAdapters:
+    """Adapters are found as ever, and their calls seen."""
+
+    def __init__(self, adapted: Adapted, noticed: Callable[[Runtime], Runtime]) -> None:
+        self._adapted = adapted
+        self._noticed = noticed
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._adapted, name)
+
+    def find(self, principal: Principal, asked: str) -> Runtime | None:
+        view = self._adapted.find(principal, asked)
+        return None if view is None else self._noticed(view)
+
+
 @asynccontextmanager
 async def in_process(
     loaded: Loaded,
@@ -190,8 +212,10 @@ async def in_process(
     sidecar: ScriptedSidecar,
     servers: GuardServers,
     others: Sequence[Key],
+    adapters: Mapping[str, TestedAdapter] = {},
 ) -> AsyncIterator[InProcess]:
-    """``loaded`` in force, with backends by ``scripts``. ``others`` are keys beside the policy's own."""
+    """``loaded`` in force, with backends by ``scripts``. ``others`` are keys beside the policy's own, ``adapters`` are
+    by ``base:name``."""
     with TemporaryDirectory(prefix="tollgate-lab-") as state_dir:
         metrics = Metrics()
         state = WorkerState(
@@ -205,6 +229,12 @@ async def in_process(
         )
         state.sidecar = cast(SidecarClient, sidecar)
         state.embedded_scorer = RequestScorer(EmbeddingScorer.load(ComplexityClassifier.load(), sidecar))
+        uploads = [
+            uploaded(model.rpartition(":")[0], model.rpartition(":")[2], one.tenant, one.shared_with)
+            for model, one in adapters.items()
+            if one.tenant is not None
+        ]
+        at_hand(state, uploads, [name for name, one in adapters.items() if one.tenant is None])
         policy = with_secrets(alone(loaded.policy), others)
         runtime = await build_runtime(replace(loaded, policy=policy), state, None)
         pool = ProcessPool()

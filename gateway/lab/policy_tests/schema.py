@@ -196,8 +196,25 @@ class Case(Step):
         return self
 
 
+class TestedAdapter(Frozen):
+    """``{}``: servers list it of themselves."""
+
+    tenant: Name | None = None
+    """Who has uploaded it."""
+    shared_with: tuple[Name, ...] = ()
+
+    @model_validator(mode="after")
+    def _of_a_tenant(self) -> TestedAdapter:
+        if self.shared_with and self.tenant is None:
+            raise ValueError("is shared by nobody: write 'tenant'")
+        return self
+
+
 class TestFile(Frozen):
     __test__ = False
+
+    adapters: dict[Text, TestedAdapter] = Field(default={})
+    """That there are, as ``base:name``."""
 
     env: dict[Text, str] = Field(default={})
     """The variables of the policy; there are no others."""

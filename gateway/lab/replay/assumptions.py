@@ -45,6 +45,8 @@ def assumptions(
             f"of {known.requests - known.have_prompts:,} prompts nobody knows whether they are repeated: "
             "the exact cache has none of them"
         )
+    if policy.adapters is not None:
+        yield "adapters that were asked are there, and loaded, wherever the policy lets them be"
     semantic = policy.caches.semantic
     if semantic is not None and semantic.mode == "on":
         yield "which questions mean the same is not recorded: the semantic cache finds nothing"

@@ -16,7 +16,7 @@ from gateway.lab.replay.callers import Callers
 from gateway.lab.replay.decisions import NONE, Decisions
 from gateway.lab.replay.prompts import ROUTES, Asked, Prompts
 from gateway.lab.replay.replay_backend import World
-from gateway.lab.replay.simulated_gateway import SimulatedGateway
+from gateway.lab.replay.simulated_gateway import Adapted, SimulatedGateway
 from gateway.observe.outcome import outcome_of, reason_of
 from gateway.recording.recorded_request import RecordedRequest
 from gateway.types import Call, Receipt
@@ -38,7 +38,7 @@ class _Seen:
         self.cut = False
         """A guard broke it off."""
 
-    async def read(self, gateway: SimulatedGateway, call: Call) -> None:
+    async def read(self, gateway: SimulatedGateway | Adapted, call: Call) -> None:
         if gateway.whole is not None and call.request.is_whole:
             await gateway.whole(call)
             self.first = time.perf_counter()
@@ -108,7 +108,8 @@ class Replay:
         values: dict[str, float | int | str] = {"at": one.at, "asked": asked, "prompt": one.prompt_tokens}
         try:
             principal = self._callers.principal(key, tenant, one.tier)
-            model = self._callers.model(principal, asked)
+            adapted = self._gateway.adapted(principal, asked)
+            model = adapted.model if adapted is not None else self._callers.model(principal, asked)
         except GatewayError as error:  # before it was a call
             values |= {"tenant": tenant, "key": key, "tier": one.tier, "kind": kinds.REFUSED}
             values |= {"status": error.status, "reason": reason_of(error), "waited": NONE, "ttft": NONE}
@@ -120,7 +121,7 @@ class Replay:
             name,
             principal,
             self._prompts.request(one, asked, marks, name),
-            self._gateway.policy,
+            adapted.policy if adapted is not None else self._gateway.policy,
             Receipt(name, time.time()),
             now,
             headers={"x-request-id": name},
@@ -132,7 +133,7 @@ class Replay:
         seen = _Seen()
         ended_by: BaseException | None = None
         try:
-            await seen.read(self._gateway, call)
+            await seen.read(adapted or self._gateway, call)
         except (GatewayError, AnswerDiverged, asyncio.CancelledError) as error:
             error.__traceback__ = None
             ended_by = error

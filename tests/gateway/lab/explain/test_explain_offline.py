@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 
 from gateway.__main__ import main
+from gateway.adapters.table import ADAPTERS as ADAPTER_TABLES
+from gateway.adapters.table import AdapterTable
+from gateway.databases.opening import open_tables
+from gateway.lab.adapters_at_hand import uploaded
+from gateway.policy.loader import load_policy
 
 HASHES = {name: sha256(name.encode()).hexdigest() for name in ("alice", "doc", "bob", "old")}
 POLICY = f"""\
@@ -246,3 +251,41 @@ def test_a_policy_that_cannot_be_read_says_why(folder: Path, capsys: pytest.Capt
     (folder / "gateway.yaml").write_text("version: 2\n")
     assert main(["explain", "--key", "alice", "--policies", str(folder)]) == 2
     assert "gateway.yaml:1" in capsys.readouterr().err
+
+
+ADAPTERS = """\
+adapters:
+  servers: {near: {slots: 2, folder: /adapters}}
+  folder: /mnt
+  listed: {far: {tenants: [acme]}}
+"""
+
+
+def test_adapters_that_tenants_uploaded_and_that_servers_list(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vllm = "base_url: http://far/v1, telemetry: vllm"
+    (folder / "gateway.yaml").write_text(POLICY.replace("base_url: http://far/v1", vllm) + ADAPTERS)
+    state = tmp_path / "state"
+    state.mkdir()
+    monkeypatch.setenv("TOLLGATE_STATE_DIR", str(state))
+    unknown = "model_not_found"
+    code, told = ask(folder, capsys, "alice", chat(model="chat:support"))
+    assert (code, told["outcome"]["error"]) == (1, unknown)
+    assert not (state / "adapters.sqlite").exists(), "explaining makes nothing"
+    table = AdapterTable(open_tables(ADAPTER_TABLES, load_policy(folder, {}).policy.ledger, state))
+    support = uploaded("chat", "support", "acme")
+    table.add(support, lambda owned: None)
+    for model in ("chat:support", "gpt:support", f"chat:{support.id}"):
+        code, told = ask(folder, capsys, "alice", chat(model=model))
+        outcome = told["outcome"]
+        assert (code, outcome["backend"], outcome["target"]) == (0, "near", support.id)
+        assert outcome["headers"]["x-ratelimit-remaining-requests"] == "4", "its base's limits hold"
+        assert not any("adapter" in one for one in told["assumed"])
+    code, told = ask(folder, capsys, "doc", chat(model="chat:support"))
+    assert (code, told["outcome"]["error"]) == (1, unknown), "it is another tenant's"
+    code, told = ask(folder, capsys, "alice", chat(model="large:sql"))
+    assert (code, told["outcome"]["backend"], told["outcome"]["target"]) == (0, "far", "sql")
+    assert [one for one in told["assumed"] if one.startswith("servers list the adapter 'large:sql'")]
+    code, told = ask(folder, capsys, "doc", chat(model="large:sql"))
+    assert (code, told["outcome"]["error"]) == (1, unknown), "they are listed for acme alone"

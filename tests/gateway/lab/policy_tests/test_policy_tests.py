@@ -277,3 +277,51 @@ def test_a_gateway_does_not_read_the_tests(folder: Path) -> None:
     (folder / "gateway.test.yaml").write_text("cases: [{name: a, model: m, ask: Hi}]")
     loaded = load_policy(folder, {})
     assert [file.path.name for file in loaded.sources] == ["gateway.yaml"]
+
+
+def test_adapters_are_models_of_those_who_may_ask_them(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    servers = "adapters: {folder: /mnt, servers: {one: {slots: 2, folder: /in}}, listed: {one: {}}}\n"
+    vllm = "base_url: http://one/v1, telemetry: vllm"
+    (folder / "gateway.yaml").write_text(POLICY.replace("base_url: http://one/v1", vllm) + servers)
+    code, cases = run(
+        folder,
+        capfd,
+        """\
+env: {SOME_KEY: x, OTHER_KEY: y}
+adapters:
+  "chat:support": {tenant: acme}
+  "chat:sql": {}
+backends:
+  one: [{model: sql, reply: SELECT}, {status: 500}]
+cases:
+  - name: what servers list
+    model: chat:sql
+    ask: hi
+    key: alice
+    expect: {status: 200, model: "chat:sql", backend: one, target: sql, says: SELECT}
+  - name: nothing stands in for it
+    model: chat:support
+    ask: hi
+    key: alice
+    expect: {status: 502, attempts: 1}
+  - name: it is a tenant's own
+    model: chat:support
+    ask: hi
+    key: old
+    at: 2026-01-01T00:00:00Z
+    expect: {status: 404, error: model_not_found}
+  - name: there is no other
+    model: chat:else
+    ask: hi
+    key: alice
+    expect: {status: 404, error: model_not_found}
+""",
+    )
+    assert code == 0, cases
+    code, [case] = run(
+        folder, capfd, "adapters: {'big:x': {}}\ncases: [{name: a, model: big, ask: hi, key: alice}]\n"
+    )
+    assert code == 1
+    assert case["broken"].startswith("'big:x' can be no adapter: write base:name")

@@ -223,3 +223,44 @@ def test_an_interrupted_replay_leaves_nothing_behind(
         assert (process.returncode, out) == (130, "")
         assert err == "tollgate replay: interrupted; nothing was written\n"
     assert [*temporary.iterdir()] == []
+
+
+def test_adapters_that_were_asked_are_models_that_nothing_stands_in_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapters = """\
+adapters:
+  folder: /mnt
+  servers: {own: {slots: 2, folder: /in}}
+  listed: {paid: {tenants: [acme]}}
+keys: [{id: narrow, sha256: %s, tenant: acme, models: [big]}]
+""" % ("0" * 64)
+    policy = POLICY.replace("two/v1, api_key", "two/v1, telemetry: vllm, api_key") + adapters
+    folder = written(tmp_path / "a", policy)
+    fails = {
+        "outcome": "failed",
+        "status": 502,
+        "code": "upstream_unavailable",
+        "ttft": None,
+        "duration": None,
+    }
+    rows: list[Mapping[str, Any]] = [
+        {"tenant": "acme", "model": "chat:support"},
+        {"tenant": "hobby", "model": "chat:own"},
+        {"tenant": "acme", "model": "chat:support", **fails, "completion_tokens": 0},
+        {"tenant": "acme", "model": "big:sql", "backend": "paid", "target": "sql"},
+        {"tenant": "acme", "model": "big:sql", "backend": "paid", "target": "sql", "key": "narrow"},
+        {"tenant": "acme", "model": "chat:support", "key": "narrow"},
+        {"tenant": "hobby", "model": "big:sql", "backend": "paid", "target": "sql"},
+        {"tenant": "acme", "model": "none:sql"},
+    ]
+    trace = tmp_path / "trace.jsonl"
+    made = [RecordedRequest.from_json({**ASKED, "at": AT + 60 * n, **row}) for n, row in enumerate(rows)]
+    trace.write_bytes(b"\n".join(one.to_json() for one in made))
+    assert main(["replay", str(trace), "--policy", str(folder), "--json"]) == 0
+    [told] = json.loads(capsys.readouterr().out)["policies"]
+    kinds = {name: told["all"][name] for name in ("answered", "rerouted", "failed", "refused")}
+    assert kinds == {"answered": 4, "rerouted": 0, "failed": 1, "refused": 3}
+    refused = {one["why"]: one for one in told["reasons"] if one["kind"] == "refused"}
+    assert refused.keys() == {"model_not_found"}
+    assert told["tenants"]["acme"]["cost_usd"] == pytest.approx(2 * (100 * 10 + 101 * 20) / 1e6, rel=0.2)
