@@ -7,20 +7,16 @@ choose the order of summation by the number of rows.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.native.calls import Function
-from kernels.native.library import load
+from kernels.native.tiled import COLUMNS, Plain, Product, tiled_library
 
 _KINDS = {torch.float32: 0, torch.bfloat16: 1}
 _WORD = 4
 """Bytes."""
-_COLUMNS = 512
-"""Outputs laid out for the library at a time."""
 
 
 class _Weight(ctypes.Structure):
@@ -32,49 +28,16 @@ class _Weight(ctypes.Structure):
     )
 
 
-class _Product(ctypes.Structure):
-    """As in dense.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "x", "into")),
-        *((name, ctypes.c_int64) for name in ("stride", "rows")),
-    )
-
-
-class _Plain(ctypes.Structure):
-    """As in dense.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "into")),
-        *((name, ctypes.c_int64) for name in ("first", "last")),
-    )
-
-
-class _Library:
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.product = Function(library.product)
-        self.plain = Function(library.plain)
-        self.width: int = library.width()
-        """Outputs of a tile."""
-
-
-@cache
-def library() -> _Library | None:
-    """``None`` if it is not available."""
-    found = load("dense", "product", "plain", "width")
-    return None if found is None else _Library(found)
-
-
 def multiplies(dtype: torch.dtype) -> bool:
     """Whether there is such a product on this machine."""
-    return dtype in _KINDS and library() is not None
+    return dtype in _KINDS and tiled_library("dense") is not None
 
 
 class DenseWeight:
     """A weight [out, in] on a CPU, of a dtype that this machine ``multiplies``."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        found = library()
+        found = tiled_library("dense")
         if found is None:
             raise RuntimeError("Products of dense.c cannot be had here.")
         self.out_features, self.in_features = weight.shape
@@ -109,7 +72,7 @@ class DenseWeight:
             x = x.contiguous()
         out = x.new_empty(len(x), self.out_features)
         stride = x.stride(0) // self._share
-        self._library.product(_Product(self._address, x.data_ptr(), out.data_ptr(), stride, len(x)))
+        self._library.product(Product(self._address, x.data_ptr(), out.data_ptr(), stride, len(x)))
         return out
 
     def product_by_library(self, x: Tensor) -> Tensor:
@@ -119,13 +82,13 @@ class DenseWeight:
         if missing := inputs - self.in_features:
             x = functional.pad(x, (0, missing))
         tiles = self._words.shape[0]
-        step = max(1, _COLUMNS // width)
+        step = max(1, COLUMNS // width)
         out = x.new_empty(len(x), tiles * width)
         scratch = x.new_empty(inputs * width * min(step, tiles))
         for first in range(0, tiles, step):
             last = min(first + step, tiles)
             piece = scratch[: inputs * width * (last - first)].view(inputs, -1)
-            self._library.plain(_Plain(self._address, piece.data_ptr(), first, last))
+            self._library.plain(Plain(self._address, piece.data_ptr(), first, last))
             columns = slice(first * width, last * width)
             if self._added is None:
                 torch.mm(x, piece, out=out[:, columns])

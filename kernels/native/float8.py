@@ -7,17 +7,12 @@ not.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.native.calls import Function
-from kernels.native.library import load
-
-_COLUMNS = 512
-"""Outputs widened at a time."""
+from kernels.native.tiled import COLUMNS, Plain, Product, tiled_library
 
 
 class _Weight(ctypes.Structure):
@@ -29,41 +24,8 @@ class _Weight(ctypes.Structure):
     )
 
 
-class _Product(ctypes.Structure):
-    """As in float8.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "x", "into")),
-        *((name, ctypes.c_int64) for name in ("stride", "rows")),
-    )
-
-
-class _Plain(ctypes.Structure):
-    """As in float8.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "into")),
-        *((name, ctypes.c_int64) for name in ("first", "last")),
-    )
-
-
-class _Library:
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.product = Function(library.product)
-        self.plain = Function(library.plain)
-        self.width: int = library.width()
-        """Outputs of a tile."""
-
-
-@cache
-def library() -> _Library | None:
-    """``None`` if it is not available."""
-    found = load("float8", "product", "plain", "width")
-    return None if found is None else _Library(found)
-
-
 def available() -> bool:
-    return library() is not None
+    return tiled_library("float8") is not None
 
 
 class PackedFloat8:
@@ -72,7 +34,7 @@ class PackedFloat8:
     def __init__(self, codes: Tensor, scale: Tensor, group: int, bias: Tensor | None = None) -> None:
         """``codes`` float8_e4m3fn [out, in], ``scale`` float32 [out, groups] of ``group`` inputs each, the last one
         perhaps fewer; ``bias`` [out]."""
-        found = library()
+        found = tiled_library("float8")
         if found is None:
             raise RuntimeError("Products of float8.c cannot be had here.")
         self.out_features, self.in_features = codes.shape
@@ -103,22 +65,20 @@ class PackedFloat8:
         elif wide.stride(1) != 1:
             wide = wide.contiguous()
         out = wide.new_empty(len(x), self.out_features)
-        self._library.product(
-            _Product(self._address, wide.data_ptr(), out.data_ptr(), wide.stride(0), len(x))
-        )
+        self._library.product(Product(self._address, wide.data_ptr(), out.data_ptr(), wide.stride(0), len(x)))
         return out.to(x.dtype)
 
     def product_by_library(self, x: Tensor) -> Tensor:
         """The same in bfloat16 by torch's product, for many rows: weights are widened in pieces."""
         width, tiles = self._library.width, len(self._codes)
         wide = functional.pad(x, (0, self._missing)) if self._missing else x
-        step = max(1, _COLUMNS // width)
+        step = max(1, COLUMNS // width)
         out = x.new_empty(len(x), tiles * width)
         scratch = x.new_empty(wide.shape[1] * width * min(step, tiles))
         for first in range(0, tiles, step):
             last = min(first + step, tiles)
             piece = scratch[: wide.shape[1] * width * (last - first)].view(wide.shape[1], -1)
-            self._library.plain(_Plain(self._address, piece.data_ptr(), first, last))
+            self._library.plain(Plain(self._address, piece.data_ptr(), first, last))
             torch.mm(wide, piece, out=out[:, first * width : last * width])
         found = out[:, : self.out_features]
         return found if self._bias is None else found + self._bias.to(x.dtype)

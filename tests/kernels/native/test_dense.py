@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.native import dense, library
+from kernels.native import dense, library, tiled
 from kernels.native.dense import DenseWeight, multiplies
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -96,10 +96,10 @@ def test_bfloat16_rounds_to_nearest() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_processors_of_other_kinds(flag: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_FLAGS", (*library._FLAGS, flag))
-    monkeypatch.setattr(dense, "load", library.load.__wrapped__)
-    found = dense.library.__wrapped__()
+    monkeypatch.setattr(tiled, "load", library.load.__wrapped__)
+    found = tiled.tiled_library.__wrapped__("dense")
     if found is None:
         pytest.skip(f"the compiler knows no {flag}")
-    monkeypatch.setattr(dense, "library", lambda: found)
+    monkeypatch.setattr(dense, "tiled_library", lambda name: found)
     test_the_product(65, 300, dtype)
     test_a_row_is_the_same_to_the_bit_among_any_rows_and_on_any_threads((300, 777), dtype)
