@@ -5,7 +5,6 @@ That a model says the same with recordings and without is shown in test_triton.p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,51 +16,23 @@ from engine.core.block_pool import GONE
 from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache, KVShape
 from engine.kv_groups import KVGroup
-from engine.layers.lora import AdapterBank
-from engine.parallel.group import TPGroup
 from engine.worker.batch import Batch, BatchBuilder
 from engine.worker.cuda_graphs import DecodeGraphs
-
-CPU = torch.device("cpu")
-
-
-class Given:
-    """A model whose hidden states are all that it was given for each row."""
-
-    vocab_size, max_positions, kv_shape = 320, 512, KVShape(1, 1, 16)
-
-    def forward(self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache) -> Tensor:
-        (group,) = batch.decodes
-        given = [tokens, positions, batch.slots, group.seq_lens, group.block_tables[:, 0]]
-        return torch.stack(given, 1)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return hidden
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.replays = 0
-
-    def __call__(self, run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        hidden = run()
-
-        def replay() -> None:
-            self.replays += 1
-            hidden.copy_(run())
-
-        return replay, hidden
-
-
-def decode(request_id: int, length: int, **more: int) -> ScheduledRequest:
-    return ScheduledRequest(request_id, [40 + request_id], length, [request_id], None, True, **more)
-
-
-OTHERS = [decode(1, 4), decode(2, 9)]
-SHORT_PROMPT = ScheduledRequest(0, [5, 6, 7, 8, 9], 0, [0], None, False)
-PROMPT = ScheduledRequest(0, list(range(20)), 0, [0, 3], None, False)
-CHUNK = ScheduledRequest(0, list(range(20)), 7, [0, 3], None, False)
-DRAFTS = ScheduledRequest(0, [5, 6, 7], 8, [0], None, True, num_draft_tokens=2)
+from tests.engine.worker.recordings import (
+    CHUNK,
+    CPU,
+    DRAFTS,
+    OTHERS,
+    PROMPT,
+    SHORT_PROMPT,
+    SLOTS,
+    AdapterOfRow,
+    Given,
+    Recorder,
+    adapter_bank,
+    by_layer,
+    decode,
+)
 
 
 def test_decodes_are_replayed_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,22 +115,15 @@ def test_each_group_of_layers_has_slots_and_tables_of_its_own(monkeypatch: pytes
     groups = [KVGroup((0,)), KVGroup((1,), window=20)]
     cache = KVCache(KVShape(2, 1, 16), 9, 16, CPU, torch.float32, groups=groups)
 
-    class Both(Given):
-        def forward(
-            self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache
-        ) -> Tensor:
-            return torch.cat(
-                [Given.forward(self, tokens, positions, own, cache) for _, own in cache.by_layer(batch)], 1
-            )
-
-    graphs = DecodeGraphs(Both(), cache, 8, 64, Recorder())
+    both = by_layer(Given)()
+    graphs = DecodeGraphs(both, cache, 8, 64, Recorder())
     first = ScheduledRequest(0, [5], 40, [0, 1, 2], None, True, others=[[GONE, 3, 4]])
     second = ScheduledRequest(1, [6], 3, [5], None, True, others=[[6]])
     for scheduled in ([first, second], [second], [first]):
         made = BatchBuilder(cache, CPU).build(Plan(scheduled))
         replayed = graphs.forward(made)
         assert replayed is not None
-        assert torch.equal(replayed, Both().forward(made.tokens, made.positions, made.attention, cache))
+        assert torch.equal(replayed, both.forward(made.tokens, made.positions, made.attention, cache))
     # What is behind the window is padding, and both layers are in the same tensors.
     assert made.common[1].block_tables[0, :3].tolist() == [cache.padding_block, 3, 4]
     assert [common.slots.tolist() for common in made.common] == [[2 * 16 + 8], [4 * 16 + 8]]
@@ -171,22 +135,10 @@ def test_adapters_are_where_the_recordings_rows_are(monkeypatch: pytest.MonkeyPa
     have none."""
     monkeypatch.setattr("engine.attention.select.packs", lambda *shape: False)
     cache = KVCache(Given.kv_shape, 6, 16, CPU, torch.float32)
-    bank = AdapterBank(4, 8, TPGroup(), max_tokens=4)
-    bank._slots, bank._stacked = {"one": 1, "two": 3}, True
-
-    class Adapted(Given):
-        def forward(
-            self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache
-        ) -> Tensor:
-            rows = len(tokens)
-            slots = bank.index[:rows].long() if bank.active else torch.full((rows,), -2)
-            assert not bank.active or (slots[batch.slots < 0] == -1).all()
-            return torch.stack([tokens, slots], 1)
-
+    bank = adapter_bank()
     recorder = Recorder()
-    graphs = DecodeGraphs(Adapted(), cache, 8, 64, recorder, most_new=3, adapters=bank)
+    graphs = DecodeGraphs(AdapterOfRow(bank), cache, 8, 64, recorder, most_new=3, adapters=bank)
     place = bank.index.data_ptr()
-    slot = {"one": 1, "two": 3, None: -1}
 
     def asked(scheduled: ScheduledRequest, adapter: str | None) -> ScheduledRequest:
         return replace(scheduled, adapter=adapter)
@@ -204,12 +156,12 @@ def test_adapters_are_where_the_recordings_rows_are(monkeypatch: pytest.MonkeyPa
         replayed = graphs.forward(batch)
         assert recorder.replays == count
         assert replayed is not None
-        own = [slot[one.adapter] for one in batch.order for _ in one.tokens]
+        own = [SLOTS[one.adapter] for one in batch.order for _ in one.tokens]
         assert replayed[:, 0].tolist() == batch.tokens.tolist()
         assert replayed[:, 1].tolist() == (own if batch.adapters else [-2] * len(own))
     assert bank.index.data_ptr() == place
     # Where layers know the rows themselves there is nothing to read on the device.
     bank.select([], CPU)
     bank._stacked = False
-    graphs = DecodeGraphs(Adapted(), cache, 8, 64, recorder, adapters=bank)
+    graphs = DecodeGraphs(AdapterOfRow(bank), cache, 8, 64, recorder, adapters=bank)
     assert graphs.forward(BatchBuilder(cache, CPU).build(Plan([asked(OTHERS[0], "one")]))) is None

@@ -26,10 +26,9 @@ from engine.worker.step import Step
 from tests.engine.heads import eagle_weights, write_eagle, write_medusa
 from tests.engine.steps import Outcome, run
 from tests.engine.tiny import SHAPE
+from tests.engine.worker.narrow import SAID, write_narrow
 from tests.engine.worker.test_overlap import REQUESTS
 
-SAID = [40, 42, 44, 46]
-"""Nearly all that the model says, so that random heads are often right."""
 LONG = [
     (prompt, SamplingParams(max_tokens=40, temperature=0.8 * (i % 2), seed=i, top_p=0.95))
     for i, (prompt, _) in enumerate(REQUESTS)
@@ -39,14 +38,7 @@ BLOCKS = 200
 
 @pytest.fixture(scope="module")
 def narrow(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "narrow"
-    shutil.copytree(tiny_model, folder)
-    weights = load_file(folder / "model.safetensors")
-    said = torch.full((SHAPE["vocab_size"], 1), 0.05)
-    said[SAID] = 3
-    weights["lm_head.weight"] = weights["lm_head.weight"] * said
-    save_file(weights, folder / "model.safetensors")
-    return folder
+    return write_narrow(tmp_path_factory.mktemp("models") / "narrow", tiny_model)
 
 
 @pytest.fixture(scope="module", params=["draft", "eagle", "medusa"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,25 +25,17 @@ from tests.engine.heads import eagle_weights, write_eagle, write_medusa
 from tests.engine.steps import run
 from tests.engine.tiny import SHAPE
 from tests.engine.worker.drafting import drive
+from tests.engine.worker.narrow import SAID, write_narrow
 from tests.engine.worker.test_draft_model import GREEDY, WARM, always, mixed, prompts
 from tests.engine.worker.test_speculative import PROMPT, answers, chi_square
 
-SAID = [40, 42, 44, 46]
-"""Nearly all that the narrow model says, so that random heads are often right."""
 SAMPLED = SamplingParams(max_tokens=3, temperature=6.0, top_k=4)
 BLOCKS = 400
 
 
 @pytest.fixture(scope="module")
 def narrow(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "narrow"
-    shutil.copytree(tiny_model, folder)
-    weights = load_file(folder / "model.safetensors")
-    said = torch.full((SHAPE["vocab_size"], 1), 0.05)
-    said[SAID] = 3
-    weights["lm_head.weight"] = weights["lm_head.weight"] * said
-    save_file(weights, folder / "model.safetensors")
-    return folder
+    return write_narrow(tmp_path_factory.mktemp("models") / "narrow", tiny_model)
 
 
 @pytest.fixture(scope="module")

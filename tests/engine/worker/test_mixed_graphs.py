@@ -17,21 +17,23 @@ from engine.core.block_pool import GONE
 from engine.core.plan import Plan, ScheduledRequest
 from engine.kv_cache import KVCache, KVShape
 from engine.kv_groups import KVGroup
-from engine.layers.lora import AdapterBank
-from engine.parallel.group import TPGroup
 from engine.worker.batch import BatchBuilder
 from engine.worker.mixed_graphs import SEQUENCES, MixedGraphs
-from tests.engine.worker.test_cuda_graphs import (
+from tests.engine.worker.recordings import (
     CHUNK,
     CPU,
     DRAFTS,
     OTHERS,
     PROMPT,
     SHORT_PROMPT,
+    SLOTS,
+    AdapterOfRow,
     Given,
     Recorder,
+    adapter_bank,
+    by_layer,
 )
-from tests.engine.worker.test_cuda_graphs import decode as single
+from tests.engine.worker.recordings import decode as single
 
 
 class Described(Given):
@@ -122,46 +124,26 @@ def test_each_group_of_layers_has_slots_and_tables_of_its_own(unpacked: None) ->
     groups = [KVGroup((0,)), KVGroup((1,), window=20)]
     cache = KVCache(KVShape(2, 1, 16), 12, 16, CPU, torch.float32, groups=groups)
 
-    class Both(Described):
-        def forward(
-            self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache
-        ) -> Tensor:
-            each = [
-                Described.forward(self, tokens, positions, own, cache) for _, own in cache.by_layer(batch)
-            ]
-            return torch.cat(each, 1)
-
-    graphs = MixedGraphs(Both(), cache, 8, 64, 64, Recorder())
+    both = by_layer(Described)()
+    graphs = MixedGraphs(both, cache, 8, 64, 64, Recorder())
     first = ScheduledRequest(0, [5], 40, [0, 1, 2], None, True, others=[[GONE, 3, 4]])
     second = ScheduledRequest(1, list(range(20)), 3, [5, 7], None, True, others=[[6, 8]])
     made = built(cache, first, second)
     replayed = graphs.forward(made)
     assert replayed is not None
-    assert torch.equal(replayed, Both().forward(made.tokens, made.positions, made.attention, cache))
+    assert torch.equal(replayed, both.forward(made.tokens, made.positions, made.attention, cache))
 
 
 def test_adapters_are_where_the_recordings_rows_are(unpacked: None) -> None:
     cache = KVCache(Given.kv_shape, 40, 16, CPU, torch.float32)
-    bank = AdapterBank(4, 8, TPGroup(), max_tokens=4)
-    bank._slots, bank._stacked = {"one": 1, "two": 3}, True
-
-    class Adapted(Given):
-        def forward(
-            self, tokens: Tensor, positions: Tensor, batch: AttentionMetadata, cache: KVCache
-        ) -> Tensor:
-            rows = len(tokens)
-            slots = bank.index[:rows].long() if bank.active else torch.full((rows,), -2)
-            assert not bank.active or (slots[batch.slots < 0] == -1).all()
-            return torch.stack([tokens, slots], 1)
-
-    graphs = MixedGraphs(Adapted(), cache, 8, 64, 64, Recorder(), adapters=bank)
-    slot = {"one": 1, "two": 3, None: -1}
+    bank = adapter_bank()
+    graphs = MixedGraphs(AdapterOfRow(bank), cache, 8, 64, 64, Recorder(), adapters=bank)
     for asked in (["one", None, "two"], [None, None, None], ["two", "one", None]):
         each = [replace(one, adapter=own) for one, own in zip([*OTHERS, PROMPT], asked, strict=True)]
         made = built(cache, *each)
         bank.select(made.adapters, CPU)
         replayed = graphs.forward(made)
         assert replayed is not None
-        own = [slot[one.adapter] for one in made.order for _ in one.tokens]
+        own = [SLOTS[one.adapter] for one in made.order for _ in one.tokens]
         assert replayed[:, 0].tolist() == made.tokens.tolist()
         assert replayed[:, 1].tolist() == (own if made.adapters else [-2] * len(own))
