@@ -91,8 +91,10 @@ def wait_for(port: int, path: str = "/", seconds: float = 120.0) -> None:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2).read()
             return
-        except urllib.error.HTTPError:
-            return
+        except urllib.error.HTTPError as error:
+            if error.code != 503:  # a gateway that starts says so
+                return
+            time.sleep(0.2)
         except OSError:
             time.sleep(0.2)
     raise SystemExit(f"nothing answers on port {port}")
