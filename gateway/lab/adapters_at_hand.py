@@ -4,7 +4,7 @@ ready wherever the policy lets it be."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from gateway.adapters.adapter import Adapter
@@ -17,7 +17,9 @@ from gateway.adapters.room import AdapterRoom
 from gateway.backends.lora_names import Listing
 from gateway.files.stored_files import StoredFiles
 from gateway.policy.schema import Policy
+from gateway.runtime.runtime import Adapted, Runtime
 from gateway.runtime.worker_state import WorkerState
+from gateway.types import Principal
 
 
 def base_of(policy: Policy, asked: str) -> tuple[str, str] | None:
@@ -76,6 +78,21 @@ def list_all(
                 if target.backend == backend:
                     found[name] = target.model
         adapters.update(server, Listing(found))
+
+
+class ChangedViews:
+    """Adapters are found as ever; what serves calls to one is what ``change`` makes of it."""
+
+    def __init__(self, adapted: Adapted, change: Callable[[Runtime], Runtime]) -> None:
+        self._adapted = adapted
+        self._change = change
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._adapted, name)
+
+    def find(self, principal: Principal, asked: str) -> Runtime | None:
+        view = self._adapted.find(principal, asked)
+        return None if view is None else self._change(view)
 
 
 class _Room:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -24,6 +24,7 @@ from gateway.guards.scanners.offload import build_offloads
 from gateway.guards.scanners.scanner import Scanner
 from gateway.guards.scans.background import BackgroundScans
 from gateway.identity.authenticator import Authenticator
+from gateway.lab.adapters_at_hand import ChangedViews
 from gateway.lab.explain.question import PATHS, Found, Question
 from gateway.lab.explain.unasked import (
     NoMetrics,
@@ -196,7 +197,7 @@ class DryRun:
         quotas = await runtime.quotas.copied(runtime.policy, found.context.caller())
         flags = BackgroundScans(self.metrics, lambda tenant, receipt: None)
         dry = partial(self._dry_of, found, cast(Quotas, _Reserving(quotas, found)), flags)
-        adapters = _DryAdapters(runtime.adapters, dry) if runtime.adapters is not None else None
+        adapters = ChangedViews(runtime.adapters, dry) if runtime.adapters is not None else None
         return replace(dry(runtime), adapters=cast(Adapted | None, adapters)), flags
 
     def _dry_of(self, found: Found, quotas: Quotas, flags: BackgroundScans, runtime: Runtime) -> Runtime:
@@ -289,21 +290,6 @@ class Known:
             return self._authenticator.still(Principal(self._key, self._tenant, tier=DEFAULT_TIER))
         shown: RequestHeaders = {b"authorization": f"Bearer {self._key}".encode()}
         return await self._authenticator.principal(scope, shown)
-
-
-class _DryAdapters:
-    """Adapters are found as ever; what is asked of one is not sent."""
-
-    def __init__(self, adapted: Adapted, dry: Callable[[Runtime], Runtime]) -> None:
-        self._adapted = adapted
-        self._dry = dry
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._adapted, name)
-
-    def find(self, principal: Principal, asked: str) -> Runtime | None:
-        view = self._adapted.find(principal, asked)
-        return None if view is None else self._dry(view)
 
 
 class _DryPipeline(Pipeline):

@@ -19,7 +19,7 @@ from gateway.cascade.complexity import ComplexityClassifier
 from gateway.cascade.scorers import EmbeddingScorer, RequestScorer
 from gateway.children.process_pool import ProcessPool
 from gateway.identity.api_keys import hash_key
-from gateway.lab.adapters_at_hand import at_hand, uploaded
+from gateway.lab.adapters_at_hand import ChangedViews, at_hand, uploaded
 from gateway.lab.explain.at_rest import alone
 from gateway.lab.policy_tests.schema import TestedAdapter
 from gateway.lab.policy_tests.scripted import GuardServers, ScriptedBackend, Scripts
@@ -32,7 +32,7 @@ from gateway.runtime.build import build_runtime
 from gateway.runtime.runtime import Adapted, Runtime
 from gateway.runtime.worker_state import WorkerState
 from gateway.sidecar.client import SidecarClient
-from gateway.types import Call, Chunk, Chunks, Handler, Principal, WholeHandler
+from gateway.types import Call, Chunk, Chunks, Handler, WholeHandler
 from gateway.web import routes
 from gateway.web.auth import Authentication
 from gateway.web.dispatcher import Dispatcher
@@ -81,7 +81,7 @@ class InProcess:
         self._load: dict[str, list[SlotLease]] = {}
         self._runtime = self._noticed(runtime)
         if runtime.adapters is not None:
-            self._runtime.adapters = cast(Adapted, _NoticedAdapters(runtime.adapters, self._noticed))
+            self._runtime.adapters = cast(Adapted, ChangedViews(runtime.adapters, self._noticed))
         self._runtime.rendered.is_used = False  # it answers as the stages do, and has no call to show
         self._background = BackgroundRequests()
         endpoints = routes.build(
@@ -187,21 +187,6 @@ class InProcess:
             return await handler(call)
 
         return noticed
-
-
-class _NoticedAdapters:
-    """Adapters are found as ever, and their calls seen."""
-
-    def __init__(self, adapted: Adapted, noticed: Callable[[Runtime], Runtime]) -> None:
-        self._adapted = adapted
-        self._noticed = noticed
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._adapted, name)
-
-    def find(self, principal: Principal, asked: str) -> Runtime | None:
-        view = self._adapted.find(principal, asked)
-        return None if view is None else self._noticed(view)
 
 
 @asynccontextmanager
