@@ -17,7 +17,8 @@ from redis.exceptions import RedisError
 from tests.ports import free_port
 
 NODE_TIMEOUT = 1_500
-"""Milliseconds until a cluster fails over: short, as tests wait for it, and longer than a busy machine's pauses."""
+"""Milliseconds until a cluster or Sentinels fail over: short, as tests wait, and longer than most pauses of a busy
+machine."""
 PATIENCE = 300.0
 
 
@@ -196,7 +197,7 @@ class SentinelSet:
             )
         watch = (
             f"sentinel monitor {self.name} 127.0.0.1 {self.servers[0].port} 2",
-            f"sentinel down-after-milliseconds {self.name} 1000",
+            f"sentinel down-after-milliseconds {self.name} {NODE_TIMEOUT}",
             f"sentinel failover-timeout {self.name} 4000",
         )
         self.sentinels = [
@@ -235,6 +236,16 @@ class SentinelSet:
         answer = self.sentinels[0].ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.name)
         port = int(answer[1])  # type: ignore[index]
         return next(node for node in self.servers if node.port == port)
+
+    @property
+    def failovers(self) -> int:
+        """How often it has had another master: on a busy machine Sentinels may take one for dead that only waits."""
+        epochs = []
+        for node in self.sentinels:
+            told = node.ask("SENTINEL", "MASTER", self.name)
+            assert isinstance(told, dict)
+            epochs.append(int(told[b"config-epoch"]))
+        return max(epochs)
 
     def mend(self) -> None:
         """Start what was killed, as a replica: the Sentinels would take ten seconds to tell it so."""
