@@ -1,4 +1,5 @@
-"""The life of ``tollgate serve``, which listens and supervises but serves no request itself.
+"""The life of ``tollgate serve``, which listens and supervises but serves no request itself: it only says that no
+worker does yet.
 
 Shutdown goes from the front to the back: ``/readyz`` answers 503 while the port stays open for load balancers that
 have not noticed yet, then nothing new is accepted, the workers finish their requests, and the engines and the sidecar
