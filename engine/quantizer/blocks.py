@@ -86,8 +86,11 @@ class _Builder(LayerBuilder):
         split: Split | None = None,
         rows: Mapping[str, Tensor] | None = None,
         copies: Mapping[str, int] | None = None,
+        unbiased: str | None = None,
     ) -> Product:
-        product = super().linear(parts, in_features, bias=bias, split=split, rows=rows, copies=copies)
+        product = super().linear(
+            parts, in_features, bias=bias, split=split, rows=rows, copies=copies, unbiased=unbiased
+        )
         if split is None or not self._tokens:
             return product
         self.layers.append(ObservedLayer(product, parts, in_features, self._tokens, self._hessian))
@@ -106,6 +109,7 @@ class _Trunk(LayerBuilder):
         split: Split | None = None,
         rows: Mapping[str, Tensor] | None = None,
         copies: Mapping[str, int] | None = None,
+        unbiased: str | None = None,
     ) -> Product:
         for name, out in parts.items():
             self.weights.take(f"{name}.weight", (out, in_features))
