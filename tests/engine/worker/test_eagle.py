@@ -301,6 +301,9 @@ def test_branches_are_accepted_and_moved_into_place(drafted: Runner, monkeypatch
     monkeypatch.setattr(drafted.cache, "move", lambda pairs: (moved.extend(pairs), move(pairs)))
     monkeypatch.setattr(drafted, "execute", watched)
     drive(drafted, mixed())
+    # Of one sequence alone, and often enough to be recorded.
+    for _ in range(3):
+        drive(drafted, mixed()[:1])
     assert len(moved) > 4
     if isinstance(drafted.recordings.graphs, CpuRecordings):
         assert (1, 8) in drafted.recordings.graphs._recorded
