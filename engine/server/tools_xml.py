@@ -13,7 +13,8 @@ https://huggingface.co/Qwen/Qwen3-Coder-480B-A35B-Instruct
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice, product
 from typing import Any
 
 from engine.grammar.language import TIGHT, embedded, quoted
@@ -24,6 +25,10 @@ _CLOSING = "</parameter>"
 _LONGEST_NAME = 256
 _REFERENCES = 8
 """Followed from one schema to the next."""
+_MOST_SHAPES = 16
+"""Of a call whose schema has alternatives; a grammar leaves further ones out."""
+_MOST_LOOKED_AT = 256
+"""Schemas that one is made of; it may refer to itself."""
 
 
 def read_name(following: Callable[[], Reading], *, opened: bool) -> Reading:
@@ -37,13 +42,12 @@ def read_parameters(
     following: Callable[[], Reading], schema: Mapping[str, Any], put: Callable[[str], None]
 ) -> Reading:
     """Up to ``</function>``. ``put`` gets the arguments as JSON, one after the other. Raises ``Broken``."""
-    properties = schema.get("properties")
+    properties = {key: one for shape in _shapes(schema, schema) for key, one in shape["properties"].items()}
     before = "{"
     while (yield from _tag(following, "<parameter=", CLOSING)) == "<parameter=":
         name = (yield from _until(following, ">", _LONGEST_NAME)).strip()
         text = yield from _until(following, _CLOSING)
-        known = properties.get(name) if isinstance(properties, Mapping) else None
-        value = argument(text.removeprefix("\n").removesuffix("\n"), known, schema)
+        value = argument(text.removeprefix("\n").removesuffix("\n"), properties.get(name), schema)
         put(f"{before}{json.dumps(name, ensure_ascii=False)}: {value}")
         before = ", "
     put("{}" if before == "{" else "}")
@@ -72,10 +76,10 @@ def _until(following: Callable[[], Reading], sign: str, longest: int | None = No
 
 def argument(text: str, schema: Any, root: Mapping[str, Any]) -> str:
     """A value as JSON, by its schema, which may refer to others of ``root``. What does not match is text."""
-    kinds, bare = _kinds(schema, root), text.strip()
+    kinds, texts, bare = _kinds(schema, root), _texts(schema, root), text.strip()
     if "null" in kinds and bare in ("null", "None"):
         return "null"
-    if kinds and "string" not in kinds:
+    if kinds and ("string" not in kinds or (texts is not None and text not in texts)):
         if "boolean" in kinds and bare.lower() in ("true", "false"):
             return bare.lower()
         try:
@@ -93,22 +97,68 @@ def rules(rule: str, name: str, schema: Mapping[str, Any]) -> Iterator[str]:
 
     Lengths and enums of strings are enforced, patterns and formats are not.
     """
-    properties, required = schema.get("properties") or {}, schema.get("required") or []
+    shapes = list(_shapes(schema, schema))
+    for number, shape in enumerate(shapes):
+        yield from _shape(f"{rule}_{number}", shape, schema)
+    among = " | ".join(f"{rule}_{number}" for number in range(len(shapes)))
+    yield f"{rule}_named: {quoted(f'{name}>')} {_NEW_LINE} ({among}) {quoted(CLOSING)}"
+    yield f"{rule}: {quoted(OPENING)} {rule}_named"
+
+
+def _shape(rule: str, shape: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[str]:
+    properties, required = shape["properties"], shape["required"]
     parts = []
     for i, key in enumerate(dict.fromkeys((*properties, *required))):
-        known = properties.get(key, {})
         part = f"{rule}_{i}"
         yield f"{part}: {quoted(f'<parameter={key}>')} {_NEW_LINE} {part}_value"
-        yield f"{part}_value{_value(known, schema)}"
+        yield f"{part}_value{_value(properties.get(key, {}), root)}"
         parts.append(part if key in required else f"{part}?")
-    if schema.get("additionalProperties") not in (None, False) or not (
-        parts or "additionalProperties" in schema
+    if shape.get("additionalProperties") not in (None, False) or not (
+        parts or "additionalProperties" in shape
     ):
         yield rf"{rule}_more: /<parameter=[^<>\n]{{1,{_LONGEST_NAME}}}>/ {_NEW_LINE} {rule}_more_value"
         yield f"{rule}_more_value{_text('*')}"
         parts.append(f"{rule}_more*")
-    yield f"{rule}_named: {quoted(f'{name}>')} {_NEW_LINE} {' '.join(parts)} {quoted(CLOSING)}"
-    yield f"{rule}: {quoted(OPENING)} {rule}_named"
+    yield f"{rule}: {' '.join(parts) or quoted('')}"
+
+
+def _shapes(
+    schema: Any, root: Mapping[str, Any], left: Iterator[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """What an object may be, with all its ``properties`` and ``required`` in one place each, whatever ``schema`` refers
+    to, joins or leaves open. ``left``: how many more may be looked at."""
+    left = iter(range(_MOST_LOOKED_AT, 0, -1)) if left is None else left
+    schema = _followed(schema, root)
+    properties, required = schema.get("properties"), schema.get("required")
+    own = {
+        **schema,
+        "properties": properties if isinstance(properties, Mapping) else {},
+        "required": required if isinstance(required, list) else [],
+    }
+    choices = [[one] for one in _listed(schema, "allOf")]
+    choices += [among for name in ("anyOf", "oneOf") if (among := _listed(schema, name))]
+    for chosen in islice(product(*choices), _MOST_SHAPES):
+        found = [islice(_shapes(one, root, left), _MOST_SHAPES) for one in chosen if next(left, 0)]
+        for parts in islice(product(*found), _MOST_SHAPES):
+            yield _joined([own, *parts])
+
+
+def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+    among = schema.get(name)
+    return among if isinstance(among, list) else []
+
+
+def _joined(shapes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    whole: dict[str, Any] = {"properties": {}, "required": []}
+    for shape in shapes:
+        whole["properties"] = {**whole["properties"], **shape["properties"]}
+        whole["required"] = [*whole["required"], *shape["required"]]
+        if "additionalProperties" in shape:
+            # Nothing more, where one of them allows nothing more.
+            whole["additionalProperties"] = shape["additionalProperties"] and whole.get(
+                "additionalProperties", True
+            )
+    return whole
 
 
 _NEW_LINE = quoted("\n")
@@ -121,13 +171,63 @@ def _value(schema: Any, root: Mapping[str, Any]) -> str:
     if kinds and "string" not in kinds:
         others = {name: root[name] for name in ("$defs", "definitions") if name in root}
         return f": {embedded({**schema, **others}, TIGHT)} {closing}"
-    schema = _followed(schema, root)
-    texts = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(texts, list) and texts:
-        shown = [text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) for text in texts]
-        return f": ({' | '.join(map(quoted, shown))}) {closing}"
-    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    if _texts(schema, root) is not None and (choices := list(_choices(schema, root))):
+        return f": ({' | '.join(choices)}) {closing}"
+    text = next(one for one in _branches(schema, root) if _free(one))
+    least, most = text.get("minLength", 0), text.get("maxLength", "")
     return _text(f"{{{least},{most}}}" if least or most != "" else "*")
+
+
+def _choices(schema: Any, root: Mapping[str, Any]) -> Iterator[str]:
+    """Ways to write a value none of whose kinds is just any text."""
+    for one in _branches(schema, root):
+        values = _values(one)
+        if values is None:
+            others = {name: root[name] for name in ("$defs", "definitions") if name in root}
+            yield embedded({**one, **others}, TIGHT)
+            continue
+        for value in values:
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            if _CLOSING not in shown:
+                yield quoted(shown)
+
+
+def _branches(
+    schema: Any, root: Mapping[str, Any], left: Iterator[int] | None = None
+) -> Iterator[Mapping[str, Any]]:
+    """The schemas of which a value fits one. ``left``: how many more may be looked at."""
+    left = iter(range(_MOST_LOOKED_AT, 0, -1)) if left is None else left
+    schema = _followed(schema, root)
+    among = _listed(schema, "anyOf") or _listed(schema, "oneOf")
+    if not among or "type" in schema:
+        yield schema
+        return
+    for one in among:
+        if not next(left, 0):
+            yield {}  # it may be anything
+            return
+        yield from _branches(one, root, left)
+
+
+def _values(schema: Mapping[str, Any]) -> list[Any] | None:
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    return values if isinstance(values, list) and values else None
+
+
+def _free(schema: Mapping[str, Any]) -> bool:
+    """Whether a value may be text that the schema does not list."""
+    kinds = _own_kinds(schema)
+    return _values(schema) is None and (not kinds or "string" in kinds)
+
+
+def _texts(schema: Any, root: Mapping[str, Any]) -> set[str] | None:
+    """The only texts that a value may be; ``None`` if it may be others."""
+    found: set[str] = set()
+    for one in _branches(schema, root):
+        if _free(one):
+            return None
+        found.update(value for value in _values(one) or () if isinstance(value, str))
+    return found
 
 
 def _text(times: str) -> str:
@@ -137,17 +237,16 @@ def _text(times: str) -> str:
 
 def _kinds(schema: Any, root: Mapping[str, Any]) -> set[str]:
     """The types that a value may have; none if anything may be."""
-    schema = _followed(schema, root)
-    for name in ("anyOf", "oneOf"):
-        if isinstance(among := schema.get(name), list) and among and "type" not in schema:
-            found = [_kinds(one, root) for one in among]
-            return set().union(*found) if all(found) else set()
+    found = [_own_kinds(one) for one in _branches(schema, root)]
+    return set().union(*found) if all(found) else set()
+
+
+def _own_kinds(schema: Mapping[str, Any]) -> set[str]:
     if isinstance(kinds := schema.get("type"), str):
         return {kinds}
     if isinstance(kinds, list):
         return {kind for kind in kinds if isinstance(kind, str)}
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return {_KINDS.get(type(value), "null") for value in values} if isinstance(values, list) else set()
+    return {_KINDS.get(type(value), "null") for value in _values(schema) or ()}
 
 
 _KINDS = {
@@ -161,11 +260,18 @@ _KINDS = {
 }
 
 
+_BESIDE = frozenset({"allOf", "default", "description", "examples", "title"})
+"""How a reference is written that has a description: as all of one."""
+
+
 def _followed(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     for _ in range(_REFERENCES):
         if not isinstance(schema, Mapping):
             break
         place = schema.get("$ref")
+        if place is None and len(joined := _listed(schema, "allOf")) == 1 and not schema.keys() - _BESIDE:
+            schema = joined[0]
+            continue
         if not isinstance(place, str) or not place.startswith("#/"):
             return schema
         schema = root

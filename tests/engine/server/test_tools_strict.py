@@ -261,3 +261,62 @@ def test_what_no_grammar_holds_is_no_call_of_a_strict_tool(format: Format, text:
     assert not any(part.calls for part in parts)
     other = text.replace("weather", "now").replace("we\\u0061ther", "now")
     assert calls_of(ToolParser(format, list(SCHEMAS), schemas=SCHEMAS, strict={"weather"}), iter([other]))
+
+
+COLOUR = {"enum": ["red", "</parameter>", "blue\n"]}
+IN_TAGS = {
+    "referred to": {"$ref": "#/$defs/forecast", "$defs": {"forecast": PARAMETERS}},
+    "joined": {"allOf": [{"properties": PARAMETERS["properties"]}, {"required": ["city", "days"]}]},
+    "one of two": {
+        "oneOf": [
+            {"properties": {"at": {"type": "integer", "maximum": 9}}, "required": ["at"]},
+            {"properties": {"city": {"const": "Oslo"}}, "required": ["city"]},
+        ]
+    },
+    "a value of several types": {
+        "properties": {"a": {"enum": [1, "x", None, {"b": 1}, [1, 2]]}},
+        "required": ["a"],
+    },
+    "an optional text of a few": {
+        "properties": {"a": {"anyOf": [{"$ref": "#/$defs/c"}, {"type": "null"}], "default": None}},
+        "required": ["a"],
+        "$defs": {"c": COLOUR},
+    },
+    "a few texts or a number": {
+        "properties": {"a": {"anyOf": [COLOUR, {"type": "integer", "maximum": 99}]}},
+        "required": ["a"],
+    },
+    "a reference with a description": {
+        "properties": {"a": {"allOf": [{"$ref": "#/$defs/c"}], "description": "Which."}},
+        "required": ["a"],
+        "$defs": {"c": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}},
+    },
+}
+
+
+@pytest.mark.parametrize("schema", IN_TAGS.values(), ids=IN_TAGS)
+def test_calls_in_tags_fit_schemas_however_these_are_written(folder: Path, schema: dict[str, Any]) -> None:
+    grammar = grammar_of(
+        folder, QWEN3_CODER, [{"function": {"name": "f", "parameters": schema, "strict": True}}]
+    )
+    found = []
+    for seed in range(8):
+        model = Model(folder, grammar)
+        model.say("<function=")
+        parser = ToolParser(QWEN3_CODER, ["f"], schemas={"f": schema}, strict={"f"})
+        calls = calls_of(parser, iter("<function=" + model.babble(random.Random(seed))))
+        if EOS in model.masks()[0]:  # else it is long
+            found += calls
+    assert found
+    for _, arguments in found:
+        jsonschema.validate(arguments, schema)
+
+
+@pytest.mark.parametrize("join", ["allOf", "anyOf", "oneOf"])
+def test_schemas_that_refer_to_themselves_are_read_in_bounds(join: str) -> None:
+    schema: dict[str, Any] = {join: [{"$ref": "#/$defs/a"}] * 50, "properties": {"b": {"$ref": "#/$defs/a"}}}
+    schema["$defs"] = {"a": {join: [{"$ref": "#/$defs/a"}] * 50}}
+    text = "<function=f>\n<parameter=b>\n7\n</parameter>\n</function>"
+    for form in (schema, {"properties": 3, "allOf": 1, "anyOf": [4], "required": "b"}):
+        parser = ToolParser(QWEN3_CODER, ["f"], schemas={"f": form})
+        assert calls_of(parser, iter([text])) == [("f", {"b": "7"})]
