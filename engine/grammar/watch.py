@@ -17,6 +17,7 @@ from engine.core.sampling_params import Trigger
 
 _REACH = 64
 """Bytes that a sign may have."""
+_SPACES = re.compile(rb"\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Watch:
                 self._text += self._tokenizer.decode_bytes([token])
             self._ends.append(len(self._text))
         if self._answer is None:
-            self._answer = self._behind_thought()
+            self._answer = self._behind_thought(known)
             if self._answer is None:
                 return None
         place = self._place(max(self._answer, known - _REACH))
@@ -87,11 +88,13 @@ class Watch:
             return Begin(token)
         return Begin(token + 1, bytes(self._text[place : self._ends[token]]))
 
-    def _behind_thought(self) -> int | None:
+    def _behind_thought(self, known: int) -> int | None:
+        """``known``: up to where the text was looked through before."""
         assert self._thought is not None
         begin, end = (marker.encode() for marker in self._thought)
-        text = self._text.lstrip()
-        if not text.startswith(begin):
-            return None if begin.startswith(text) else 0
-        place = self._text.find(end)
+        spaces = _SPACES.match(self._text)
+        start = spaces.end() if spaces else 0
+        if not self._text.startswith(begin, start):
+            return None if begin.startswith(self._text[start : start + len(begin)]) else 0
+        place = self._text.find(end, max(start + len(begin), known - len(end)))
         return None if place < 0 else place + len(end)
