@@ -229,7 +229,8 @@ class ChatBody(SamplingBody):
                     param=f"tools[{i}].type",
                 )
             function = tool.get("function")
-            name = function.get("name") if isinstance(function, dict) else None
+            function = function if isinstance(function, dict) else {}
+            name = function.get("name")
             if tool.get("type") != "function" or not isinstance(name, str) or not name:
                 raise InvalidRequest(
                     "A tool must be {'type': 'function', 'function': {'name': …}}.", param=f"tools[{i}]"
@@ -244,6 +245,11 @@ class ChatBody(SamplingBody):
                 raise InvalidRequest(
                     f"A tool's parameters must be a JSON schema of type 'object', not {kinds!r:.50}.",
                     param=f"tools[{i}].function.parameters",
+                )
+            if not isinstance(strict := function.get("strict"), bool | None):
+                raise InvalidRequest(
+                    f"A tool's 'strict' must be true or false, not {strict!r:.50}.",
+                    param=f"tools[{i}].function.strict",
                 )
             names.add(name)
         choice = self.tool_choice

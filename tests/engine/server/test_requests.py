@@ -110,6 +110,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ({"guided_choice": [""]}, "guided_choice[0]"),
         ({"tools": [{"type": "function", "function": {"name": 1}}]}, "tools[0]"),
         ({"tools": [{**TOOL, "function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters"),
+        ({"tools": [{**TOOL, "function": {"name": "f", "strict": "true"}}]}, "tools[0].function.strict"),
         (
             {"tools": [{**TOOL, "function": {"name": "f", "parameters": {"type": "string"}}}]},
             "tools[0].function.parameters",
