@@ -93,7 +93,8 @@ class Stack:
         """Whether the engine has proven to the gateway that it can serve, within the last second."""
         try:
             told = httpx.get(f"{self.url}/readyz", headers=OPERATOR, timeout=300).json()
-            return bool(told["backends"]["bundled"] == "ready")
+            # While no worker serves there is an error alone.
+            return told.get("backends", {}).get("bundled") == "ready"
         except httpx.TransportError:
             return False
 
