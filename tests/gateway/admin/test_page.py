@@ -101,7 +101,8 @@ async def test_the_first_load_is_small(gateway: Gateway, page: Page) -> None:
     await page.until("document.querySelectorAll('.figure').length > 0")
     files = [one for one in page.requests if "/admin/api/" not in one["url"]]
     assert {one["url"].split("/")[2] for one in files} == {f"127.0.0.1:{gateway.port}"}, "from nowhere else"
-    assert sum(one["size"] for one in files) <= 90_000
+    # Once each: a browser may ask for the icon again.
+    assert sum({one["url"]: one["size"] for one in files}.values()) <= 90_000
 
 
 async def test_every_view_fits_a_phone_and_reads_without_eyes(gateway: Gateway, page: Page) -> None:
