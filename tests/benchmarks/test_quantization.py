@@ -79,4 +79,4 @@ def test_the_gate_on_real_weights(tmp_path: Path, capsys: pytest.CaptureFixture[
             tensors[name] = tensors[name].roll(64, 0)
             save_file(tensors, path, {"format": "pt"})
     assert main(["eval", "--model", str(tmp_path / "plain"), *exam[2:], *exam[:1], str(file)]) == 1
-    assert "all: KL may be" in capsys.readouterr().err
+    assert " may be " in capsys.readouterr().err
